@@ -1,0 +1,101 @@
+# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`.
+
+PYTHON ?= python3
+UV ?= uv
+SEEDS ?= 200
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types races bench bench-env coverage chromium repin clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  PYTHON=python3.13  the interpreter to set up with (3.11 or later)"
+	@echo "  ARGS='-k lock'     more arguments for test and bench"
+
+demo: .venv/.run ## Run the demonstration
+	@.venv/bin/python examples/release_demo.py
+
+test: .venv/.test ## Run all tests
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: .venv/.dev ## Check style and format
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+
+types: .venv/.dev ## Check types
+	.venv/bin/mypy
+
+races: .venv/.test ## Search for races: make races SEEDS=1000
+	.venv/bin/python -m tests.races --seeds $(SEEDS)
+
+coverage: .venv/.test ## Require every branch of the core to be tested by tests/core
+	.venv/bin/python -m coverage run -m pytest tests/core
+	.venv/bin/python -m coverage report --include='src/asterism/core/*' --fail-under=100
+
+bench: export DO_NOT_TRACK = 1
+bench: export RAY_USAGE_STATS_ENABLED = 0
+bench: bench-env ## Measure against the peers
+	.venv-bench/bin/python -m bench $(ARGS)
+
+bench-env: .venv-bench/.bench ## Set up the environment of the benchmarks
+
+chromium: ## Install Chromium, which the tests of the page use
+	@if command -v chromium >/dev/null; then \
+	    echo "Chromium is there: $$(command -v chromium)"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing chromium with apt-get"; \
+	    apt-get -qq update && \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; \
+	else \
+	    echo "Cannot install Chromium: that takes apt-get and root."; \
+	    echo "Either run 'sudo make chromium' on Debian, or install it with your system's package manager,"; \
+	    echo "so that the command 'chromium' is on PATH."; \
+	    exit 1; \
+	fi
+
+COMPILE = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-header pyproject.toml --group build --extra http
+
+repin: ## Renew all pins with uv: make repin UV=path/to/uv
+	$(COMPILE) --extra test --extra dev -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt
+	$(COMPILE) -c requirements/dev.txt --extra test -o requirements/test.txt
+	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
+	@if grep -nE '://|^-|[ @]/' requirements/*.txt; then \
+	    echo "The lines above record an address or a path; take them out."; exit 1; \
+	fi
+
+clean: ## Remove the environments, caches and reports
+	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
+	rm -f .coverage .coverage.* asterism-report.html
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp in an environment says which requirements it has; it is older than the file when they have to be
+# installed again.
+
+.venv/.run .venv/.test .venv/.dev: .venv/.%: requirements/%.txt pyproject.toml .venv/.made
+	$(install)
+
+.venv-bench/.bench: .venv-bench/.%: requirements/%.txt pyproject.toml .venv-bench/.made
+	$(install)
+
+define install
+@echo "Installing requirements/$*.txt into $(@D)"
+@$(@D)/bin/python -m pip install -qq --require-hashes -r requirements/$*.txt
+@$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
+@touch $@
+endef
+
+.venv/.made .venv-bench/.made:
+	@command -v "$(PYTHON)" >/dev/null || \
+	    { echo "There is no $(PYTHON). Install Python 3.11 or later, or say PYTHON=path/to/python."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Asterism needs Python 3.11 or later, but $(PYTHON) is $$("$(PYTHON)" --version 2>&1)."; \
+	      echo "Say PYTHON=path/to/python to use another."; exit 1; }
+	@echo "Making $(@D) with $$("$(PYTHON)" --version)"
+	@"$(PYTHON)" -m venv $(@D)
+	@touch $@

@@ -1,0 +1,138 @@
+"""A whole constellation as JSON data, and copies of one.
+
+Only facts are written. Everything derived (counters, order, queue) is computed again by linking the edges, so a file cannot
+contradict itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from asterism.core.errors import NotJson, PlanError, RecordedError
+from asterism.core.graph import Graph
+from asterism.core.jsonable import plain
+from asterism.core.node import Node
+from asterism.core.status import PENDING, ConstellationState, TaskStatus
+from asterism.core.task import Dependency, Task
+
+SCHEMA = 1
+
+PROGRESS: dict[str, Any] = {
+    "status": PENDING,
+    "provisional": False,
+    "tentative": None,
+    "reviewed": True,
+    "needless": False,
+    "epoch": 0,
+    "device": None,
+    "attempts": 0,
+    "losses": 0,
+    "started_at": None,
+    "ended_at": None,
+}
+"""The facts about a task's progress with their values at the outset; only what differs is written."""
+
+AnyGraph = TypeVar("AnyGraph", bound=Graph)
+
+
+def encode(graph: Graph) -> dict[str, Any]:
+    """See ``Constellation.to_json``."""
+    return {
+        "schema": SCHEMA,
+        "id": graph.id,
+        "version": graph.version,
+        "state": str(graph.state),
+        "started_at": graph.started_at,
+        "ended_at": graph.ended_at,
+        "tasks": [_encode_node(node) for node in graph.nodes.values()],
+        "dependencies": [
+            _encode_edge(dependency, node) for node in graph.nodes.values() for dependency in node.parents.values()
+        ],
+        "touched": [[list(key) if isinstance(key, tuple) else key, version] for key, version in graph.touched.items()],
+        "story": [list(entry) for entry in graph.story()],
+    }
+
+
+def _encode_node(node: Node) -> dict[str, Any]:
+    task = plain(node.task.to_json(), f"task {node.id!r}")
+    progress = {name: getattr(node, name) for name, first in PROGRESS.items() if getattr(node, name) != first}
+    if node.value is not None:
+        try:
+            progress["value"] = plain(node.value)
+        except NotJson as error:
+            raise NotJson(f"the result of task {node.id!r} cannot be stored or sent: {error}") from None
+    if node.error is not None:
+        recorded = RecordedError.of(node.error)
+        progress["error"] = {"type": recorded.kind, "message": recorded.message}
+    return {"task": task, **progress}
+
+
+def _encode_edge(dependency: Dependency, target: Node) -> dict[str, Any]:
+    verdict = target.verdicts.get(dependency.source) if target.verdicts else None
+    return dependency.to_json() if verdict is None else {**dependency.to_json(), "verdict": verdict}
+
+
+def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
+    """See ``Constellation.from_json``."""
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        raise PlanError(f"this is not a constellation of schema {SCHEMA} (it says {schema!r})")
+    graph = make(data["id"])
+    graph.version, graph.state = data["version"], ConstellationState(data["state"])
+    graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
+    for item in data["tasks"]:
+        _place(graph, _decode_node(graph, item))
+    for item in data["dependencies"]:
+        edge = dict(item)
+        verdict = edge.pop("verdict", None)
+        graph.link(Dependency(**edge), verdict)
+    graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
+    for entry in data["story"]:
+        graph.tell(*entry)
+    _conclude(graph)
+    return graph
+
+
+def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
+    node = Node(Task.from_json(item["task"]), graph.order.fresh())
+    for name in PROGRESS.keys() & item.keys():
+        setattr(node, name, item[name])
+    node.status = TaskStatus(node.status)
+    node.tentative = None if node.tentative is None else TaskStatus(node.tentative)
+    node.value = item.get("value")
+    if "error" in item:
+        node.error = RecordedError(item["error"]["type"], item["error"]["message"])
+    return node
+
+
+def _place(graph: Graph, node: Node) -> None:
+    """Put a node with its progress into a graph; its edges follow."""
+    graph.nodes[node.id] = node
+    graph.counts[node.status] += 1
+    graph.provisionals += node.provisional
+    graph.resume_epochs(node.epoch)
+    node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)
+
+
+def _conclude(graph: Graph) -> None:
+    for node in graph.nodes.values():
+        graph.requeue(node)
+
+
+def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
+    """The plan and its progress in another graph that nobody runs. What was only provisional is pending there."""
+    into.version = graph.version
+    for node in graph.nodes.values():
+        twin = Node(node.task, into.order.fresh())
+        if not node.provisional:
+            for name in PROGRESS:
+                setattr(twin, name, getattr(node, name))
+            twin.value, twin.error, twin.reviewed = node.value, node.error, True
+        _place(into, twin)
+    for node in graph.nodes.values():
+        for dependency in node.parents.values():
+            provisional = graph.nodes[dependency.source].provisional
+            verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
+            into.link(dependency, verdict)
+    return into

@@ -1,0 +1,138 @@
+"""Every error Asterism raises on purpose.
+
+::
+
+    AsterismError
+    ├── PlanError                 the plan is wrong as it stands
+    │   ├── UnknownTask           a name that is not in the plan
+    │   ├── DuplicateTask         a name that is there already
+    │   ├── CycleFound            an edge that would close a circle; carries the path
+    │   └── InvalidTask           a task or dependency that contradicts itself
+    ├── EditRejected              an edit batch that was not applied; carries every violation
+    ├── InvalidTransition         something happened to a task that its state does not allow; carries its story
+    ├── RecordedError             an error as it was read back from a record
+    ├── NotJson                   a value that has to be stored or sent and is not JSON
+    ├── DeviceUnavailable         a device that left before the work began: the task is assigned anew
+    ├── DeviceLost                a device that vanished in the middle of the work
+    ├── NoDevice                  no device could take the task for the stated time
+    └── AlreadyRunning            a constellation that another orchestrator is running
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asterism.core.story import Entry
+
+
+class AsterismError(Exception):
+    """The root of the tree."""
+
+
+class PlanError(AsterismError):
+    """The plan is wrong as it stands; the message says where and what to do."""
+
+
+class UnknownTask(PlanError, KeyError):
+    """A name that is not in the plan."""
+
+    def __init__(self, task_id: str, hint: str = "") -> None:
+        self.task_id = task_id
+        super().__init__(f"there is no task {task_id!r} in the plan{hint}")
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0])
+
+
+class DuplicateTask(PlanError):
+    """A name that is there already."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        super().__init__(f"there is a task {task_id!r} already; choose another id or update the one that exists")
+
+
+class CycleFound(PlanError):
+    """An edge that would close a circle."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self.path = tuple(path)
+        super().__init__(f"that would close a cycle: {' -> '.join(path)}")
+
+
+class InvalidTask(PlanError, ValueError):
+    """A task or dependency that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One reason why a batch was not applied.
+
+    ``edit`` is the index of the edit in its batch (None: the batch as a whole), ``rule`` a short fixed word
+    (``unknown_task``, ``cycle``, ``immutable``, ``stale``, …), ``message`` a sentence a person or a language model can act on.
+    """
+
+    edit: int | None
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        where = "batch" if self.edit is None else f"edit {self.edit}"
+        return f"{where}: {self.message} [{self.rule}]"
+
+
+class EditRejected(AsterismError):
+    """A batch that was not applied; nothing of it happened. ``violations`` lists every reason."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        count = len(self.violations)
+        lines = "\n".join(f"  - {violation}" for violation in self.violations)
+        super().__init__(f"the edit was rejected for {count} reason{'s' if count != 1 else ''}:\n{lines}")
+
+
+class InvalidTransition(AsterismError):
+    """Something happened to a task that its state does not allow. ``story`` tells how it got there."""
+
+    def __init__(self, task_id: str, status: str, event: str, story: Sequence[Entry]) -> None:
+        self.task_id, self.status, self.event, self.story = task_id, status, event, tuple(story)
+        told = "".join(f"\n  {entry}" for entry in self.story) or " (nothing)"
+        super().__init__(f"task {task_id!r} is {status}: it cannot {event}. Its story:{told}")
+
+
+class RecordedError(AsterismError):
+    """An error of a task as it was read back from a record: its type is a name, its message text."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message = kind, message
+        super().__init__(message)
+
+    @classmethod
+    def of(cls, error: BaseException) -> RecordedError:
+        return error if isinstance(error, RecordedError) else cls(type(error).__name__, str(error))
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+class NotJson(AsterismError, TypeError):
+    """A value that has to be stored or sent and is not JSON."""
+
+
+class DeviceUnavailable(AsterismError):
+    """Raised by a device that cannot begin: nothing was started, the task is assigned anew."""
+
+
+class DeviceLost(AsterismError):
+    """Raised by a device that vanished in the middle of the work, whose outcome is unknown."""
+
+
+class NoDevice(AsterismError):
+    """No device could take the task for the stated time."""
+
+
+class AlreadyRunning(AsterismError):
+    """One constellation has one orchestrator at a time."""

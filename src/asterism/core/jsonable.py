@@ -1,0 +1,31 @@
+"""What counts as JSON: None, booleans, finite numbers, strings, lists (tuples too) and mappings with string keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.errors import NotJson
+
+DEEPEST = 200  # json itself gives up near Python's recursion limit; say so early and clearly
+
+
+def plain(value: Any, where: str = "value", depth: int = 0) -> Any:
+    """A copy of ``value`` made of JSON types alone. Raises NotJson, naming the place that is in the way."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise NotJson(f"{where} is {value}, which JSON cannot hold")
+    if depth >= DEEPEST:
+        raise NotJson(f"{where} is nested more than {DEEPEST} deep")
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise NotJson(f"{where} has the key {key!r}, and JSON keys are strings")
+        return {key: plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    raise NotJson(f"{where} is a {type(value).__name__}, which is not JSON")

@@ -1,0 +1,72 @@
+"""The tasks that may start now, best first.
+
+One heap per *lane*: the tasks of a lane ask for the same kind of device, so one look at the best of each lane is enough to
+know what can be placed, and a task that waits for a busy device never stands in the way of the others.
+
+Entries are never searched for. A node knows its current entry; an entry that is no longer its node's is dropped when it
+comes to the top.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from asterism.core.node import Node
+from asterism.core.task import Task
+
+Lane = tuple[str | None, frozenset[str]]
+Entry = tuple[int, float, int, Node]
+
+ANYWHERE: Lane = (None, frozenset())
+
+
+def lane_of(task: Task) -> Lane:
+    """What kind of device the task asks for."""
+    if task.device is None and not task.needs:
+        return ANYWHERE
+    return (task.device, task.needs)
+
+
+class ReadyQueue:
+    __slots__ = ("_pushed", "lanes")
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, list[Entry]] = {}
+        self._pushed = 0
+
+    def push(self, node: Node) -> None:
+        """Queue a node, or move one that is queued already to where it now belongs."""
+        task = node.task
+        self._pushed += 1  # equal priorities: who was ready first goes first
+        entry = (-task.priority, -node.rank, self._pushed, node)
+        node.entry = entry
+        lane = lane_of(task)
+        heap = self.lanes.get(lane)
+        if heap is None:
+            heap = self.lanes[lane] = []
+        heappush(heap, entry)
+
+    def best(self, lane: Lane) -> Entry | None:
+        """The first entry of a lane that still stands, left in its place."""
+        heap = self.lanes[lane]
+        while heap:
+            entry = heap[0]
+            if entry[3].entry is entry:
+                return entry
+            heappop(heap)
+        del self.lanes[lane]
+        return None
+
+    def take(self, lane: Lane) -> Node:
+        """Remove and return what ``best`` has just shown."""
+        node = heappop(self.lanes[lane])[3]
+        node.entry = None
+        return node
+
+    def anything(self) -> bool:
+        """Whether any task is queued."""
+        return any(self.best(lane) is not None for lane in tuple(self.lanes))
+
+    def __len__(self) -> int:
+        """How many tasks are queued. Counts; for people, not for the loop."""
+        return sum(entry[3].entry is entry for heap in self.lanes.values() for entry in heap)

@@ -1,0 +1,83 @@
+"""The states of a task and of a constellation, as tables.
+
+A task::
+
+    pending --start--> running --complete--> completed
+       |                 |  |
+       |                 |  +---fail-------> failed
+       |                 +------cancel-----> cancelled
+       |                 +------release----> pending      (the device left before the start, or the start was provisional
+       |                                                   and an edit revoked it)
+       +---cancel------> cancelled
+       +---fail--------> failed                           (no device could take it in time)
+
+Terminal states have no way out. A *provisional* task that has ended stays ``running`` until it is confirmed, so that a result
+which may still be revoked never looks like one that stands. ``waiting`` is what a pending task with open dependencies is
+called in views; it is never stored.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskStatus(StrEnum):
+    __hash__ = str.__hash__  # Enum's own hash is Python code, and these are looked up for every task
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ConstellationState(StrEnum):
+    CREATED = "created"
+    READY = "ready"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PARTIALLY_FAILED = "partially_failed"
+    CANCELLED = "cancelled"
+
+
+PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = TaskStatus
+
+TRANSITIONS: dict[tuple[TaskStatus, str], TaskStatus] = {
+    (PENDING, "start"): RUNNING,
+    (PENDING, "cancel"): CANCELLED,
+    (PENDING, "fail"): FAILED,
+    (RUNNING, "complete"): COMPLETED,
+    (RUNNING, "fail"): FAILED,
+    (RUNNING, "cancel"): CANCELLED,
+    (RUNNING, "release"): PENDING,
+}
+
+EVENTS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}
+"""Which event leads to which end."""
+
+TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED})
+
+ENDED_STATES = frozenset(
+    {
+        ConstellationState.COMPLETED,
+        ConstellationState.FAILED,
+        ConstellationState.PARTIALLY_FAILED,
+        ConstellationState.CANCELLED,
+    }
+)
+
+EXIT_CODES = {
+    ConstellationState.COMPLETED: 0,
+    ConstellationState.FAILED: 1,
+    ConstellationState.PARTIALLY_FAILED: 2,
+    ConstellationState.CANCELLED: 130,
+}
+
+
+def state_diagram() -> str:
+    """The task machine as Mermaid text, made from the table so that the docs cannot drift from the code."""
+    lines = ["stateDiagram-v2", "    [*] --> pending"]
+    lines += [f"    {source} --> {target}: {event}" for (source, event), target in TRANSITIONS.items()]
+    lines += [f"    {status} --> [*]" for status in TaskStatus if status in TERMINAL]
+    return "\n".join(lines) + "\n"

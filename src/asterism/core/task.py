@@ -1,0 +1,248 @@
+"""A task (what to do and what it needs) and a dependency (what must have happened before)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+from asterism.core.errors import InvalidTask, NotJson
+
+
+class Priority(IntEnum):
+    """Which of two ready tasks goes first."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+OUTCOMES = ("success", "failure", "completion")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+ACTIONS = ("call", "argv", "shell", "http")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to do. Immutable: an edit replaces it by another one.
+
+    At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell`` (a shell
+    line) and ``http`` (a request) says what is executed. A task with none of them is handed to the device as it is.
+
+    ``inputs`` names values for the work: constants, ``{"from": "task", "select": "result.path"}`` for upstream results and
+    ``{"secret": "NAME"}`` for the environment. ``needs`` lists capabilities, ``device`` fixes one device by id. ``estimate``
+    (seconds) feeds the critical-path rank. ``revocable`` allows a provisional start under the policy ``speculative``.
+    """
+
+    id: str
+    call: Callable[..., Any] | str | None = None
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    http: Mapping[str, Any] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    env: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    description: str = ""
+    priority: Priority = Priority.NORMAL
+    retries: int = 0
+    backoff: float = 0.5
+    timeout: float | None = None
+    device: str | None = None
+    needs: frozenset[str] = frozenset()
+    estimate: float | None = None
+    revocable: bool = False
+    data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+
+    def __post_init__(self) -> None:
+        if type(self.priority) is not Priority:
+            object.__setattr__(self, "priority", _priority(self.priority))
+        if type(self.needs) is not frozenset:
+            object.__setattr__(self, "needs", _needs(self.needs))
+        if self.argv is not None and type(self.argv) is not tuple:
+            object.__setattr__(self, "argv", _argv(self.argv))
+        problems = _problems(self)
+        if problems:
+            name = self.id if isinstance(self.id, str) else repr(self.id)
+            raise InvalidTask(f"task {name!r}: {'; '.join(problems)}")
+
+    def changed(self, changes: Mapping[str, Any]) -> Task:
+        """This task with some fields replaced; the id cannot change."""
+        unknown = sorted(set(changes) - TASK_FIELDS)
+        if unknown:
+            allowed = ", ".join(sorted(TASK_FIELDS))
+            raise InvalidTask(f"task {self.id!r}: no such field: {', '.join(unknown)}; the fields are {allowed}")
+        if not changes:
+            raise InvalidTask(f"task {self.id!r}: the update changes nothing; name at least one field")
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what differs from the defaults. Raises NotJson for a callable that has no import path."""
+        out: dict[str, Any] = {"id": self.id}
+        for name, default in TASK_DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
+                out[name] = _TO_JSON.get(name, _same)(value)
+        if self.call is not None:
+            out["call"] = import_path(self.call, self.id)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Task:
+        """The task that ``to_json`` wrote; ``call`` stays a path until it is executed."""
+        if not isinstance(data, Mapping) or "id" not in data:
+            raise InvalidTask(f"a task is an object with an 'id', not {data!r}")
+        unknown = sorted(set(data) - TASK_FIELDS - {"id"})
+        if unknown:
+            raise InvalidTask(f"task {data['id']!r}: no such field: {', '.join(unknown)}")
+        return cls(**data)
+
+
+TASK_FIELDS = frozenset(f.name for f in fields(Task)) - {"id"}
+
+
+def differences(old: Task, new: Task) -> dict[str, Any]:
+    """The fields in which two tasks differ, with the values of the new one."""
+    names = (name for name in Task.__slots__ if name != "id")
+    return {name: getattr(new, name) for name in names if getattr(new, name) != getattr(old, name)}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_TO_JSON: dict[str, Callable[[Any], Any]] = {
+    "priority": lambda value: value.name.lower(),
+    "needs": sorted,
+    "argv": list,
+    "http": dict,
+    "inputs": dict,
+    "env": dict,
+    "data": dict,
+}
+
+
+def _priority(value: object) -> Priority:
+    try:
+        return Priority[value.upper()] if isinstance(value, str) else Priority(value)  # type: ignore[arg-type]
+    except (KeyError, ValueError):
+        names = ", ".join(p.name.lower() for p in Priority)
+        raise InvalidTask(f"priority {value!r} is not one of {names}") from None
+
+
+def _needs(value: object) -> frozenset[str]:
+    if isinstance(value, str):
+        return frozenset({value})
+    if isinstance(value, Iterable):
+        return frozenset(value)
+    raise InvalidTask(f"needs is a list of capabilities, not {value!r}")
+
+
+def _argv(value: object) -> tuple[str, ...]:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(value)
+    raise InvalidTask(f"argv is a list of words, not {value!r}; use shell= for a shell line")
+
+
+def _problems(task: Task) -> list[str]:
+    """Everything that is wrong with a task, so that one message can name it all."""
+    problems = []
+    if not isinstance(task.id, str) or not task.id:
+        problems.append("the id must be a non-empty string")
+    elif not task.id.isprintable():
+        problems.append("the id must not contain control characters")
+    if (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None) > 1:
+        problems.append(f"give one of {', '.join(ACTIONS)}, not several")
+    if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
+        problems.append("call is a function or 'package.module:function'")
+    if task.argv is not None and not (task.argv and all(isinstance(word, str) for word in task.argv)):
+        problems.append("argv is a non-empty list of strings")
+    if type(task.retries) is not int or task.retries < 0:
+        problems.append("retries is a whole number, 0 or more")
+    if not _is_number(task.backoff) or task.backoff < 0:
+        problems.append("backoff is a number of seconds, 0 or more")
+    for name in ("timeout", "estimate"):
+        value = getattr(task, name)
+        if value is not None and (not _is_number(value) or value <= 0):
+            problems.append(f"{name} is a number of seconds above 0")
+    if task.device is not None and (not isinstance(task.device, str) or not task.device):
+        problems.append("device is the id of a device")
+    if not all(isinstance(need, str) for need in task.needs):
+        problems.append("needs is a list of strings")
+    return problems
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) != float("inf")
+    )
+
+
+TASK_DEFAULTS = {name: getattr(Task("blank"), name) for name in Task.__slots__ if name not in ("id", "call")}
+"""The optional fields with their defaults."""
+
+
+def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
+    """``package.module:function`` for a callable that another process could import; NotJson for any other."""
+    if isinstance(call, str):
+        return call
+    module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        raise NotJson(
+            f"task {task_id!r}: {call!r} has no import path, so it cannot be stored or sent; "
+            "define it at the top level of an importable module"
+        )
+    return f"{module}:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """``target`` may start after ``source`` ended as ``on`` says, and ``when`` (if given) holds for its result.
+
+    ``when`` is an expression over ``result`` and ``status``; the core keeps it as text, the runtime evaluates it once, when the
+    source ends. A condition that raises counts as false.
+    """
+
+    source: str
+    target: str
+    on: str = "success"
+    when: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on not in OUTCOMES:
+            raise InvalidTask(
+                f"{self.source!r} -> {self.target!r}: on is one of {', '.join(OUTCOMES)}, not {self.on!r}"
+            )
+        if self.when is not None and (not isinstance(self.when, str) or not self.when.strip()):
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: when is an expression, not {self.when!r}")
+        if self.source == self.target:
+            raise InvalidTask(f"task {self.source!r} cannot depend on itself")
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"source": self.source, "target": self.target, "on": self.on}
+        if self.when is not None:
+            out["when"] = self.when
+        return out
+
+
+After = str | Iterable[str] | Mapping[str, Any] | None
+
+
+def dependencies_of(target: str, after: After) -> list[Dependency]:
+    """What ``after=`` means: an id, several ids, or a mapping of ids to an outcome or ``{"on": …, "when": …}``."""
+    if after is None:
+        return []
+    if isinstance(after, str):
+        return [Dependency(after, target)]
+    if not isinstance(after, Mapping):
+        return [Dependency(source, target) for source in dict.fromkeys(after)]
+    found = []
+    for source, terms in after.items():
+        if isinstance(terms, str):
+            found.append(Dependency(source, target, terms))
+        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
+            found.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+        else:
+            raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
+    return found

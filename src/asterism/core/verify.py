@@ -1,0 +1,61 @@
+"""Recompute every derived fact of a graph from scratch and compare. For tests and simulation: it visits everything."""
+
+from __future__ import annotations
+
+from asterism.core.graph import Graph
+from asterism.core.node import Node
+from asterism.core.status import PENDING, RUNNING, TERMINAL, ConstellationState
+
+
+def verify(graph: Graph) -> None:
+    """Raise AssertionError if an invariant of the design or a counter does not hold."""
+    for node in graph.nodes.values():
+        _verify_edges(graph, node)
+        _verify_counters(graph, node)
+        _verify_progress(node)
+        _verify_queue(graph, node)
+    for status, count in graph.counts.items():
+        assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
+    assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
+    epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
+    assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
+
+
+def _verify_edges(graph: Graph, node: Node) -> None:
+    for source, dependency in node.parents.items():
+        parent = graph.nodes.get(source)
+        assert parent is not None, f"I4: {node.id} depends on {source}, which is gone"
+        assert parent.children.get(node.id) is node, f"I4: {source} does not know its child {node.id}"
+        assert (dependency.source, dependency.target) == (source, node.id), "I4: an edge under a wrong name"
+        assert parent.label < node.label, f"I2: {source} is not ordered before {node.id}"
+    for child in node.children.values():
+        assert node.id in child.parents, f"I4: {child.id} does not know its parent {node.id}"
+
+
+def _verify_counters(graph: Graph, node: Node) -> None:
+    parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
+    assert node.open == sum(not parent.satisfies(d, node) for parent, d in parents), f"open of {node.id}"
+    assert node.held == sum(parent.unsettled for parent, _ in parents), f"held of {node.id}"
+
+
+def _verify_progress(node: Node) -> None:
+    if node.status is PENDING:
+        assert node.epoch == 0, f"{node.id} is pending and has an epoch"
+        assert node.tentative is None, f"{node.id} is pending and has ended"
+    if node.status is RUNNING:
+        assert node.open == 0, f"I3: {node.id} runs with open dependencies"
+        assert node.held == 0 or node.provisional, f"P2: {node.id} runs below an unreviewed end"
+    if node.provisional:
+        assert node.status is RUNNING, f"{node.id} is provisional and not running"
+        assert node.task.revocable, f"{node.id} is provisional and not revocable"
+        assert node.held > 0, f"{node.id} is provisional with nothing to wait for"
+    if node.unsettled:
+        assert node.tentative is not None or node.status in TERMINAL, f"{node.id} is unsettled and has not ended"
+
+
+def _verify_queue(graph: Graph, node: Node) -> None:
+    if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
+        ready = node.open == 0 and (node.held == 0 or (graph.speculative and node.task.revocable))
+        assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
+    if node.status in TERMINAL:
+        assert node.entry is None, f"{node.id} has ended and is queued"

@@ -1,0 +1,107 @@
+"""Why is this task not running? The answer names the actual holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asterism.core.graph import Graph
+from asterism.core.lock import AssignmentLock
+from asterism.core.node import Node
+from asterism.core.status import PENDING, RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One thing that stands in the way: ``kind`` is a fixed word, ``name`` what it is called, ``text`` the sentence."""
+
+    kind: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``str(why)`` is the whole answer in a line."""
+
+    task_id: str
+    status: str
+    holders: tuple[Holder, ...]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} is {self.status}: {'; '.join(holder.text for holder in self.holders)}"
+
+
+def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
+    """``placement`` is what the runtime knows about devices and pauses; it counts once the plan itself lets the task go."""
+    if node.status is PENDING:
+        holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
+        return Why(node.id, "waiting" if node.open else "pending", holders)
+    if node.status is RUNNING:
+        return Why(
+            node.id,
+            "running",
+            (_running(node, now), *([placement] if node.device is None and placement else [])),
+        )
+    told = [entry for entry in graph.story(node.id) if entry.what == node.status]
+    text = f"it is over since {node.ended_at:.3f}" + (f" ({told[-1].why})" if told and told[-1].why else "")
+    return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
+
+
+def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
+    found = []
+    for source, dependency in node.parents.items():
+        parent = graph.nodes[source]
+        if parent.satisfies(dependency, node):
+            continue
+        verdict = node.verdicts.get(source) if node.verdicts else None
+        if isinstance(verdict, str):
+            said = f"the condition {dependency.when!r} on it could not be evaluated: {verdict}"
+        elif verdict is False:
+            said = f"the condition {dependency.when!r} on it does not hold"
+        else:
+            said = f"it is {parent.status}"
+        found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, and {said}"))
+    return tuple(found)
+
+
+def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+    if lock.holds_everything:
+        held_by = [task_id for task_id, _ in lock.waiting] + [t for c in lock.cycles.values() for t in c.tasks]
+    else:
+        held_by = [source for source in node.parents if graph.nodes[source].unsettled]
+    return tuple(_review(graph, lock, source, now) for source in dict.fromkeys(held_by))
+
+
+def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:
+    for cycle in lock.cycles.values():
+        if source in cycle.tasks:
+            by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
+            age = f"{now - cycle.opened_at:.1f} s"
+            return Holder(
+                "cycle",
+                str(cycle.id),
+                f"the end of {source!r} is being reviewed {by}in cycle {cycle.id}, for {age}",
+            )
+    if graph.nodes[source].provisional:
+        return Holder(
+            "provisional",
+            source,
+            f"{source!r} has ended only provisionally: what lies above it is under review",
+        )
+    return Holder("review", source, f"the end of {source!r} waits for its review: {len(lock.cycles)} cycles are open")
+
+
+def _placed(placement: Holder | None) -> tuple[Holder, ...]:
+    return (placement or Holder("turn", "", "it is ready and about to be assigned"),)
+
+
+def _running(node: Node, now: float) -> Holder:
+    if node.device is None:
+        return Holder("retry", "", f"attempt {node.attempts} failed and the next one has not begun")
+    since = now - (node.started_at or now)
+    kind = " provisionally" if node.provisional else ""
+    return Holder(
+        "device",
+        node.device,
+        f"it runs{kind} on {node.device!r} since {since:.1f} s, attempt {node.attempts}",
+    )

@@ -1,0 +1,114 @@
+"""Calling Python functions: which upstream results a function receives, and where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+
+class Signature:
+    """Which arguments a function takes, worked out once per function."""
+
+    __slots__ = ("asynchronous", "everything", "names", "optional", "takes_anything")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
+        )
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):  # builtins without a signature take nothing
+            parameters = ()  # type: ignore[assignment]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self.names = tuple(p.name for p in named)
+        self.optional = frozenset(p.name for p in named if p.default is not p.empty)
+        self.everything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.takes_anything = self.everything or bool(named)
+
+    def arguments(self, task_id: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments for one call. Raises TypeError naming the parameter that nothing fills."""
+        given: dict[str, Any] = {}
+        if self.everything:
+            given = {name: value for name, value in results.items() if name.isidentifier()} | dict(inputs)
+        for name in self.names:
+            if name in inputs:
+                given[name] = inputs[name]
+            elif name in results:
+                given[name] = results[name]
+            elif name == "results":
+                given[name] = results
+            elif name not in self.optional:
+                raise TypeError(
+                    f"task {task_id!r}: nothing fills the parameter {name!r}; it is the name of no task that "
+                    f"{task_id!r} depends on and of no input"
+                )
+        return given
+
+
+_remembered = lru_cache(maxsize=4096)(Signature)
+
+
+def signature(function: Callable[..., Any]) -> Signature:
+    try:
+        return _remembered(function)
+    except TypeError:  # a callable object that cannot be hashed
+        return Signature(function)
+
+
+@lru_cache(maxsize=4096)
+def load(path: str) -> Callable[..., Any]:
+    """The function at ``package.module:function``. Raises ImportError that says which part is missing."""
+    module_name, _, qualified = path.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for name in qualified.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ImportError(f"{path!r}: {module_name!r} has no {qualified!r}") from None
+    if not callable(found):
+        raise ImportError(f"{path!r} is not callable")
+    return found  # type: ignore[no-any-return]
+
+
+async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Run a plain function in a thread of its own.
+
+    The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join theirs).
+    A thread cannot be stopped: when cancelled, this waits for it to end, and leaves it to the caller how long that may last."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def body() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (context.run(function, **arguments), None)
+        except BaseException as error:
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, future, *outcome)
+
+    threading.Thread(target=body, name=f"asterism-{getattr(function, '__name__', 'call')}", daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        future.exception()  # seen, and of no interest any more
+        raise
+
+
+def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration):  # a future refuses it, and it would never be resolved
+        future.set_exception(RuntimeError(f"the function raised StopIteration: {error}"))
+    else:
+        future.set_exception(error)

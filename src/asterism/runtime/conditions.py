@@ -1,0 +1,47 @@
+"""Conditions and selections in CEL, the Common Expression Language: safe, standard, never ``eval``.
+
+A condition on a dependency sees ``result`` (what the source returned) and ``status``. It is compiled once and kept.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import cel
+
+from asterism.core.jsonable import plain
+from asterism.core.status import TaskStatus
+
+
+@lru_cache(maxsize=4096)
+def _program(text: str) -> Any:
+    return cel.compile(text)
+
+
+def check(text: str) -> str | None:
+    """What is wrong with an expression; None if it parses."""
+    try:
+        _program(text)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def select(text: str, names: dict[str, Any]) -> Any:
+    """The value of an expression over ``names``. Raises ValueError with what went wrong."""
+    try:
+        return _program(text).execute(plain(names))
+    except Exception as error:
+        raise ValueError(f"{text!r} could not be evaluated: {' '.join(str(error).split())}") from None
+
+
+def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
+    """Whether a condition holds, or the reason why it cannot be told."""
+    try:
+        verdict = select(text, {"result": result, "status": str(status)})
+    except ValueError as error:
+        return str(error)
+    if isinstance(verdict, bool):
+        return verdict
+    return f"{text!r} gives {verdict!r}, which is neither true nor false"

@@ -1,0 +1,130 @@
+"""Devices: what executes. A device is anything with an id, capabilities, slots and ``execute``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from asterism.core.jsonable import plain
+from asterism.core.task import Task
+from asterism.runtime import calls, inputs
+from asterism.runtime.http import request
+from asterism.runtime.processes import Commands
+
+
+class Work:
+    """One execution, as a device gets it. ``results`` holds what the tasks it depends on returned."""
+
+    __slots__ = ("attempt", "constellation", "epoch", "results", "task")
+
+    def __init__(self, task: Task, constellation: str, epoch: int, attempt: int, results: Mapping[str, Any]) -> None:
+        self.task, self.constellation, self.epoch, self.attempt, self.results = task, constellation, epoch, attempt, results
+
+
+@runtime_checkable
+class Device(Protocol):
+    """``execute`` returns the result or raises. DeviceUnavailable means that nothing was begun, DeviceLost that nobody knows
+    how it ended. ``slots`` is how much it does at once, None for no limit."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def can(self) -> frozenset[str]: ...
+    @property
+    def slots(self) -> int | None: ...
+
+    async def execute(self, work: Work) -> Any: ...
+
+
+class LocalDevice:
+    """This process as a device: coroutines on the loop, plain functions in threads, commands as child processes.
+
+    ``run`` replaces all of that for tasks that carry no action of their own: it is called with the Work. With
+    ``json_results`` a result that is not JSON fails its task, as it would on a device that has to send it."""
+
+    def __init__(
+        self,
+        id: str,
+        slots: int | None = None,
+        can: Iterable[str] = (),
+        *,
+        run: Callable[[Work], Any] | None = None,
+        json_results: bool = False,
+        grace: float = 5.0,
+    ) -> None:
+        if slots is not None and slots < 1:
+            raise ValueError(f"device {id!r}: slots is 1 or more, or None for no limit, not {slots}")
+        self.id, self.slots, self.can = id, slots, frozenset(can)
+        self.json_results = json_results
+        self._run = run
+        self._commands = Commands(grace)
+
+    def __repr__(self) -> str:
+        return f"LocalDevice({self.id!r}, slots={self.slots}, can={sorted(self.can)})"
+
+    async def execute(self, work: Work) -> Any:
+        task = work.task
+        if task.inputs or task.env or task.argv is not None or task.shell is not None or task.http is not None:
+            value = await self._with_inputs(work)
+        else:
+            value = await self._call(work, {})
+        return plain(value, f"the result of task {task.id!r}") if self.json_results else value
+
+    async def _with_inputs(self, work: Work) -> Any:
+        task = work.task
+        resolved = inputs.resolve(task.inputs, task.env, work.results)
+        try:
+            if task.argv is not None:
+                argv = [inputs.template(word, resolved.inputs) for word in task.argv]
+                value = await self._commands.run(argv, _environment(work, resolved))
+            elif task.shell is not None:
+                value = await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved))
+            elif task.http is not None:
+                terms = inputs.fill(dict(task.http), work.results, resolved)
+                terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
+                value = await request(terms)
+            else:
+                value = await self._call(work, resolved.inputs)
+        except Exception as error:
+            if resolved.secrets:
+                _hide_in(error, resolved)
+            raise
+        return resolved.hide(value)
+
+    async def _call(self, work: Work, given: Mapping[str, Any]) -> Any:
+        call = work.task.call
+        if call is None:
+            return await _awaited(self._run(work)) if self._run is not None else None
+        if isinstance(call, str):
+            call = calls.load(call)
+        signature = calls.signature(call)
+        arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
+        if signature.asynchronous:
+            return await call(**arguments)
+        return await calls.in_thread(call, arguments)
+
+    def close(self) -> None:
+        """End what was started to look after child processes."""
+        self._commands.close()
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if hasattr(value, "__await__") else value
+
+
+def _environment(work: Work, resolved: inputs.Resolved) -> dict[str, str]:
+    """What a command sees: our environment, its inputs by name, and who it is."""
+    own = {"ASTERISM_CONSTELLATION": work.constellation, "ASTERISM_TASK": work.task.id, "ASTERISM_EPOCH": str(work.epoch)}
+    given = {name: inputs.as_text(value) for name, value in resolved.inputs.items()}
+    return {**os.environ, **given, **resolved.environment, **own}
+
+
+def _hide_in(error: Exception, resolved: inputs.Resolved) -> None:
+    """Blot secrets out of an error before anybody can write it down."""
+    error.args = tuple(resolved.hide(argument) for argument in error.args)
+    for name, value in list(vars(error).items()):
+        with contextlib.suppress(AttributeError):
+            setattr(error, name, resolved.hide(value))
+    error.__cause__ = error.__context__ = None

@@ -1,0 +1,86 @@
+"""Talking to editors: how one is asked, and what its answer means."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from asterism.core.constellation import Constellation
+from asterism.core.diff import merge
+from asterism.core.edits import EDITS, Edit, EditBatch, edit_from_json
+from asterism.core.errors import EditRejected, InvalidTask, Violation
+from asterism.core.lock import EditCycle, EditOn, edit_on_all, edit_on_failure
+from asterism.core.node import Node
+from asterism.core.status import TaskStatus
+from asterism.core.view import ConstellationView, TaskView
+from asterism.runtime.events import Event
+
+Answer = Any
+"""None, edits, an EditBatch, JSON forms of these, or a whole new Constellation."""
+
+AskFunction = Callable[[ConstellationView, Sequence[Event]], Awaitable[Answer] | Answer]
+
+
+class EditorObject(Protocol):
+    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer: ...
+
+
+Editor = AskFunction | EditorObject
+
+
+def name_of(editor: Editor) -> str:
+    return getattr(editor, "__name__", type(editor).__name__)
+
+
+async def ask(editor: Editor, view: ConstellationView, events: Sequence[Event]) -> Answer:
+    """Ask an editor once. Whatever it raises comes out."""
+    function = editor.edit if hasattr(editor, "edit") else editor
+    answer = function(view, events)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
+    """What ``edit_on=`` means: ``"all"``, ``"failure"``, or a predicate over the task that has ended."""
+    if choice == "all":
+        return edit_on_all
+    if choice == "failure":
+        return edit_on_failure
+    if callable(choice):
+        predicate = choice
+
+        def by_predicate(node: Node, status: TaskStatus) -> bool:
+            return bool(predicate(TaskView(node)))
+
+        return by_predicate
+    raise ValueError(f"edit_on is 'all', 'failure' or a function of a task, not {choice!r}")
+
+
+def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> EditBatch:
+    """The batch that an answer stands for. Raises EditRejected for nonsense."""
+    about: dict[str, Any] = {"author": author, "triggers": cycle.tasks}
+    try:
+        if answer is None:
+            return EditBatch((), base_version=cycle.version, **about)
+        if isinstance(answer, Constellation):
+            batch, _ = merge(plan, answer.origin or plan, answer, **about)
+            return batch
+        if isinstance(answer, Mapping):
+            answer = EditBatch.from_json(answer)
+        if isinstance(answer, EditBatch):
+            base = cycle.version if answer.base_version is None else answer.base_version
+            return EditBatch(
+                tuple(answer.edits), answer.author or author, answer.reason, base, answer.triggers or cycle.tasks
+            )
+        edits = [answer] if isinstance(answer, tuple(EDITS.values())) else answer
+        if isinstance(edits, Iterable) and not isinstance(edits, str | bytes):
+            return EditBatch(tuple(map(_edit, edits)), base_version=cycle.version, **about)
+    except InvalidTask as error:
+        raise EditRejected([Violation(None, "malformed", str(error))]) from None
+    raise EditRejected(
+        [Violation(None, "malformed", f"an editor answers with None, edits or a batch of edits, not with {answer!r}")]
+    )
+
+
+def _edit(item: Any) -> Edit:
+    return edit_from_json(item) if isinstance(item, Mapping) else item

@@ -1,0 +1,405 @@
+"""One constellation while it runs.
+
+Nothing here waits in a loop. A task's coroutine ends, and its end is recorded on the spot, in the same call that holds its dependents
+(``_ended``); then the orchestrator is woken once, however much has happened, and looks what can start (``settle_up`` and
+``place_one``).
+
+An execution's word counts while its epoch is in ``active``. Whatever stops it early (a timeout, a cancel, a revocation) moves the
+epoch to ``stopping``: from then on its result is refused. Its slot is free again when it has really stopped, or after ``grace``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from asterism.core.apply import Applied
+from asterism.core.constellation import Constellation
+from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice
+from asterism.core.graph import reason_of
+from asterism.core.lock import AssignmentLock
+from asterism.core.node import Node
+from asterism.core.ready import Lane
+from asterism.core.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
+from asterism.core.task import NOTHING
+from asterism.core.why import Holder
+from asterism.runtime.cycles import Cycles
+from asterism.runtime.devices import Work
+from asterism.runtime.events import ConstellationEvent, DeviceEvent, Event, TaskEvent
+from asterism.runtime.roster import Place
+
+if TYPE_CHECKING:
+    from asterism.runtime.orchestrator import Orchestrator
+
+logger = logging.getLogger("asterism.execution")
+
+MAX_BACKOFF = 60.0
+
+
+class Active:
+    """A task that a device is working on."""
+
+    __slots__ = ("job", "node", "place", "timer")
+
+    def __init__(self, node: Node, place: Place) -> None:
+        self.node, self.place = node, place
+        self.job: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Execution:
+    def __init__(self, orchestrator: Orchestrator, plan: Constellation, lock: AssignmentLock) -> None:
+        self.orchestrator, self.plan, self.lock = orchestrator, plan, lock
+        self.loop = asyncio.get_running_loop()
+        self.now = orchestrator.now
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.paused = False
+        self.cancelling = False
+        self.active: dict[int, Active] = {}
+        self.stopping: dict[int, Active] = {}
+        self.backing_off: dict[Node, asyncio.TimerHandle] = {}
+        self.stranded: dict[Node, asyncio.TimerHandle] = {}  # ready, and no device could ever take them
+        self.cycles = Cycles(self)
+
+    def begin(self) -> None:
+        self.plan.clock = self.now
+        self.plan.on_applied = self.applied
+        self.plan.begin(self.now())
+        self.publish_constellation("constellation_started")
+        self.orchestrator.wake(self)
+
+    # -- placing tasks -------------------------------------------------------------------------------------------------
+
+    @property
+    def dispatching(self) -> bool:
+        return not (self.paused or self.cancelling or self.lock.holds_everything)
+
+    def place_one(self) -> bool:
+        """Start the best ready task that a free device can take; False if there is none."""
+        queue, roster = self.plan.queue, self.orchestrator.roster
+        best, best_lane, best_place = None, None, None
+        for lane in tuple(queue.lanes):
+            place = roster.choose(lane)
+            if place is None:
+                if not roster.capable(lane):
+                    self._strand(lane)
+                continue
+            entry = queue.best(lane)
+            if entry is not None and (best is None or entry < best):
+                best, best_lane, best_place = entry, lane, place
+        if best_lane is None or best_place is None:
+            return False
+        self._start(queue.take(best_lane), best_place)
+        return True
+
+    def _start(self, node: Node, place: Place) -> None:
+        plan, task = self.plan, node.task
+        epoch = plan.start(node, place.id, self.now())
+        self.orchestrator.roster.give(place)
+        results = self._results(node) if node.parents else NOTHING
+        active = self.active[epoch] = Active(node, place)
+        work = Work(task, plan.id, epoch, node.attempts, results)
+        active.job = self.loop.create_task(self._work(active, epoch, work))
+        if task.timeout is not None:
+            active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
+        if self.orchestrator.events.wanted:
+            self.publish_task("task_started", node)
+
+    def _results(self, node: Node) -> dict[str, Any]:
+        nodes = self.plan.nodes
+        return {source: nodes[source].value for source in node.parents}
+
+    async def _work(self, active: Active, epoch: int, work: Work) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        status = COMPLETED
+        try:
+            value = await active.place.device.execute(work)
+        except asyncio.CancelledError as cancelled:
+            status, error = CANCELLED, cancelled
+        except (Exception, SystemExit) as failure:
+            status, error = FAILED, failure
+        self._ended(active, epoch, status, value, error)
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _ended(
+        self, active: Active, epoch: int, status: TaskStatus, value: Any, error: BaseException | None
+    ) -> None:
+        """An execution is over. If its word still counts, record the end and hold what lies below it, in this one call."""
+        if active.timer is not None:
+            active.timer.cancel()
+        if self.active.pop(epoch, None) is None:
+            self._stopped(active, epoch, status)
+            return
+        active.place.running -= 1
+        node = active.node
+        if status is COMPLETED:
+            self.lock.finish(node, COMPLETED, self.now(), value)
+            if self.orchestrator.events.wanted:
+                self._publish_end(node, COMPLETED)
+        elif self.cancelling:
+            self._cancel(node, "the constellation was cancelled")
+        elif isinstance(error, DeviceUnavailable):
+            self._release(node, reason_of(error))
+        elif isinstance(error, DeviceLost):
+            self._lost(node, active.place, error)
+        else:
+            self._failed(node, error if status is FAILED else RuntimeError("the task cancelled itself"))
+        self.orchestrator.wake(self)
+
+    def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
+        """A stopped execution has come to its end; what it says is refused."""
+        if self.stopping.pop(epoch, None) is not None:
+            active.place.running -= 1
+        if status is COMPLETED:
+            self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
+            self.publish_task("task_result_refused", active.node)
+        self.orchestrator.wake(self)
+
+    def _failed(self, node: Node, error: BaseException | None) -> None:
+        """An attempt failed: try again while there are retries left, or let the failure stand."""
+        failures = node.attempts - node.losses
+        if failures > node.task.retries:
+            self.lock.finish(node, FAILED, self.now(), None, error)
+            self._publish_end(node, FAILED)
+            return
+        delay = min(MAX_BACKOFF, node.task.backoff * 2 ** (failures - 1)) * self.orchestrator.random.uniform(0.5, 1.5)
+        self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
+        self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
+        self.publish_task("task_retrying", node, error)
+
+    def _try_again(self, node: Node) -> None:
+        del self.backing_off[node]
+        self.plan.queue.push(node)
+        self.orchestrator.wake(self)
+
+    def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
+        """The device vanished: that is counted apart from failures of the work."""
+        node.losses += 1
+        self.publish(DeviceEvent, kind="device_lost", device=place.id, detail=node.id)
+        if node.losses > self.orchestrator.max_losses:
+            self.lock.finish(node, FAILED, self.now(), None, error)
+            self._publish_end(node, FAILED)
+        else:
+            self.plan.retry(node, self.now(), reason_of(error))
+            self.plan.queue.push(node)
+            self.publish_task("task_retrying", node, error)
+
+    def _release(self, node: Node, why: str) -> None:
+        self.plan.release(node, self.now(), why)
+        self.publish_task("task_released", node)
+
+    def _timed_out(self, node: Node, epoch: int) -> None:
+        if epoch in self.active:
+            self.stop(epoch)
+            self._failed(node, TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s"))
+            self.orchestrator.wake(self)
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    def stop(self, epoch: int) -> None:
+        """Its word no longer counts; ask it to stop, and give its slot away after ``grace`` seconds at the latest."""
+        active = self.active.pop(epoch)
+        self.stopping[epoch] = active
+        if active.timer is not None:
+            active.timer.cancel()
+        assert active.job is not None
+        active.job.cancel()
+        self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
+
+    def _abandon(self, epoch: int) -> None:
+        active = self.stopping.pop(epoch, None)
+        if active is not None:
+            active.place.running -= 1
+            logger.warning("task %s did not stop within %.1f s; its slot is given away", active.node.id, self.orchestrator.grace)
+            self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
+            self.orchestrator.wake(self)
+
+    def _cancel(self, node: Node, why: str) -> None:
+        for _, epoch in self.plan.cancel(node, self.now(), why):
+            if epoch in self.active:
+                self.stop(epoch)
+        self._forget_timers(node)
+        self._publish_end(node, CANCELLED)
+
+    def _forget_timers(self, node: Node) -> None:
+        for timers in (self.backing_off, self.stranded):
+            timer = timers.pop(node, None)
+            if timer is not None:
+                timer.cancel()
+
+    def applied(self, applied: Applied) -> None:
+        """An edit was accepted: stop what it revoked or cancelled, and look what can start now."""
+        for task_id, epoch in applied.stopped:
+            if epoch in self.active:
+                node = self.active[epoch].node
+                self.stop(epoch)
+                self.publish_task("task_revoked" if node.status is PENDING else "task_cancelled", node)
+        for node in [node for node in (*self.backing_off, *self.stranded) if node.entry is None and node.status is not RUNNING]:
+            self._forget_timers(node)
+        self._revisit_stranded()
+        self.orchestrator.wake(self)
+
+    def cancel(self) -> None:
+        """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after ``grace`` is
+        recorded as cancelled all the same."""
+        if self.cancelling or self.done.done():
+            return
+        self.cancelling = True
+        self.publish_constellation("constellation_cancelling")
+        self.cycles.cancel()
+        for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
+            if node.epoch not in self.active:
+                self._cancel(node, "the constellation was cancelled")
+        for active in tuple(self.active.values()):
+            assert active.job is not None
+            active.job.cancel()
+        self.loop.call_later(self.orchestrator.grace, self.cancel_hard)
+        self.orchestrator.wake(self)
+
+    def cancel_hard(self) -> None:
+        """Stop waiting for tasks that ignore the request."""
+        for active in tuple(self.active.values()):
+            self._cancel(active.node, "the constellation was cancelled, and it did not stop when asked")
+        self.orchestrator.wake(self)
+
+    # -- no device -----------------------------------------------------------------------------------------------------
+
+    def _strand(self, lane: Lane) -> None:
+        """No device of the roster could ever take these: each may wait ``no_device_timeout`` for one to join."""
+        queue = self.plan.queue
+        while queue.best(lane) is not None:
+            node = queue.take(lane)
+            self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
+            self.publish(DeviceEvent, kind="no_device", device="", detail=f"{node.id}: {self._wanted(node)}")
+
+    def _give_up(self, node: Node) -> None:
+        self.stranded.pop(node, None)
+        error = NoDevice(f"{self._wanted(node)} within {self.orchestrator.no_device_timeout:g} s")
+        self.lock.finish(node, FAILED, self.now(), None, error)
+        self._publish_end(node, FAILED)
+        self.orchestrator.wake(self)
+
+    def _wanted(self, node: Node) -> str:
+        task = node.task
+        wanted = [f"the device {task.device!r}"] if task.device is not None else []
+        wanted += [f"a device that can {', '.join(sorted(task.needs))}"] if task.needs else []
+        return f"no device could take task {node.id!r}, which asks for {' and '.join(wanted) or 'any device'}"
+
+    def _revisit_stranded(self) -> None:
+        for node in tuple(self.stranded):
+            self._forget_timers(node)
+            if node.status is RUNNING:
+                self.plan.queue.push(node)
+            else:
+                self.plan.requeue(node)
+
+    def devices_changed(self) -> None:
+        self._revisit_stranded()
+        self.orchestrator.wake(self)
+
+    def placement(self, node: Node) -> Holder | None:
+        """What the runtime has to say about why a ready task does not start."""
+        roster, lane = self.orchestrator.roster, (node.task.device, node.task.needs)
+        if self.cancelling:
+            return Holder("cancel", self.plan.id, "the constellation is being cancelled")
+        if self.paused:
+            return Holder("pause", self.plan.id, "the constellation is paused")
+        if node in self.backing_off:
+            return Holder("backoff", "", "it waits before its next attempt")
+        capable = roster.capable(lane)
+        if not capable:
+            return Holder("no_device", "", f"{self._wanted(node)}; the devices are {roster.names()}")
+        if not any(place.free for place in capable):
+            busy = ", ".join(f"{place.id} ({place.running})" for place in capable)
+            return Holder("busy", busy, f"every device that could take it is busy: {busy}")
+        if not self.orchestrator.has_room:
+            return Holder("concurrency", "", f"the limit of {self.orchestrator.concurrency} tasks at once is reached")
+        return None
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def settle_up(self) -> None:
+        """After anything happened: open the cycles that are due, and see whether this is the end."""
+        if self.done.done():
+            return
+        if self.cancelling:
+            if not self.active and not self.plan.counts[RUNNING]:
+                self._end(cancelled=True)
+            return
+        self.cycles.open_due()
+
+    def check_end(self) -> None:
+        """Nothing runs, no cycle is open and nothing is ready: ask the editor one last time, or end."""
+        plan = self.plan
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet or self.stranded or plan.queue.anything():
+            return
+        if plan.counts[PENDING] and self.cycles.open_stuck():
+            return
+        self._end(cancelled=False)
+
+    def _end(self, cancelled: bool) -> None:
+        state = self.plan.close(self.now(), cancelled)
+        self.cycles.cancel()
+        self.plan.on_applied = None
+        self.publish_constellation(f"constellation_{state}")
+        self.done.set_result(None)
+
+    async def stopped(self) -> None:
+        """Wait until everything that was told to stop has stopped, at most ``grace`` seconds."""
+        jobs = [active.job for active in self.stopping.values() if active.job is not None]
+        jobs += [job for job in self.cycles.jobs if not job.done()]
+        if jobs:
+            await asyncio.wait(jobs, timeout=self.orchestrator.grace)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def publish(self, make: Callable[..., Event], **fields: Any) -> None:
+        events = self.orchestrator.events
+        if events.wanted:
+            events.publish(make(at=self.now(), constellation=self.plan.id, **fields))
+
+    def publish_task(self, kind: str, node: Node, error: BaseException | None = None) -> None:
+        self.publish(
+            TaskEvent,
+            kind=kind,
+            task_id=node.id,
+            status=node.status,
+            device=node.device,
+            attempt=node.attempts,
+            error=error,
+            provisional=node.provisional,
+        )
+
+    def _publish_end(self, node: Node, status: TaskStatus) -> None:
+        """A provisional end is not an event: it becomes one when it is confirmed."""
+        if not node.provisional and self.orchestrator.events.wanted:
+            self.orchestrator.events.publish(self.end_event(node))
+
+    def end_event(self, node: Node) -> TaskEvent:
+        status = node.tentative or node.status
+        return TaskEvent(
+            kind=f"task_{status}",
+            at=node.ended_at or self.now(),
+            constellation=self.plan.id,
+            task_id=node.id,
+            status=status,
+            device=node.device,
+            attempt=node.attempts,
+            value=node.value,
+            error=node.error,
+            provisional=node.provisional,
+        )
+
+    def confirmed(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            if node.ended_at is None:
+                self.publish_task("task_confirmed", node)
+            else:
+                self._publish_end(node, node.status)
+
+    def publish_constellation(self, kind: str) -> None:
+        self.publish(ConstellationEvent, kind=kind, state=self.plan.state, version=self.plan.version)

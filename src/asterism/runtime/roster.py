@@ -1,0 +1,84 @@
+"""The devices of an orchestrator, and which of them takes a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from asterism.core.ready import Lane
+from asterism.core.selection import STRATEGIES, Candidate, Strategy, capable
+from asterism.runtime.devices import Device
+
+
+class Place(Candidate):
+    """A device that has joined, with what selection needs to know of it."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device.id, frozenset(device.can), device.slots)
+        self.device = device
+
+
+class Roster:
+    """Who is here. Which devices could serve a lane is worked out once, and again when somebody joins or leaves."""
+
+    def __init__(self, devices: Iterable[Device], strategy: str | Strategy) -> None:
+        if isinstance(strategy, str) and strategy not in STRATEGIES:
+            raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+        self._strategy = STRATEGIES[strategy] if isinstance(strategy, str) else strategy
+        self._places: dict[str, Place] = {}
+        self._capable: dict[Lane, list[Place]] = {}
+        self._given = 0
+        for device in devices:
+            self.join(device)
+
+    def join(self, device: Device) -> Place:
+        if device.id in self._places:
+            raise ValueError(f"there is a device {device.id!r} already")
+        place = self._places[device.id] = Place(device)
+        self._capable.clear()
+        return place
+
+    def leave(self, device_id: str) -> Place:
+        try:
+            place = self._places.pop(device_id)
+        except KeyError:
+            raise ValueError(f"there is no device {device_id!r}; the devices are {self.names()}") from None
+        place.reachable = False
+        self._capable.clear()
+        return place
+
+    def names(self) -> str:
+        return ", ".join(self._places) or "none"
+
+    def __iter__(self) -> Iterable[Place]:  # type: ignore[override]
+        return iter(self._places.values())
+
+    @property
+    def slots(self) -> int | None:
+        """How much can run at once in all; None if some device has no limit."""
+        slots = [place.slots for place in self._places.values()]
+        return None if None in slots else sum(slot for slot in slots if slot is not None)
+
+    def capable(self, lane: Lane) -> list[Place]:
+        """The devices that could serve a lane, busy or not."""
+        found = self._capable.get(lane)
+        if found is None:
+            found = self._capable[lane] = [place for place in self._places.values() if capable(place, lane)]
+        return found
+
+    def choose(self, lane: Lane) -> Place | None:
+        """The device for the next task of a lane; None if every capable one is busy, or there is none."""
+        places = self.capable(lane)
+        if len(places) == 1:
+            place = places[0]
+            return place if place.slots is None or place.running < place.slots else None
+        free = [place for place in places if place.free]
+        if not free:
+            return None
+        return self._strategy(free, lane)  # type: ignore[return-value]
+
+    def give(self, place: Place) -> None:
+        place.running += 1
+        self._given += 1
+        place.last_given = self._given

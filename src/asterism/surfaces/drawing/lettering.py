@@ -1,0 +1,43 @@
+"""Text that comes from outside, made fit to draw: without control characters, not too long, escaped."""
+
+from __future__ import annotations
+
+from html import escape
+
+from rich.cells import cell_len, set_cell_size
+
+
+def clean(text: str) -> str:
+    """The text on one line, with every character that a terminal or XML would act upon shown as `·`.
+
+    Line breaks and tabs become spaces. Unpaired surrogates go too: they cannot be written as UTF-8.
+    """
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "·"
+
+
+def shorten(text: str, cells: int) -> str:
+    """The cleaned text, cut with an ellipsis to at most `cells` terminal cells; wide characters take two."""
+    text = clean(text)
+    if cell_len(text) <= cells:
+        return text
+    if cells < 1:
+        return ""
+    return set_cell_size(text, cells - 1).rstrip() + "…"
+
+
+def markup(text: str) -> str:
+    """The cleaned text, escaped for XML and HTML, between tags and inside quoted attributes alike."""
+    return escape(clean(text))
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 task`, `2 tasks`, `1,000 tasks`, `2 dependencies`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
