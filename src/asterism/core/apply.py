@@ -1,11 +1,12 @@
 """Apply a batch of edits: all of it, or nothing.
 
-The edits are carried out one after the other on the live plan, each checked against the plan as the ones before it left it. An edit
-that breaks a rule is noted and left out, so that one answer can name *every* violation; if there is any, what was done is
-taken back, newest first. All this happens in one synchronous call: nobody can see a state in between.
+The edits are carried out one after the other on the live plan, each checked against the plan as the ones before it
+left it. An edit that breaks a rule is noted and left out, so that one answer can name *every* violation; if there is
+any, what was done is taken back, newest first. All this happens in one synchronous call: nobody can see a state in
+between.
 
-Staleness: a batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it names. Progress of tasks is
-not staleness; whether a task may still be changed is I3's to judge.
+Staleness: a batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it
+names. Progress of tasks is not staleness; whether a task may still be changed is I3's to judge.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from asterism.core.task import Dependency, Task, differences
 class Applied:
     """What an accepted batch did. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
-    ``stopped`` are the executions (task, epoch) that have to stop. ``inverse`` is None if a task was cancelled, for that
-    cannot be undone."""
+    ``stopped`` are the executions (task, epoch) that have to stop. ``inverse`` is None if a task was cancelled, for
+    that cannot be undone."""
 
     version: int
     batch: EditBatch
@@ -85,6 +86,7 @@ class _Attempt:
         self.changed: dict[str, Node] = {}  # nodes whose counters may have changed
         self.doomed: list[Node] = []  # provisional nodes that an accepted batch revokes
         self.cancelled: list[tuple[str, str]] = []
+        self.added: set[str] = set()
         self.removed: list[Node] = []
 
     def violate(self, index: int | None, rule: str, message: str) -> None:
@@ -122,6 +124,7 @@ class _Attempt:
             graph.counts[PENDING] -= 1
 
         self.undo.append(back)
+        self.added.add(task.id)
         self._touch(node, task.id)
         self.inverse.append(RemoveTask(task.id))
 
@@ -164,7 +167,8 @@ class _Attempt:
     # -- the edits -----------------------------------------------------------------------------------------------------
 
     def _modifiable(self, task_id: str) -> Node:
-        """The node, if I3 allows it to change; a provisional one is then doomed, with what was started on its strength."""
+        """The node, if I3 allows it to change; a provisional one is then doomed, with what was started on its
+        strength."""
         node = self.graph.node(task_id)
         if not is_modifiable(node):
             hint = "; use cancel_task to stop it" if node.status == "running" else ""
@@ -219,7 +223,9 @@ class _Attempt:
 
     def update_task(self, index: int, edit: UpdateTask) -> None:
         node = self._modifiable(edit.task_id)
-        self._replace(node, node.task.changed(edit.changes))
+        task = node.task.changed(edit.changes)
+        if task != node.task:
+            self._replace(node, task)
 
     def add_dependency(self, index: int, edit: AddDependency) -> None:
         dependency = self._checked(edit)
@@ -296,7 +302,7 @@ class _Attempt:
         for node in self.changed.values():
             node.entry = None  # its priority or lane may have changed
             graph.requeue(node)
-            graph.tell(now, "edited", node.id, why)
+            graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         return Applied(base, batch, None if self.cancelled else inverse, tuple(stopped))

@@ -1,7 +1,7 @@
 """A whole constellation as JSON data, and copies of one.
 
-Only facts are written. Everything derived (counters, order, queue) is computed again by linking the edges, so a file cannot
-contradict itself.
+Only facts are written. Everything derived (counters, order, queue) is computed again by linking the edges, so a file
+cannot contradict itself.
 """
 
 from __future__ import annotations

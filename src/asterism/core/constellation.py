@@ -20,8 +20,8 @@ from asterism.core.view import TaskView
 class Constellation(Graph):
     """A plan. Build it with ``add`` and ``connect``, hand it to an orchestrator, edit it with ``apply``.
 
-    Before it starts, building changes it directly and its version stays 0. From then on every change is an edit, checked and
-    applied all or nothing, and the version grows by one with each."""
+    Before it starts, building changes it directly and its version stays 0. From then on every change is an edit,
+    checked and applied all or nothing, and the version grows by one with each."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)

@@ -1,7 +1,8 @@
 """Whole-plan rewriting: what changed between two plans, and how to merge that into a third that has moved on.
 
-``diff(base, new)`` is the batch that turns ``base`` into ``new``. Progress is no part of it: what devices reported stands,
-whatever a copy says. ``merge(live, base, new)`` leaves out of that batch what progress has overtaken, and says what it left out.
+``diff(base, new)`` is the batch that turns ``base`` into ``new``. Progress is no part of it: what devices reported
+stands, whatever a copy says. ``merge(live, base, new)`` leaves out of that batch what progress has overtaken, and
+says what it left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from asterism.core.task import Dependency, Task, differences
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The structure of a plan at one version: all that ``diff`` looks at. Cheap, for tasks and dependencies are immutable."""
+    """The structure of a plan at one version: all that ``diff`` looks at. Cheap, for tasks and dependencies are
+    immutable."""
 
     version: int
     tasks: dict[str, Task]
@@ -62,8 +64,8 @@ def diff(base: Graph | Outline, new: Graph | Outline, **about: Any) -> EditBatch
 
 
 def merge(live: Graph, base: Graph | Outline, new: Graph | Outline, **about: Any) -> tuple[EditBatch, list[Edit]]:
-    """The batch for ``live`` that carries over what changed from ``base`` to ``new``, and the edits that were left out because
-    the tasks they reach have started or ended meanwhile."""
+    """The batch for ``live`` that carries over what changed from ``base`` to ``new``, and the edits that were left
+    out because the tasks they reach have started or ended meanwhile."""
     wanted = diff(base, new, **about)
     kept: list[Edit] = []
     dropped: list[Edit] = []

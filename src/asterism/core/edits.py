@@ -1,6 +1,7 @@
 """Edits: the operations by which a plan is rewritten, and the batch that is applied all or nothing.
 
-Each is plain data with a JSON form ``{"op": "add_task", …}``, so that an editor may be a function, a person or a language model.
+Each is plain data with a JSON form ``{"op": "add_task", …}``, so that an editor may be a function, a person or a
+language model.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class AddTask:
 class RemoveTask:
     """Remove a task that has not started (or only provisionally).
 
-    If others depend on it the batch must rewire or remove them, or ``dependents`` says what to do: ``"remove"`` takes everything
-    below it out as well, ``"bridge"`` makes its parents theirs."""
+    If others depend on it the batch must rewire or remove them, or ``dependents`` says what to do: ``"remove"`` takes
+    everything below it out as well, ``"bridge"`` makes its parents theirs."""
 
     op: ClassVar = "remove_task"
     task_id: str
@@ -152,7 +153,8 @@ class RemoveDependency:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Stop a running task, or decide that a pending one will not run. It stays in the record and satisfies no dependency."""
+    """Stop a running task, or decide that a pending one will not run. It stays in the record and satisfies no
+    dependency."""
 
     op: ClassVar = "cancel_task"
     task_id: str
@@ -187,8 +189,8 @@ EDITS: dict[str, type[Any]] = {
 class EditBatch:
     """Edits that are applied all or nothing.
 
-    ``base_version`` is the version of the plan its author had seen; None skips the check for staleness. ``triggers`` are the tasks
-    whose ends it answers."""
+    ``base_version`` is the version of the plan its author had seen; None skips the check for staleness. ``triggers``
+    are the tasks whose ends it answers."""
 
     edits: tuple[Edit, ...]
     author: str = ""

@@ -72,7 +72,8 @@ class Violation:
     """One reason why a batch was not applied.
 
     ``edit`` is the index of the edit in its batch (None: the batch as a whole), ``rule`` a short fixed word
-    (``unknown_task``, ``cycle``, ``immutable``, ``stale``, …), ``message`` a sentence a person or a language model can act on.
+    (``unknown_task``, ``cycle``, ``immutable``, ``stale``, …), ``message`` a sentence a person or a language model
+    can act on.
     """
 
     edit: int | None

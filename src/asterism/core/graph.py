@@ -1,8 +1,9 @@
 """The machinery under a constellation: nodes, edges, the two counters, and how tasks move.
 
-What may happen: tasks start (``start``), end (``finish``), are tried again (``retry``), put back (``release``) or cancelled
-(``cancel``), their ends are reviewed (``settle``), and when nothing can move any more the rest is closed (``close``). Each of
-these visits only what it changes. Edits go through ``apply.py``, provisional tasks through ``provisional.py``.
+What may happen: tasks start (``start``), end (``finish``), are tried again (``retry``), put back (``release``) or
+cancelled (``cancel``), their ends are reviewed (``settle``), and when nothing can move any more the rest is closed
+(``close``). Each of these visits only what it changes. Edits go through ``apply.py``, provisional tasks through
+``provisional.py``.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ class Graph:
         return verdict is True
 
     def retry(self, node: Node, now: float, why: str) -> None:
-        """An attempt failed and another one follows: the task stays running, with no device until it is placed again."""
+        """An attempt failed and another one follows: the task stays running, with no device until it is placed
+        again."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
@@ -235,7 +237,8 @@ class Graph:
         self.tell(now, "cancelled", node.id, why)
 
     def _why_never(self, node: Node) -> tuple[bool, str]:
-        """Whether a blocked task was simply not needed, and the reason in words. Parents come first, so theirs is known."""
+        """Whether a blocked task was simply not needed, and the reason in words. Parents come first, so theirs is
+        known."""
         unreachable = "unreachable: nothing could start it"
         for source, dependency in node.parents.items():
             parent = self.nodes[source]
@@ -264,7 +267,8 @@ class Graph:
             self.ranks.refresh(self.nodes, node)
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
-        """Add an edge; raises CycleFound with nothing changed. ``verdict`` is what its condition said before, if it did."""
+        """Add an edge; raises CycleFound with nothing changed. ``verdict`` is what its condition said before, if it
+        did."""
         source, target = self.node(dependency.source), self.node(dependency.target)
         self.order.connect(source, target)
         source.children[target.id] = target

@@ -1,11 +1,11 @@
 """The assignment lock: all open edit cycles together.
 
-The race it removes: task A ends, its editor begins to think, and a dependent of A is dispatched from the plan that the editor
-is about to change. So the step that records A's end is the step that holds A's dependents (``finish``), and they stay held until
-the cycle that reviews the end is closed (``close``).
+The race it removes: task A ends, its editor begins to think, and a dependent of A is dispatched from the plan that
+the editor is about to change. So the step that records A's end is the step that holds A's dependents (``finish``),
+and they stay held until the cycle that reviews the end is closed (``close``).
 
-Ends wait in ``waiting`` until a cycle takes them; at most ``max_cycles`` cycles are open, and one cycle takes everything that
-waits. The hold begins with the end, not with the cycle.
+Ends wait in ``waiting`` until a cycle takes them; at most ``max_cycles`` cycles are open, and one cycle takes
+everything that waits. The hold begins with the end, not with the cycle.
 
 What is held while a cycle is open depends on the policy::
 
@@ -167,7 +167,8 @@ class AssignmentLock:
         return cycle
 
     def overdue(self, now: float) -> list[tuple[EditCycle, str]]:
-        """The cycles that have to close now, with the reason. A lease that ran out makes its cycle free to claim again."""
+        """The cycles that have to close now, with the reason. A lease that ran out makes its cycle free to claim
+        again."""
         due = []
         for cycle in self.cycles.values():
             if now >= cycle.expires_at:

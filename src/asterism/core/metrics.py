@@ -1,4 +1,5 @@
-"""How well a run went: the longest chain of work, the whole work, and how close the makespan came to the best possible."""
+"""How well a run went: the longest chain of work, the whole work, and how close the makespan came to the best
+possible."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from asterism.core.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """``critical_path`` is L (seconds along the longest chain, named in ``path``), ``work`` is W, ``width`` the most tasks in one layer."""
+    """``critical_path`` is L (seconds along the longest chain, named in ``path``), ``work`` is W, ``width`` the most
+    tasks in one layer."""
 
     critical_path: float
     path: tuple[str, ...]

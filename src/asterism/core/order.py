@@ -1,8 +1,9 @@
 """A topological order that is kept up to date edge by edge.
 
-Each node carries a unique integer label, and every edge points from a smaller to a greater one. An added edge that agrees with
-the labels costs nothing. One that does not is repaired as Pearce and Kelly describe: only the nodes between the two ends are
-visited, and they share out the labels they already have. So an edge costs what it disturbs, not the size of the graph.
+Each node carries a unique integer label, and every edge points from a smaller to a greater one. An added edge that
+agrees with the labels costs nothing. One that does not is repaired as Pearce and Kelly describe: only the nodes
+between the two ends are visited, and they share out the labels they already have. So an edge costs what it disturbs,
+not the size of the graph.
 
 A node without neighbours is moved next to the one it is joined to, for otherwise a task inserted in the middle of a
 large plan would have to drag everything behind it past its own place at the end of the order.

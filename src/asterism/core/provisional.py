@@ -1,12 +1,13 @@
 """Provisional tasks: started before the plan above them is certain.
 
-A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of its
-children counts it in ``held``. Under the policy ``speculative`` a revocable task starts even when ``held`` is not zero, and is
-then provisional. From that follows all the rest:
+A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of
+its children counts it in ``held``. Under the policy ``speculative`` a revocable task starts even when ``held`` is not
+zero, and is then provisional. From that follows all the rest:
 
 * it is **confirmed** when ``held`` reaches zero: every parent is confirmed and reviewed;
 * if it had ended by then, its end counts from that moment, and may settle it, and so confirm its children in turn;
-* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs are void,
+* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs are
+void,
   their results gone.
 """
 

@@ -1,7 +1,8 @@
 """The critical-path rank: how much estimated work hangs on a task, its own included.
 
-Of two tasks of equal priority the one with the longer tail goes first. Ranks are kept up to date edit by edit: a change is
-passed on to the parents only as far as it matters, and never past tasks that have started (their rank is of no use to anyone).
+Of two tasks of equal priority the one with the longer tail goes first. Ranks are kept up to date edit by edit: a
+change is passed on to the parents only as far as it matters, and never past tasks that have started (their rank is of
+no use to anyone).
 """
 
 from __future__ import annotations

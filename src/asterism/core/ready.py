@@ -1,7 +1,7 @@
 """The tasks that may start now, best first.
 
-One heap per *lane*: the tasks of a lane ask for the same kind of device, so one look at the best of each lane is enough to
-know what can be placed, and a task that waits for a busy device never stands in the way of the others.
+One heap per *lane*: the tasks of a lane ask for the same kind of device, so one look at the best of each lane is
+enough to know what can be placed, and a task that waits for a busy device never stands in the way of the others.
 
 Entries are never searched for. A node knows its current entry; an entry that is no longer its node's is dropped when it
 comes to the top.

@@ -52,7 +52,10 @@ def capable(device: Candidate, lane: Lane) -> bool:
     return (wanted is None or wanted == device.id) and needs <= device.can
 
 
-def score(device: Candidate, lane: Lane, weights: Weights = Weights()) -> float:
+DEFAULT_WEIGHTS = Weights()
+
+
+def score(device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS) -> float:
     relevant = bool(lane[1] & device.can)
     return (
         weights.load * (1.0 - device.load)

@@ -6,14 +6,13 @@ A task::
        |                 |  |
        |                 |  +---fail-------> failed
        |                 +------cancel-----> cancelled
-       |                 +------release----> pending      (the device left before the start, or the start was provisional
-       |                                                   and an edit revoked it)
-       +---cancel------> cancelled
-       +---fail--------> failed                           (no device could take it in time)
+       |                 +------release----> pending      (the device left before the start, or the start was
+       provisional |                                                   and an edit revoked it) +---cancel------>
+       cancelled +---fail--------> failed                           (no device could take it in time)
 
-Terminal states have no way out. A *provisional* task that has ended stays ``running`` until it is confirmed, so that a result
-which may still be revoked never looks like one that stands. ``waiting`` is what a pending task with open dependencies is
-called in views; it is never stored.
+Terminal states have no way out. A *provisional* task that has ended stays ``running`` until it is confirmed, so that
+a result which may still be revoked never looks like one that stands. ``waiting`` is what a pending task with open
+dependencies is called in views; it is never stored.
 """
 
 from __future__ import annotations

@@ -29,12 +29,15 @@ ACTIONS = ("call", "argv", "shell", "http")
 class Task:
     """What to do. Immutable: an edit replaces it by another one.
 
-    At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell`` (a shell
-    line) and ``http`` (a request) says what is executed. A task with none of them is handed to the device as it is.
+    At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell``
+    (a shell line) and ``http`` (a request) says what is executed. A task with none of them is handed to the device as
+    it is.
 
-    ``inputs`` names values for the work: constants, ``{"from": "task", "select": "result.path"}`` for upstream results and
-    ``{"secret": "NAME"}`` for the environment. ``needs`` lists capabilities, ``device`` fixes one device by id. ``estimate``
-    (seconds) feeds the critical-path rank. ``revocable`` allows a provisional start under the policy ``speculative``.
+    ``inputs`` names values for the work: constants, ``{"from": "task", "select": "result.path"}`` for upstream
+    results and
+    ``{"secret": "NAME"}`` for the environment. ``needs`` lists capabilities, ``device`` fixes one device by id.
+    ``estimate`` (seconds) feeds the critical-path rank. ``revocable`` allows a provisional start under the policy
+    ``speculative``.
     """
 
     id: str
@@ -200,8 +203,8 @@ def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
 class Dependency:
     """``target`` may start after ``source`` ended as ``on`` says, and ``when`` (if given) holds for its result.
 
-    ``when`` is an expression over ``result`` and ``status``; the core keeps it as text, the runtime evaluates it once, when the
-    source ends. A condition that raises counts as false.
+    ``when`` is an expression over ``result`` and ``status``; the core keeps it as text, the runtime evaluates it
+    once, when the source ends. A condition that raises counts as false.
     """
 
     source: str

@@ -85,8 +85,8 @@ class TaskView:
 class ConstellationView:
     """What an editor gets: a window on the live plan, and the version at which its cycle opened.
 
-    It costs nothing and shows the plan as it is at each moment. ``frozen()`` gives a copy that stands still, which may also be
-    changed and handed back as the answer."""
+    It costs nothing and shows the plan as it is at each moment. ``frozen()`` gives a copy that stands still, which
+    may also be changed and handed back as the answer."""
 
     __slots__ = ("_plan", "base_version")
 

@@ -32,7 +32,8 @@ class Why:
 
 
 def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
-    """``placement`` is what the runtime knows about devices and pauses; it counts once the plan itself lets the task go."""
+    """``placement`` is what the runtime knows about devices and pauses; it counts once the plan itself lets the task
+    go."""
     if node.status is PENDING:
         holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
         return Why(node.id, "waiting" if node.open else "pending", holders)

@@ -80,8 +80,9 @@ def load(path: str) -> Callable[..., Any]:
 async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Run a plain function in a thread of its own.
 
-    The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join theirs).
-    A thread cannot be stopped: when cancelled, this waits for it to end, and leaves it to the caller how long that may last."""
+    The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join
+    theirs). A thread cannot be stopped: when cancelled, this waits for it to end, and leaves it to the caller how
+    long that may last."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

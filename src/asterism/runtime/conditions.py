@@ -6,9 +6,7 @@ A condition on a dependency sees ``result`` (what the source returned) and ``sta
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
-import cel
+from typing import Any, Protocol
 
 from asterism.core.jsonable import plain
 from asterism.core.status import TaskStatus
@@ -16,6 +14,8 @@ from asterism.core.status import TaskStatus
 
 @lru_cache(maxsize=4096)
 def _program(text: str) -> Any:
+    import cel  # takes a third of a second, and most plans have no conditions
+
     return cel.compile(text)
 
 
@@ -45,3 +45,11 @@ def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
     if isinstance(verdict, bool):
         return verdict
     return f"{text!r} gives {verdict!r}, which is neither true nor false"
+
+
+class Conditions(Protocol):
+    """What an orchestrator needs to judge conditions; this module is the default."""
+
+    def check(self, text: str) -> str | None: ...
+
+    def evaluate(self, text: str, status: TaskStatus, result: Any) -> bool | str: ...

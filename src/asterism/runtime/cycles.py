@@ -1,4 +1,5 @@
-"""The edit cycles of one execution: asking the editor, judging its answer, and never waiting for it longer than agreed."""
+"""The edit cycles of one execution: asking the editor, judging its answer, and never waiting for it longer than
+agreed."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ class Cycles:
                 events = [*events, self._event("edit_rejected", cycle, violations=rejected.violations, error=rejected)]
 
     def judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
-        """Apply an answer and close its cycle; EditRejected leaves the cycle open for another try, unless there were too many.
+        """Apply an answer and close its cycle; EditRejected leaves the cycle open for another try, unless there were
+        too many.
 
         An answer whose cycle is closed already (it timed out) is checked against the plan like any other."""
         try:
@@ -125,7 +127,8 @@ class Cycles:
         return cycle
 
     def answer(self, cycle_id: int, who: str, answer: Answer) -> Applied:
-        """An answer from outside. A claim is needed while the cycle is open; a late answer is checked like any other edit."""
+        """An answer from outside. A claim is needed while the cycle is open; a late answer is checked like any other
+        edit."""
         if cycle_id not in self.lock.cycles:
             known = [cycle for cycle in self.lock.history if cycle.id == cycle_id]
             if not known:
@@ -133,7 +136,9 @@ class Cycles:
             return self.judge(known[0], answer, who)
         cycle = self.lock.get(cycle_id)
         if cycle.claimed_by != who:
-            raise CycleClaimed(f"cycle {cycle_id} is not claimed by {who!r} but by {cycle.claimed_by!r}; claim it first")
+            raise CycleClaimed(
+                f"cycle {cycle_id} is not claimed by {who!r} but by {cycle.claimed_by!r}; claim it first"
+            )
         return self.judge(cycle, answer, who)
 
     # -- closing -------------------------------------------------------------------------------------------------------

@@ -20,13 +20,19 @@ class Work:
     __slots__ = ("attempt", "constellation", "epoch", "results", "task")
 
     def __init__(self, task: Task, constellation: str, epoch: int, attempt: int, results: Mapping[str, Any]) -> None:
-        self.task, self.constellation, self.epoch, self.attempt, self.results = task, constellation, epoch, attempt, results
+        self.task, self.constellation, self.epoch, self.attempt, self.results = (
+            task,
+            constellation,
+            epoch,
+            attempt,
+            results,
+        )
 
 
 @runtime_checkable
 class Device(Protocol):
-    """``execute`` returns the result or raises. DeviceUnavailable means that nothing was begun, DeviceLost that nobody knows
-    how it ended. ``slots`` is how much it does at once, None for no limit."""
+    """``execute`` returns the result or raises. DeviceUnavailable means that nothing was begun, DeviceLost that
+    nobody knows how it ended. ``slots`` is how much it does at once, None for no limit."""
 
     @property
     def id(self) -> str: ...
@@ -116,7 +122,11 @@ async def _awaited(value: Any) -> Any:
 
 def _environment(work: Work, resolved: inputs.Resolved) -> dict[str, str]:
     """What a command sees: our environment, its inputs by name, and who it is."""
-    own = {"ASTERISM_CONSTELLATION": work.constellation, "ASTERISM_TASK": work.task.id, "ASTERISM_EPOCH": str(work.epoch)}
+    own = {
+        "ASTERISM_CONSTELLATION": work.constellation,
+        "ASTERISM_TASK": work.task.id,
+        "ASTERISM_EPOCH": str(work.epoch),
+    }
     given = {name: inputs.as_text(value) for name, value in resolved.inputs.items()}
     return {**os.environ, **given, **resolved.environment, **own}
 

@@ -1,8 +1,9 @@
 """Typed events, and the bus that carries them from the loop to whoever listens.
 
-The loop never waits for a listener. Each subscriber has a queue of its own and a task that empties it; a subscriber that
-crashes is logged and goes on with the next event. A queue that is full drops its *oldest* event and counts it in
-``Subscription.dropped``: a slow listener loses history, never the present. An event that nobody listens for is not even made.
+The loop never waits for a listener. Each subscriber has a queue of its own and a task that empties it; a subscriber
+that crashes is logged and goes on with the next event. A queue that is full drops its *oldest* event and counts it in
+``Subscription.dropped``: a slow listener loses history, never the present. An event that nobody listens for is not
+even made.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent(Event):
-    """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed, task_released,
-    task_result_refused (a result that came after its execution had been stopped)."""
+    """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed,
+    task_released, task_result_refused (a result that came after its execution had been stopped)."""
 
     task_id: str
     status: TaskStatus
@@ -47,7 +48,8 @@ class TaskEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstellationEvent(Event):
-    """constellation_started, _paused, _resumed, _cancelling, and its end: _completed, _failed, _partially_failed, _cancelled."""
+    """constellation_started, _paused, _resumed, _cancelling, and its end: _completed, _failed, _partially_failed,
+    _cancelled."""
 
     state: ConstellationState
     version: int
@@ -55,7 +57,8 @@ class ConstellationEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditEvent(Event):
-    """cycle_opened, stuck, edit_applied, edit_rejected, edit_abandoned (rejected too often), edit_timeout, editor_failed, cycle_closed."""
+    """cycle_opened, stuck, edit_applied, edit_rejected, edit_abandoned (rejected too often), edit_timeout,
+    editor_failed, cycle_closed."""
 
     version: int
     cycle: int | None = None

@@ -1,11 +1,13 @@
 """One constellation while it runs.
 
-Nothing here waits in a loop. A task's coroutine ends, and its end is recorded on the spot, in the same call that holds its dependents
-(``_ended``); then the orchestrator is woken once, however much has happened, and looks what can start (``settle_up`` and
+Nothing here waits in a loop. A task's coroutine ends, and its end is recorded on the spot, in the same call that
+holds its dependents (``_ended``); then the orchestrator is woken once, however much has happened, and looks what can
+start (``settle_up`` and
 ``place_one``).
 
-An execution's word counts while its epoch is in ``active``. Whatever stops it early (a timeout, a cancel, a revocation) moves the
-epoch to ``stopping``: from then on its result is refused. Its slot is free again when it has really stopped, or after ``grace``.
+An execution's word counts while its epoch is in ``active``. Whatever stops it early (a timeout, a cancel, a
+revocation) moves the epoch to ``stopping``: from then on its result is refused. Its slot is free again when it has
+really stopped, or after ``grace``.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Execution:
         self.stopping: dict[int, Active] = {}
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
         self.stranded: dict[Node, asyncio.TimerHandle] = {}  # ready, and no device could ever take them
+        self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.cycles = Cycles(self)
 
     def begin(self) -> None:
@@ -116,6 +119,8 @@ class Execution:
         error: BaseException | None = None
         status = COMPLETED
         try:
+            if not active.place.reachable:
+                raise DeviceUnavailable(f"{active.place.id!r} left before the task began")
             value = await active.place.device.execute(work)
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
@@ -125,10 +130,9 @@ class Execution:
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _ended(
-        self, active: Active, epoch: int, status: TaskStatus, value: Any, error: BaseException | None
-    ) -> None:
-        """An execution is over. If its word still counts, record the end and hold what lies below it, in this one call."""
+    def _ended(self, active: Active, epoch: int, status: TaskStatus, value: Any, error: BaseException | None) -> None:
+        """An execution is over. If its word still counts, record the end and hold what lies below it, in this one
+        call."""
         if active.timer is not None:
             active.timer.cancel()
         if self.active.pop(epoch, None) is None:
@@ -139,11 +143,11 @@ class Execution:
         if status is COMPLETED:
             self.lock.finish(node, COMPLETED, self.now(), value)
             if self.orchestrator.events.wanted:
-                self._publish_end(node, COMPLETED)
+                self._publish_end(node)
         elif self.cancelling:
             self._cancel(node, "the constellation was cancelled")
         elif isinstance(error, DeviceUnavailable):
-            self._release(node, reason_of(error))
+            self._release(node, active.place, error)
         elif isinstance(error, DeviceLost):
             self._lost(node, active.place, error)
         else:
@@ -164,7 +168,7 @@ class Execution:
         failures = node.attempts - node.losses
         if failures > node.task.retries:
             self.lock.finish(node, FAILED, self.now(), None, error)
-            self._publish_end(node, FAILED)
+            self._publish_end(node)
             return
         delay = min(MAX_BACKOFF, node.task.backoff * 2 ** (failures - 1)) * self.orchestrator.random.uniform(0.5, 1.5)
         self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
@@ -182,15 +186,22 @@ class Execution:
         self.publish(DeviceEvent, kind="device_lost", device=place.id, detail=node.id)
         if node.losses > self.orchestrator.max_losses:
             self.lock.finish(node, FAILED, self.now(), None, error)
-            self._publish_end(node, FAILED)
+            self._publish_end(node)
         else:
             self.plan.retry(node, self.now(), reason_of(error))
             self.plan.queue.push(node)
             self.publish_task("task_retrying", node, error)
 
-    def _release(self, node: Node, why: str) -> None:
-        self.plan.release(node, self.now(), why)
+    def _release(self, node: Node, place: Place, error: DeviceUnavailable) -> None:
+        """The device gave the task back unbegun. It is left alone for a while, so that nothing spins."""
+        now = self.now()
+        if now - self.refused_since.setdefault(node, now) >= self.orchestrator.no_device_timeout:
+            self.lock.finish(node, FAILED, now, None, NoDevice(f"every device gave task {node.id!r} back: {error}"))
+            self._publish_end(node)
+            return
+        self.plan.release(node, now, reason_of(error))
         self.publish_task("task_released", node)
+        self.orchestrator.rest(place)
 
     def _timed_out(self, node: Node, epoch: int) -> None:
         if epoch in self.active:
@@ -214,7 +225,7 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is not None:
             active.place.running -= 1
-            logger.warning("task %s did not stop within %.1f s; its slot is given away", active.node.id, self.orchestrator.grace)
+            logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
             self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
             self.orchestrator.wake(self)
 
@@ -223,7 +234,7 @@ class Execution:
             if epoch in self.active:
                 self.stop(epoch)
         self._forget_timers(node)
-        self._publish_end(node, CANCELLED)
+        self._publish_end(node)
 
     def _forget_timers(self, node: Node) -> None:
         for timers in (self.backing_off, self.stranded):
@@ -233,19 +244,26 @@ class Execution:
 
     def applied(self, applied: Applied) -> None:
         """An edit was accepted: stop what it revoked or cancelled, and look what can start now."""
-        for task_id, epoch in applied.stopped:
+        for _, epoch in applied.stopped:
             if epoch in self.active:
                 node = self.active[epoch].node
                 self.stop(epoch)
                 self.publish_task("task_revoked" if node.status is PENDING else "task_cancelled", node)
-        for node in [node for node in (*self.backing_off, *self.stranded) if node.entry is None and node.status is not RUNNING]:
-            self._forget_timers(node)
-        self._revisit_stranded()
+        for node in [*self.backing_off, *self.stranded]:
+            if not self._still_waits(node):
+                self._forget_timers(node)
         self.orchestrator.wake(self)
 
+    def _still_waits(self, node: Node) -> bool:
+        """Whether a node that waits for its next attempt, or for a device to join, is left alone by the edits since."""
+        if node.status is RUNNING:
+            return True
+        present = self.plan.nodes.get(node.id) is node
+        return present and node.status is PENDING and not node.open and node.entry is None
+
     def cancel(self) -> None:
-        """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after ``grace`` is
-        recorded as cancelled all the same."""
+        """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after
+        ``grace`` is recorded as cancelled all the same."""
         if self.cancelling or self.done.done():
             return
         self.cancelling = True
@@ -273,14 +291,18 @@ class Execution:
         queue = self.plan.queue
         while queue.best(lane) is not None:
             node = queue.take(lane)
-            self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
-            self.publish(DeviceEvent, kind="no_device", device="", detail=f"{node.id}: {self._wanted(node)}")
+            if node not in self.stranded:
+                self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
+                self.publish(DeviceEvent, kind="no_device", device="", detail=f"{node.id}: {self._wanted(node)}")
 
     def _give_up(self, node: Node) -> None:
-        self.stranded.pop(node, None)
+        if node.held:  # it may be edited away yet: its own turn has not come
+            self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
+            return
+        del self.stranded[node]
         error = NoDevice(f"{self._wanted(node)} within {self.orchestrator.no_device_timeout:g} s")
         self.lock.finish(node, FAILED, self.now(), None, error)
-        self._publish_end(node, FAILED)
+        self._publish_end(node)
         self.orchestrator.wake(self)
 
     def _wanted(self, node: Node) -> str:
@@ -289,16 +311,14 @@ class Execution:
         wanted += [f"a device that can {', '.join(sorted(task.needs))}"] if task.needs else []
         return f"no device could take task {node.id!r}, which asks for {' and '.join(wanted) or 'any device'}"
 
-    def _revisit_stranded(self) -> None:
+    def devices_changed(self) -> None:
+        """A device joined or left: what found none is looked at again."""
         for node in tuple(self.stranded):
             self._forget_timers(node)
             if node.status is RUNNING:
                 self.plan.queue.push(node)
             else:
                 self.plan.requeue(node)
-
-    def devices_changed(self) -> None:
-        self._revisit_stranded()
         self.orchestrator.wake(self)
 
     def placement(self, node: Node) -> Holder | None:
@@ -344,6 +364,8 @@ class Execution:
     def _end(self, cancelled: bool) -> None:
         state = self.plan.close(self.now(), cancelled)
         self.cycles.cancel()
+        for node in [*self.backing_off, *self.stranded]:
+            self._forget_timers(node)
         self.plan.on_applied = None
         self.publish_constellation(f"constellation_{state}")
         self.done.set_result(None)
@@ -374,7 +396,7 @@ class Execution:
             provisional=node.provisional,
         )
 
-    def _publish_end(self, node: Node, status: TaskStatus) -> None:
+    def _publish_end(self, node: Node) -> None:
         """A provisional end is not an event: it becomes one when it is confirmed."""
         if not node.provisional and self.orchestrator.events.wanted:
             self.orchestrator.events.publish(self.end_event(node))
@@ -399,7 +421,7 @@ class Execution:
             if node.ended_at is None:
                 self.publish_task("task_confirmed", node)
             else:
-                self._publish_end(node, node.status)
+                self._publish_end(node)
 
     def publish_constellation(self, kind: str) -> None:
         self.publish(ConstellationEvent, kind=kind, state=self.plan.state, version=self.plan.version)

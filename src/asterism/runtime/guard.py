@@ -1,9 +1,9 @@
 """The guard: a small process that ends every child process if its orchestrator dies, however it dies.
 
-Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes the user's
-program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe closes, and the guard
-kills every group that was not reported finished. It works wherever there are pipes and process groups; what a child puts into a
-session of its own is out of its reach.
+Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
+the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
+closes, and the guard kills every group that was not reported finished. It works wherever there are pipes and process
+groups; what a child puts into a session of its own is out of its reach.
 """
 
 from __future__ import annotations

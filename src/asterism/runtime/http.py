@@ -21,13 +21,13 @@ class RequestFailed(AsterismError):
 async def request(terms: Mapping[str, Any]) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise.
 
-    ``expect`` lists the statuses that count as success; without it every 2xx does. Raises RequestFailed for any other, and
-    what httpx raises when there is no answer at all."""
+    ``expect`` lists the statuses that count as success; without it every 2xx does. Raises RequestFailed for any
+    other, and what httpx raises when there is no answer at all."""
     try:
         import httpx
     except ImportError:
         raise AsterismError("HTTP tasks need httpx: pip install 'asterism[http]'") from None
-    async with httpx.AsyncClient(timeout=None, follow_redirects=True) as client:  # noqa: S113 - the task's timeout rules
+    async with httpx.AsyncClient(timeout=None, follow_redirects=True) as client:
         answer = await client.request(
             terms.get("method", "GET"),
             terms["url"],

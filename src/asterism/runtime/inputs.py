@@ -1,7 +1,7 @@
 """What a task's inputs stand for at the moment it runs: constants, upstream results, secrets.
 
-Secrets are read from the environment just before the work begins, live in no record, and every text that comes back from the
-work is searched for them.
+Secrets are read from the environment just before the work begins, live in no record, and every text that comes back
+from the work is searched for them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _fill_deep(value: Any, results: Mapping[str, Any], secrets: set[str]) -> Any
 
 def is_reference(value: Any) -> bool:
     """Whether an input is ``{"from": …}`` or ``{"secret": …}`` rather than a constant."""
-    return isinstance(value, Mapping) and (set(value) == {"secret"} or ("from" in value and set(value) <= {"from", "select"}))
+    return isinstance(value, Mapping) and (
+        set(value) == {"secret"} or ("from" in value and set(value) <= {"from", "select"})
+    )
 
 
 def _fill(name: str, value: Any, results: Mapping[str, Any], secrets: set[str]) -> Any:

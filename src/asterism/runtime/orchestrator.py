@@ -1,7 +1,8 @@
 """The orchestrator: runs constellations on devices, and lets editors change them while they run.
 
-Everything happens on one event loop. Whatever changes (a task ends, an edit is applied, a device joins) wakes the orchestrator,
-which takes one step for all that has happened since: cycles are opened, ready tasks placed, ends noticed. It never polls.
+Everything happens on one event loop. Whatever changes (a task ends, an edit is applied, a device joins) wakes the
+orchestrator, which takes one step for all that has happened since: cycles are opened, ready tasks placed, ends
+noticed. It never polls.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from asterism.core.selection import Strategy
 from asterism.core.status import ConstellationState
 from asterism.core.view import TaskView
 from asterism.core.why import Why, why
-from asterism.runtime import conditions
+from asterism.runtime import conditions as cel
+from asterism.runtime.conditions import Conditions
 from asterism.runtime.devices import Device
 from asterism.runtime.editing import Answer, Editor, edit_on
 from asterism.runtime.events import DeviceEvent, EventBus
 from asterism.runtime.execution import Execution
 from asterism.runtime.result import Result
-from asterism.runtime.roster import Roster
+from asterism.runtime.roster import Place, Roster
 
 DRAIN = 1.0
 """How long the end of a run waits for observers that have events left, in seconds."""
+
+REST = 1.0
+"""How long a device that gave work back is left alone, in seconds."""
 
 
 class Orchestrator:
@@ -41,8 +46,10 @@ class Orchestrator:
     ``external``     editors outside the process may list, claim and answer cycles (used when there is no ``editor``)
     ``policy``       what is held while an editor thinks: ``scoped``, ``global`` or ``speculative``
     ``edit_on``      which ends are reviewed: ``all``, ``failure``, or a predicate over the task
-    ``strategy``     how a device is chosen: ``score``, ``round_robin``, ``capability_match``, ``load_balance``, or a function
+    ``strategy``     how a device is chosen: ``score``, ``round_robin``, ``capability_match``, ``load_balance``, or a
+    function
     ``concurrency``  how many tasks run at once in all; None for as many as the devices take
+    ``conditions``   what judges the conditions of dependencies; CEL by default
     ``rank``         order ready tasks of equal priority by the estimated work that hangs on them
     """
 
@@ -61,6 +68,7 @@ class Orchestrator:
         strategy: str | Strategy = "score",
         concurrency: int | None = None,
         rank: bool = False,
+        conditions: Conditions = cel,
         no_device_timeout: float = 300.0,
         max_losses: int = 3,
         grace: float = 5.0,
@@ -75,6 +83,7 @@ class Orchestrator:
         self.concurrency = concurrency
         self.max_rejections, self.max_losses = max_rejections, max_losses
         self.no_device_timeout, self.grace = no_device_timeout, grace
+        self.conditions = conditions
         self.random = random.Random(seed)
         self._edit_on = _edit_on(edit_on) if editor is not None or external else None
         self._lock_terms: dict[str, Any] = {
@@ -128,7 +137,9 @@ class Orchestrator:
         if plan.state is not ConstellationState.CREATED and plan.state is not ConstellationState.READY:
             raise PlanError(f"constellation {plan.id!r} is {plan.state}: it cannot be run again")
         if plan.id in self._executions:
-            raise AlreadyRunning(f"another constellation with the id {plan.id!r} is running here; give this one its own id")
+            raise AlreadyRunning(
+                f"another constellation with the id {plan.id!r} is running here; give this one its own id"
+            )
         self._adopt_loop()
         self._prepare(plan, assignments)
         lock = AssignmentLock(plan, edit_on=self._edit_on, **self._lock_terms)
@@ -138,11 +149,11 @@ class Orchestrator:
         return execution
 
     def _prepare(self, plan: Constellation, assignments: Mapping[str, str]) -> None:
-        plan.evaluate, plan.check_condition = conditions.evaluate, conditions.check
+        plan.evaluate, plan.check_condition = self.conditions.evaluate, self.conditions.check
         problems = [
             f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
             for d in plan.dependencies
-            if d.when is not None and (problem := conditions.check(d.when)) is not None
+            if d.when is not None and (problem := self.conditions.check(d.when)) is not None
         ]
         if problems:
             raise PlanError(f"constellation {plan.id!r} cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
@@ -192,10 +203,10 @@ class Orchestrator:
 
     def _step(self) -> None:
         awake = tuple(self._awake)
+        self._awake.clear()
         for execution in awake:
             execution.settle_up()
         self._dispatch()
-        self._awake.clear()
         for execution in awake:
             execution.check_end()
 
@@ -221,9 +232,21 @@ class Orchestrator:
         self._devices_changed("device_joined", device.id)
 
     def leave(self, device_id: str) -> None:
-        """A device gets no more work. What it is executing goes on; what it had not begun it gives back (DeviceUnavailable)."""
+        """A device gets no more work. What it is executing goes on; what it had not begun it gives back
+        (DeviceUnavailable)."""
         self.roster.leave(device_id)
         self._devices_changed("device_left", device_id)
+
+    def rest(self, place: Place) -> None:
+        """A device gave work back: let it be for a second, so that the same task does not bounce off it without end."""
+        assert self._loop is not None
+        place.reachable = False
+        self._loop.call_later(REST, self._rested, place)
+
+    def _rested(self, place: Place) -> None:
+        place.reachable = place in self.roster
+        for execution in self._executions.values():
+            self.wake(execution)
 
     def _devices_changed(self, kind: str, device_id: str) -> None:
         for execution in self._executions.values():
@@ -274,7 +297,8 @@ class Orchestrator:
         return list(execution.cycles.events_of(execution.lock.get(cycle_id)))
 
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
-        """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected, and the cycle stays open for another try."""
+        """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected, and the cycle stays open for another
+        try."""
         return self._execution(plan_id).cycles.answer(cycle_id, who, answer)
 
     def _execution(self, plan_id: str | None) -> Execution:
@@ -285,7 +309,9 @@ class Orchestrator:
         running = ", ".join(self._executions) or "none"
         if plan_id is None:
             raise PlanError(f"say which constellation is meant; running here: {running}")
-        raise EditRejected([Violation(None, "ended", f"no constellation {plan_id!r} is running here (running: {running})")])
+        raise EditRejected(
+            [Violation(None, "ended", f"no constellation {plan_id!r} is running here (running: {running})")]
+        )
 
 
 _edit_on = edit_on

@@ -19,7 +19,8 @@ OUTPUT_LIMIT = 1 << 20
 
 
 class CommandFailed(AsterismError):
-    """A command that ended with another code than 0. ``code`` is negative for a signal; ``output`` is the tail of what it said."""
+    """A command that ended with another code than 0. ``code`` is negative for a signal; ``output`` is the tail of
+    what it said."""
 
     def __init__(self, code: int, output: str) -> None:
         self.code, self.output = code, output

@@ -67,7 +67,9 @@ class Result:
     def holds(self) -> list[tuple[str, float, float]]:
         """(task, from, to): when a task could have started but for an unreviewed end above it."""
         reviewed = {task: cycle.closed_at for cycle in self.cycles for task, _ in cycle.ends if cycle.closed_at}
-        everything = [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []
+        everything = (
+            [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []
+        )
         found = []
         for node in self.plan.nodes.values():
             ends = [self.plan.nodes[source].ended_at or 0.0 for source in node.parents]

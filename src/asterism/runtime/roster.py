@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from asterism.core.ready import Lane
 from asterism.core.selection import STRATEGIES, Candidate, Strategy, capable
@@ -51,8 +51,11 @@ class Roster:
     def names(self) -> str:
         return ", ".join(self._places) or "none"
 
-    def __iter__(self) -> Iterable[Place]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, Place) and self._places.get(place.id) is place
 
     @property
     def slots(self) -> int | None:
@@ -71,8 +74,7 @@ class Roster:
         """The device for the next task of a lane; None if every capable one is busy, or there is none."""
         places = self.capable(lane)
         if len(places) == 1:
-            place = places[0]
-            return place if place.slots is None or place.running < place.slots else None
+            return places[0] if places[0].free else None
         free = [place for place in places if place.free]
         if not free:
             return None

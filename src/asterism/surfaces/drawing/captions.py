@@ -80,21 +80,18 @@ def _parent(line: Line) -> Text:
 
 def fit(words: Sequence[Caption], room: int) -> Columns | None:
     """Columns that use at most `room` cells, or None when there is too little to be legible."""
+    name = min(WIDEST_ID, _widest([caption.id for caption in words]))
     label = _widest([caption.label for caption in words])
+    status = _widest([caption.status for caption in words])
     rest = max(caption.rest.cell_len for caption in words)
-    columns = Columns(
-        id=min(WIDEST_ID, _widest([caption.id for caption in words])),
-        label=0,
-        status=_widest([caption.status for caption in words]),
-        rest=0,
-    )
-    room -= columns.id + len(GAP) + columns.status
-    if room < (min(rest, NARROWEST_REST) + len(GAP) if rest else 0):
+    gap = len(GAP)
+    room -= name + gap + status
+    if room < (min(rest, NARROWEST_REST) + gap if rest else 0):
         return None
-    left = room - (min(rest, USUAL_REST) + len(GAP) if rest else 0) - len(GAP)
-    label = min(label, left) if left >= NARROWEST_LABEL else 0
-    room -= label + len(GAP) if label else 0
-    return Columns(columns.id, label, columns.status, max(0, min(rest, room - len(GAP))))
+    spare = room - (min(rest, USUAL_REST) + gap if rest else 0) - gap
+    label = min(label, spare) if spare >= NARROWEST_LABEL else 0
+    room -= label + gap if label else 0
+    return Columns(name, label, status, max(0, min(rest, room - gap)))
 
 
 def _widest(texts: Sequence[str]) -> int:

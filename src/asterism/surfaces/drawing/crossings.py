@@ -32,17 +32,16 @@ def _sweep(layers: list[list[int]], towards: Neighbours) -> list[list[int]]:
     swept: list[list[int]] = []
     position: dict[int, int] = {}
     for layer in layers:
-        # A node without neighbours there stays about where it is, instead of jumping to one end.
-        centre = {
-            node: sum(position[other] for other in towards[node]) / len(towards[node])
-            if towards[node]
-            else place
-            for place, node in enumerate(layer)
-        }
+        centre = {node: _centre(towards[node], position, place) for place, node in enumerate(layer)}
         ordered = sorted(layer, key=centre.__getitem__)
         position.update((node, place) for place, node in enumerate(ordered))
         swept.append(ordered)
     return swept
+
+
+def _centre(neighbours: Sequence[int], position: Mapping[int, int], place: int) -> float:
+    # A node without neighbours there stays about where it is, instead of jumping to one end.
+    return sum(position[other] for other in neighbours) / len(neighbours) if neighbours else place
 
 
 def count_crossings(layers: list[list[int]], below: Neighbours) -> int:

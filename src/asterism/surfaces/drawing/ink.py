@@ -67,6 +67,5 @@ def count_by_status(stars: Sequence[Star]) -> list[tuple[str, int]]:
 
 def shares(stars: Sequence[Star]) -> Text:
     """The counts in words: `1 failed, 3 running`."""
-    return Text(", ").join(
-        Text(f"{count:,} {clean(status)}", tone(status)) for status, count in count_by_status(stars)
-    )
+    counts = count_by_status(stars)
+    return Text(", ").join(Text(f"{count:,} {clean(status)}", tone(status)) for status, count in counts)

@@ -39,17 +39,29 @@ class Row:
 
 
 def lanes(graph: Graph, component: Sequence[int], marks: Sequence[str]) -> list[Row]:
-    """Draw one component; `marks` holds the glyph of each task of the graph."""
+    """Draw one component; `marks` holds the glyph of each task of the graph.
+
+    Branches are told one after the other, or side by side, whichever makes the smaller drawing.
+    """
+    orders = [reading_order(graph, component, depth_first) for depth_first in (True, False)]
+    return min(
+        (_drawn(graph, order, marks) for order in orders),
+        key=lambda rows: sum(len(row.cells) for row in rows),
+    )
+
+
+def _drawn(graph: Graph, order: Sequence[int], marks: Sequence[str]) -> list[Row]:
     drawing = _Drawing(graph, marks)
-    for task in reading_order(graph, component):
+    for task in order:
         drawing.draw(task)
     return drawing.rows
 
 
-def reading_order(graph: Graph, component: Sequence[int]) -> list[int]:
+def reading_order(graph: Graph, component: Sequence[int], depth_first: bool) -> list[int]:
     """A topological order that keeps few lanes open.
 
-    Next comes the task that closes most lanes; among equals, the one that goes on from the latest row.
+    Next comes the task that closes most lanes; among equals, the one that goes on from the latest row if
+    `depth_first`, else from the earliest.
     """
     left = {task: len(graph.children[task]) for task in component}
     open_parents = {task: len(graph.parents[task]) for task in component}
@@ -60,7 +72,7 @@ def reading_order(graph: Graph, component: Sequence[int]) -> list[int]:
         opened = 1 if graph.children[task] else 0
         closed = sum(left[parent] == 1 for parent in graph.parents[task])
         latest = max((row[parent] for parent in graph.parents[task]), default=-1)
-        return opened - closed, -latest, task
+        return opened - closed, -latest if depth_first else latest, task
 
     while ready:
         task = min(ready, key=cost)
@@ -110,9 +122,11 @@ class _Drawing:
     def _free_column(self, taps: set[int]) -> int:
         """The free lane that needs the shortest stroke to the parents, else a new one on the right."""
         free = [lane for lane, owner in enumerate(self._owners) if owner is None]
-        return min(
-            (*free, len(self._owners)), key=lambda lane: (max({lane, *taps}) - min({lane, *taps}), lane)
-        )
+
+        def cost(lane: int) -> tuple[int, int]:
+            return max({lane, *taps}) - min({lane, *taps}), lane
+
+        return min((*free, len(self._owners)), key=cost)
 
     def _bare(self) -> tuple[Cell, ...]:
         cells: list[Cell] = []

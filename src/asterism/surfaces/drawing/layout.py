@@ -18,7 +18,7 @@ from asterism.surfaces.drawing.spread import spread
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges
 # run straight.
-MOST_BENDS = 20_000
+MOST_BENDS = 10_000
 ALIGNMENTS = 8
 BEND_ROOM = 0.2  # rows on each side of a bend; a task takes half a row on each side
 COMPONENT_GAP = 0.35
@@ -74,14 +74,11 @@ def lay_out(graph: Graph) -> Layout:
     singles = [component[0] for component in components if len(component) == 1]
     depth = max(graph.layers, default=-1) + 1
     grid = _grid(singles, depth, height + COMPONENT_GAP if height else 0.0)
+    connected = {task: Place(layer, rows[task]) for task, layer in enumerate(graph.layers) if task in rows}
+    places = {**connected, **grid}
     return Layout(
-        places=tuple(
-            grid[task] if task in grid else Place(layer, rows[task])
-            for task, layer in enumerate(graph.layers)
-        ),
-        bends=tuple(
-            _bends(graph, edge, chains.get(edge, range(0)), rows) for edge in range(len(graph.edges))
-        ),
+        places=tuple(places[task] for task in range(len(graph.layers))),
+        bends=tuple(_bends(graph, edge, chains, rows) for edge in range(len(graph.edges))),
         layers=max(depth, *(place.layer + 1 for place in grid.values()), 0),
         rows=max(height, *(place.row + 0.5 for place in grid.values()), 0.0),
     )
@@ -92,21 +89,19 @@ def _grid(singles: list[int], depth: int, top: float) -> dict[int, Place]:
     return {task: Place(turn % columns, top + turn // columns + 0.5) for turn, task in enumerate(singles)}
 
 
-def _bends(graph: Graph, edge: int, chain: range, rows: dict[int, float]) -> tuple[Place, ...]:
+def _bends(graph: Graph, edge: int, chains: dict[int, range], rows: dict[int, float]) -> tuple[Place, ...]:
     first = graph.layers[graph.edges[edge][0]] + 1
-    return tuple(Place(layer, rows[bend]) for layer, bend in enumerate(chain, first))
+    return tuple(Place(layer, rows[bend]) for layer, bend in enumerate(chains.get(edge, ()), first))
 
 
 def _bend_chains(graph: Graph) -> dict[int, range]:
     """The nodes that stand for the bends of each edge that skips layers; the longest edges may go without."""
-    spans = {
-        number: graph.layers[target] - graph.layers[source] - 1
-        for number, (source, target) in enumerate(graph.edges)
-    }
+    layers = graph.layers
+    spans = [layers[target] - layers[source] - 1 for source, target in graph.edges]
     chains: dict[int, range] = {}
     next_node = len(graph.parents)
     left = MOST_BENDS
-    for number in sorted(spans, key=lambda edge: (spans[edge], edge)):
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
         if 0 < spans[number] <= left:
             chains[number] = range(next_node, next_node + spans[number])
             next_node += spans[number]
@@ -149,9 +144,8 @@ def _align(net: _Net) -> dict[int, float]:
     layers = untangle(net.layers, net.above, net.below)
     rows: dict[int, float] = {}
     for layer in layers:
-        rows.update(
-            zip(layer, spread([0.0] * len(layer), [1.0] * len(layer), _gaps(net, layer)), strict=True)
-        )
+        packed = spread([0.0] * len(layer), [1.0] * len(layer), _gaps(net, layer))
+        rows.update(zip(layer, packed, strict=True))
     for turn in range(ALIGNMENTS):
         for layer in layers if turn % 2 == 0 else reversed(layers):
             _settle(net, layer, net.above if turn % 2 == 0 else net.below, rows)

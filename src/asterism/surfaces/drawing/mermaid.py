@@ -47,9 +47,8 @@ def mermaid(picture: Picture) -> str:
 
 
 def _words(star: Star) -> str:
-    return (
-        _escape(star.id) if star.label in ("", star.id) else f"{_escape(star.id)}<br/>{_escape(star.label)}"
-    )
+    more = "" if star.label in ("", star.id) else f"<br/>{_escape(star.label)}"
+    return _escape(star.id) + more
 
 
 def _class(star: Star) -> str:

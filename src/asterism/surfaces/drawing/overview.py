@@ -38,10 +38,8 @@ def _bands(picture: Picture, graph: Graph) -> list[tuple[str, list[Star]]]:
     bands: list[list[Star]] = [[] for _ in range(ceil(deep / size))]
     for star, layer in zip(picture.stars, graph.layers, strict=True):
         bands[layer // size].append(star)
-    return [
-        (_name(number * size + 1, min(deep, (number + 1) * size)), stars)
-        for number, stars in enumerate(bands)
-    ]
+    lasts = [min(deep, (number + 1) * size) for number in range(len(bands))]
+    return [(_name(number * size + 1, lasts[number]), stars) for number, stars in enumerate(bands)]
 
 
 def _name(first: int, last: int) -> str:

@@ -29,9 +29,8 @@ def figures(data: Report) -> str:
     """The summary: each figure with its name."""
     if not data.figures:
         return ""
-    cards = "".join(
-        f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>" for name, value in data.figures
-    )
+    named = [(markup(name), markup(value)) for name, value in data.figures]
+    cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in named)
     return f'<section aria-label="Summary"><dl class="figures">{cards}</dl></section>'
 
 
@@ -70,15 +69,12 @@ def time(data: Report) -> str:
 
 
 def _timeline_legend(data: Report) -> str:
-    outcomes = dict.fromkeys(execution.outcome for execution in data.executions)
-    entries = [f'<li class="is-{markup(outcome)}"><i></i>{markup(outcome)}</li>' for outcome in outcomes]
+    outcomes = dict.fromkeys(markup(execution.outcome) for execution in data.executions)
+    entries = [f'<li class="is-{outcome}"><i></i>{outcome}</li>' for outcome in outcomes]
     if any(execution.provisional for execution in data.executions):
         entries.append('<li class="provisional"><i></i>started provisionally</li>')
-    answers = dict.fromkeys(cycle.outcome for cycle in data.cycles)
-    entries += [
-        f'<li class="cycle is-{markup(answer)}"><i></i>edit cycle: {markup(answer)}</li>'
-        for answer in answers
-    ]
+    answers = dict.fromkeys(markup(cycle.outcome) for cycle in data.cycles)
+    entries += [f'<li class="cycle is-{answer}"><i></i>edit cycle: {answer}</li>' for answer in answers]
     if data.holds:
         entries.append('<li class="hold"><i></i>held for an edit</li>')
     return f'<ul class="legend">{"".join(entries)}</ul>'
@@ -129,9 +125,8 @@ def edits(data: Report) -> str:
     if not data.edits:
         return _section("Edits", '<p class="none">The plan was not edited.</p>')
     shown, remark = _first(data.edits, "edit")
-    return _section(
-        "Edits", f'{remark}<ol class="edits">{"".join(_edit(row, data.started_at) for row in shown)}</ol>'
-    )
+    answers = "".join(_edit(row, data.started_at) for row in shown)
+    return _section("Edits", f'{remark}<ol class="edits">{answers}</ol>')
 
 
 def _edit(row: EditRow, since: float) -> str:
@@ -190,6 +185,5 @@ def _first(rows: tuple[Row, ...], noun: str) -> tuple[tuple[Row, ...], str]:
     """As many rows as a page can bear, and a remark when that is not all of them."""
     if len(rows) <= MOST_ROWS:
         return rows, ""
-    return rows[
-        :MOST_ROWS
-    ], f'<p class="remark">Shown are the first {MOST_ROWS:,} of {plural(len(rows), noun)}.</p>'
+    total = plural(len(rows), noun)
+    return rows[:MOST_ROWS], f'<p class="remark">Shown are the first {MOST_ROWS:,} of {total}.</p>'

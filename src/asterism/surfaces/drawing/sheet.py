@@ -26,6 +26,7 @@ NAME_CELLS = 26
 TAG_CELLS = 24
 
 Point = tuple[float, float]
+Route = tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Sheet:
     """All measures. A route curves from its first point to its second, runs level to the third, and so on."""
 
     boxes: tuple[Box, ...]
-    routes: tuple[tuple[Point, ...], ...]
+    routes: tuple[Route, ...]
     tags: tuple[Tag, ...]
     width: float
     height: float
@@ -114,9 +115,7 @@ def _columns(picture: Picture, graph: Graph, layout: Layout) -> _Columns:
     return _Columns(lefts=list(accumulate(steps[:-1], initial=MARGIN)), widths=widths)
 
 
-def _routes(
-    graph: Graph, layout: Layout, columns: _Columns, boxes: tuple[Box, ...]
-) -> tuple[tuple[Point, ...], ...]:
+def _routes(graph: Graph, layout: Layout, columns: _Columns, boxes: tuple[Box, ...]) -> tuple[Route, ...]:
     bends = [[(place.layer, MARGIN + place.row * ROW) for place in chain] for chain in layout.bends]
     leaving: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     arriving: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -125,13 +124,12 @@ def _routes(
         leaving[source].append((heights[1], edge))
         arriving[target].append((heights[-2], edge))
     starts, ends = _ports(leaving), _ports(arriving)
-    routes: list[tuple[Point, ...]] = []
+    routes: list[Route] = []
     for edge, (source, target) in enumerate(graph.edges):
-        passing = [
-            (columns.lefts[layer] + side * columns.widths[layer], y)
-            for layer, y in bends[edge]
-            for side in (0, 1)
-        ]
+        passing: list[Point] = []
+        for layer, y in bends[edge]:
+            left = columns.lefts[layer]
+            passing += ((left, y), (left + columns.widths[layer], y))
         start = (boxes[source].left + boxes[source].width, boxes[source].top + BOX / 2 + starts[edge])
         end = (boxes[target].left - 1.0, boxes[target].top + BOX / 2 + ends[edge])
         routes.append((start, *passing, end))
@@ -148,14 +146,13 @@ def _ports(sides: dict[int, list[tuple[float, int]]]) -> dict[int, float]:
     return offsets
 
 
-def _tags(picture: Picture, graph: Graph, routes: tuple[tuple[Point, ...], ...]) -> tuple[Tag, ...]:
+def _tags(picture: Picture, graph: Graph, routes: tuple[Route, ...]) -> tuple[Tag, ...]:
     """Tags stand half-way over the first gap of their line, moved apart where they would cover each other."""
     wishes: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for edge, line in enumerate(picture.lines):
         if line.when is not None:
-            wishes[graph.layers[graph.edges[edge][0]]].append(
-                ((routes[edge][0][1] + routes[edge][1][1]) / 2, edge)
-            )
+            (_, start), (_, end) = routes[edge][:2]
+            wishes[graph.layers[graph.edges[edge][0]]].append(((start + end) / 2, edge))
     tags: list[Tag] = []
     for wished in wishes.values():
         wished.sort()

@@ -7,7 +7,7 @@ from asterism.surfaces.drawing.graph import Graph
 from asterism.surfaces.drawing.layout import lay_out
 from asterism.surfaces.drawing.lettering import markup, plural
 from asterism.surfaces.drawing.picture import STATUSES, Line, Picture, Star
-from asterism.surfaces.drawing.sheet import BOX, MARGIN, Box, Point, Tag, measure, name_lines
+from asterism.surfaces.drawing.sheet import BOX, MARGIN, Box, Route, Tag, measure, name_lines
 
 KINDS = {"success": "on success", "failure": "on failure", "completion": "on completion", "condition": "if …"}
 LEGEND_HEIGHT = 30.0
@@ -33,14 +33,12 @@ def svg(picture: Picture) -> str:
     sheet = measure(picture, graph, lay_out(graph))
     legend, legend_width = _legend(picture, sheet.height)
     width, height = max(sheet.width, legend_width), sheet.height + LEGEND_HEIGHT
-    title = (
-        f"{picture.title}: {plural(len(picture.stars), 'task')}, {plural(len(picture.lines), 'dependency')}"
-    )
+    counts = f"{plural(len(picture.stars), 'task')}, {plural(len(picture.lines), 'dependency')}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="asterism constellation" role="img"'
         f' style="--natural: {number(width)}px"'
         f' width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}">',
-        f"<title>{markup(title)}</title>",
+        f"<title>{markup(picture.title)}: {counts}</title>",
         f"<style>{beside('colours.css')}{beside('svg.css')}</style>",
         f"<defs>{''.join(_head(kind) for kind in KINDS)}</defs>",
         '<rect class="paper" width="100%" height="100%"/>',
@@ -61,11 +59,12 @@ def number(value: float) -> str:
 def _head(kind: str) -> str:
     return (
         f'<marker id="head-{kind}" markerUnits="userSpaceOnUse" markerWidth="10" markerHeight="10"'
-        f' refX="9" refY="5" orient="auto"><path class="head on-{kind}" d="M0 1 L10 5 L0 9 L2.2 5 Z"/></marker>'
+        f' refX="9" refY="5" orient="auto">'
+        f'<path class="head on-{kind}" d="M0 1 L10 5 L0 9 L2.2 5 Z"/></marker>'
     )
 
 
-def _line(line: Line, route: tuple[Point, ...]) -> str:
+def _line(line: Line, route: Route) -> str:
     words = f"{line.source} → {line.target}" + (f" ({line.words})" if line.words else "")
     return (
         f'<path class="line on-{line.kind}" d="{_path(route)}" marker-end="url(#head-{line.kind})">'
@@ -73,7 +72,7 @@ def _line(line: Line, route: tuple[Point, ...]) -> str:
     )
 
 
-def _path(route: tuple[Point, ...]) -> str:
+def _path(route: Route) -> str:
     (x, y), *rest = route
     steps = [f"M{number(x)} {number(y)}"]
     for turn, (next_x, next_y) in enumerate(rest):
@@ -122,16 +121,20 @@ def _legend(picture: Picture, top: float) -> tuple[str, float]:
     statuses = {star.status for star in picture.stars}
     kinds = {line.kind for line in picture.lines}
     x = MARGIN
-    entries = [] if picture.stars else [_legend_text(x, "no tasks")]
-    for status in [status for status in STATUSES if status in statuses]:
-        entries.append(f'<g class="is-{status}">{_disc(status, x + 7, 0)}{_legend_text(x + 20, status)}</g>')
-        x += 40 + 7 * len(status)
-    for kind, words in [(kind, words) for kind, words in KINDS.items() if kind in kinds]:
-        entries.append(
-            f'<path class="line on-{kind}" d="M{number(x)} 0 h30" marker-end="url(#head-{kind})"/>'
-            f"{_legend_text(x + 37, words)}"
-        )
-        x += 57 + 7 * len(words)
+    entries = []
+    for status in STATUSES:
+        if status in statuses:
+            disc = _disc(status, x + 7, 0)
+            entries.append(f'<g class="is-{status}">{disc}{_legend_text(x + 20, status)}</g>')
+            x += 40 + 7 * len(status)
+    for kind, words in KINDS.items():
+        if kind in kinds:
+            stroke = f'<path class="line on-{kind}" d="M{number(x)} 0 h30" marker-end="url(#head-{kind})"/>'
+            entries.append(stroke + _legend_text(x + 37, words))
+            x += 57 + 7 * len(words)
+    if not picture.stars:
+        entries.append(_legend_text(x, "no tasks"))
+        x += 72
     return f'<g class="legend" transform="translate(0 {number(top)})">{"".join(entries)}</g>', x + MARGIN
 
 

@@ -56,16 +56,13 @@ class _Shelf:
 
 def timeline(data: Report) -> str:
     """Draw the executions, cycles and holds of a report between its start and its end."""
-    # A run that took no time still needs a scale.
-    scale = _Scale(
-        data.started_at, data.ended_at - data.started_at if data.ended_at > data.started_at else 1.0
-    )
+    span = data.ended_at - data.started_at
+    scale = _Scale(data.started_at, span if span > 0 else 1.0)  # a run that took no time needs one too
     shelves = _stack(bands(data))
     bottom = shelves[-1].bottom if shelves else AXIS
-    height = number(bottom + 10.0)
+    box = f"0 0 {number(WIDTH)} {number(bottom + 10.0)}"
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img"'
-        f' viewBox="0 0 {number(WIDTH)} {height}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img" viewBox="{box}">',
         "<title>Timeline</title>",
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
         ' patternTransform="rotate(45)"><rect class="hatch" width="2.5" height="6"/></pattern></defs>',

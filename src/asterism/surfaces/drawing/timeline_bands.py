@@ -76,9 +76,8 @@ def _holds_band(data: Report) -> Band:
     bars = []
     for start, end, held in _held(data.holds):
         cycles = sorted({hold.cycle for hold in held if hold.cycle is not None})
-        by = (
-            f" by {'cycle' if len(cycles) == 1 else 'cycles'} {', '.join(map(str, cycles))}" if cycles else ""
-        )
+        noun = "cycle" if len(cycles) == 1 else "cycles"
+        by = f" by {noun} {', '.join(map(str, cycles))}" if cycles else ""
         bars.append(
             Bar(
                 lane=0,
@@ -119,9 +118,8 @@ def _device_bands(data: Report) -> list[Band]:
         by_device.setdefault(execution.device, []).append(execution)
     found = []
     for device, executions in by_device.items():
-        lane_of = {
-            slot: lane for lane, slot in enumerate(sorted({execution.slot for execution in executions}))
-        }
+        slots = sorted({execution.slot for execution in executions})
+        lane_of = {slot: lane for lane, slot in enumerate(slots)}
         bars = tuple(_execution_bar(data, execution, lane_of[execution.slot]) for execution in executions)
         found.append(Band(device, "device", len(lane_of), bars))
     return found

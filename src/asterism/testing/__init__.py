@@ -1,0 +1,1 @@
+"""Tools to test Asterism, and programs built on it, without waiting and without luck."""
