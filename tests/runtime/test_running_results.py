@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from functools import partial
 from typing import Any
 
@@ -290,6 +292,18 @@ def test_a_thread_may_raise_what_event_loops_reserve_for_themselves(error: BaseE
     result = asyncio.run(main())
     assert result.state == "failed"
     assert result["a"].error is not None
+
+
+def test_a_function_is_not_kept_alive_when_its_plan_is_gone() -> None:
+    def once() -> weakref.ref[Any]:
+        async def work() -> None: ...
+
+        orchestrate(independent(Task("a", call=work)))
+        return weakref.ref(work)
+
+    remembered = once()
+    gc.collect()
+    assert remembered() is None
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------------------

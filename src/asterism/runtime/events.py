@@ -40,6 +40,7 @@ class TaskEvent(Event):
     task_id: str
     status: TaskStatus
     device: str | None = None
+    epoch: int = 0
     attempt: int = 0
     value: Any = None
     error: BaseException | None = None

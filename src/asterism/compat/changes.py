@@ -1,0 +1,38 @@
+"""Every change of a plan goes through the checks of the core, and a refusal is the ValueError that the documented API raises."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from asterism.core.constellation import Constellation
+from asterism.core.edits import Edit
+from asterism.core.errors import AsterismError, EditRejected, Violation
+
+
+class ModificationRejected(EditRejected, ValueError):
+    """A change that was not made; ``violations`` lists every reason."""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Errors of the core come out as ModificationRejected."""
+    try:
+        yield
+    except EditRejected as rejected:
+        raise ModificationRejected(rejected.violations) from rejected
+    except AsterismError as error:
+        raise ModificationRejected([Violation(None, "invalid", str(error))]) from error
+
+
+def change(plan: Constellation, *edits: Edit) -> None:
+    """Apply edits now, all or nothing."""
+    with refusing():
+        plan.edit(edits)
+
+
+def by_hand(plan: Constellation) -> None:
+    """Refuse progress that somebody claims while an orchestrator runs the plan: there, only devices report."""
+    if plan.owner is not None:
+        why = f"{plan.id!r} is being run: what its tasks have done is reported by devices, not by hand"
+        raise ModificationRejected([Violation(None, "progress", why)])

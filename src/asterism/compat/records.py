@@ -1,0 +1,157 @@
+"""Plans as JSON data, in the documented form: ids to tasks, ids to lines, and the state of each.
+
+Two keys are our own: ``version`` and ``lineage`` say what a copy was made from, so that it can be merged when it comes
+back. A file that lacks them is read all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from asterism.compat.lines import TaskStarLine
+from asterism.compat.stars import BY_HAND, TaskStar, carry
+from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
+from asterism.core import status as core
+from asterism.core.node import Node
+
+if TYPE_CHECKING:
+    from asterism.compat.living import LivingPlan
+
+
+def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
+    plan = living.plan
+    return {
+        living.naming.id_key: plan.id,
+        "name": living.name,
+        "state": living.state.value,
+        "version": plan.version,
+        "lineage": living.lineage,
+        "tasks": {task_id: star_to_dict(star) for task_id, star in living.tasks.items()},
+        "dependencies": {line_id: _line_to_dict(living, line) for line_id, line in living.dependencies.items()},
+        "metadata": plain(living.metadata),
+        "created_at": living.created_at.isoformat(),
+        "updated_at": living.updated_at.isoformat(),
+    }
+
+
+def star_to_dict(star: TaskStar) -> dict[str, Any]:
+    return {
+        "task_id": star.task_id,
+        "name": star.name,
+        "description": star.description,
+        "tips": star.tips,
+        "target_device_id": star.target_device_id,
+        "device_type": star.device_type,
+        "priority": star.priority.value,
+        "timeout": star.timeout,
+        "retry_count": star.retry_count,
+        "task_data": plain(star.task_data),
+        "expected_output_type": star.expected_output_type,
+        "status": star.status.value,
+        "result": plain(_result_to_dict(star.result)),
+        "error": None if star.error is None else str(star.error),
+        "execution_start_time": _iso(star.execution_start_time),
+        "execution_end_time": _iso(star.execution_end_time),
+        "execution_duration": star.execution_duration,
+    }
+
+
+def _result_to_dict(result: Any) -> Any:
+    if not isinstance(result, ExecutionResult):
+        return result
+    return {
+        "task_id": result.task_id,
+        "status": str(getattr(result.status, "value", result.status)),
+        "result": result.result,
+        "error": None if result.error is None else str(result.error),
+        "metadata": result.metadata,
+    }
+
+
+def _line_to_dict(living: LivingPlan, line: TaskStarLine) -> dict[str, Any]:
+    target = living.plan.nodes[line.to_task_id]
+    source = living.plan.nodes[line.from_task_id]
+    return {
+        "line_id": line.line_id,
+        "from_task_id": line.from_task_id,
+        "to_task_id": line.to_task_id,
+        "dependency_type": line.dependency_type.value,
+        "condition_description": line.condition_description,
+        "condition": line.condition,
+        "is_satisfied": source.satisfies(target.parents[source.id], target),
+        "metadata": plain(line.metadata),
+    }
+
+
+def plain(value: Any) -> Any:
+    """JSON data as it is; what JSON cannot hold as text."""
+    try:
+        return json.loads(json.dumps(value, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _iso(when: datetime | None) -> str | None:
+    return None if when is None else when.isoformat()
+
+
+def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
+    """Put tasks and lines into an empty plan. The lines are linked when every task has its progress, for an edit could
+    not lead into a task that has started."""
+    living.metadata = dict(data.get("metadata") or {})
+    living.lineage, living.stamp = data.get("lineage") or living.lineage, data.get("version")
+    for item in _items(data.get("tasks")):
+        star = star_from_dict(item)
+        living.add_task(star)
+    for item in _items(data.get("dependencies")):
+        line = TaskStarLine(
+            item["from_task_id"],
+            item["to_task_id"],
+            item.get("dependency_type") or DependencyType.UNCONDITIONAL,
+            item.get("condition_description"),
+            line_id=item.get("line_id"),
+            metadata=item.get("metadata"),
+            condition=item.get("condition"),
+        )
+        edge = line.dependency
+        over = living.plan.node(edge.source).status in core.TERMINAL
+        living.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
+        living.lines.add(line, living)
+
+
+def _items(part: Any) -> Iterable[Mapping[str, Any]]:
+    """The parts, whether they are listed or filed under their ids."""
+    return part.values() if isinstance(part, Mapping) else part or ()
+
+
+def star_from_dict(data: Mapping[str, Any]) -> TaskStar:
+    star = TaskStar(
+        task_id=data.get("task_id"),
+        name=data.get("name") or "",
+        description=data.get("description") or "",
+        tips=data.get("tips"),
+        target_device_id=data.get("target_device_id"),
+        device_type=data.get("device_type"),
+        priority=data.get("priority") or TaskPriority.MEDIUM,
+        timeout=data.get("timeout"),
+        retry_count=data.get("retry_count") or 0,
+        task_data=data.get("task_data"),
+        expected_output_type=data.get("expected_output_type"),
+    )
+    status = member(TaskStatus, data.get("status") or TaskStatus.PENDING)
+    if status not in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY):
+        done = Node(star.node.task, 0)
+        done.status, done.device, done.attempts = core.TaskStatus(status), BY_HAND, 1
+        done.value = data.get("result")
+        done.error = RuntimeError(data["error"]) if data.get("error") else None
+        done.started_at = _seconds(data.get("execution_start_time"))
+        done.ended_at = _seconds(data.get("execution_end_time"))
+        carry(done, star.plan, star.node)
+    return star
+
+
+def _seconds(when: str | None) -> float | None:
+    return None if when is None else datetime.fromisoformat(when).timestamp()

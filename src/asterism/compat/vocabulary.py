@@ -1,0 +1,122 @@
+"""The words of the documented API: states, kinds and the result of one execution.
+
+The enumerations of text are text themselves, so a status compares equal to its name whether the other side is a member
+or a string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from typing import Any, TypeVar
+
+
+class TaskStatus(StrEnum):
+    """A task that waits for others is ``PENDING``; ``WAITING_DEPENDENCY`` is accepted and means the same."""
+
+    PENDING = "pending"
+    WAITING_DEPENDENCY = "waiting_dependency"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TaskPriority(IntEnum):
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+class DependencyType(StrEnum):
+    """``UNCONDITIONAL`` and ``COMPLETION_ONLY`` fire when the task before has completed or failed, ``SUCCESS_ONLY`` when
+    it has completed, ``CONDITIONAL`` when a function of its result says so."""
+
+    UNCONDITIONAL = "unconditional"
+    CONDITIONAL = "conditional"
+    SUCCESS_ONLY = "success_only"
+    COMPLETION_ONLY = "completion_only"
+
+
+class DeviceType(StrEnum):
+    WINDOWS = "windows"
+    MACOS = "macos"
+    LINUX = "linux"
+    ANDROID = "android"
+    IOS = "ios"
+    WEB = "web"
+    API = "api"
+
+
+class ConstellationState(StrEnum):
+    """``CANCELLED`` is not in the documented list, which has no true word for a run that was called off."""
+
+    CREATED = "created"
+    READY = "ready"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PARTIALLY_FAILED = "partially_failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
+
+STATE_LEVELS: dict[TaskStatus, int] = {
+    TaskStatus.PENDING: 0,
+    TaskStatus.WAITING_DEPENDENCY: 1,
+    TaskStatus.RUNNING: 2,
+    TaskStatus.COMPLETED: 3,
+    TaskStatus.FAILED: 3,
+    TaskStatus.CANCELLED: 3,
+}
+"""How far a task has come. All ends are equally far."""
+
+
+def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
+    return STATE_LEVELS[one] > STATE_LEVELS[other]
+
+
+@dataclass
+class ExecutionResult:
+    """What a device manager answers. ``status`` is a TaskStatus or its text, ``error`` an exception or a message."""
+
+    task_id: str
+    status: TaskStatus | str
+    result: Any = None
+    error: Exception | str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+    @property
+    def is_successful(self) -> bool:
+        return str(getattr(self.status, "value", self.status)).lower() in ("completed", "success")
+
+    @property
+    def execution_time(self) -> float | None:
+        if self.start_time is None or self.end_time is None:
+            return None
+        return (self.end_time - self.start_time).total_seconds()
+
+
+class TaskFailed(RuntimeError):
+    """A device manager reported a failure in words, not as an exception. ``execution`` is all it said."""
+
+    def __init__(self, execution: ExecutionResult) -> None:
+        self.execution = execution
+        status = getattr(execution.status, "value", execution.status)
+        said = execution.error if execution.error is not None else execution.result
+        super().__init__(str(said) if said is not None else f"the device reported {status!r} and no reason")
+
+
+AnyEnum = TypeVar("AnyEnum", StrEnum, IntEnum)
+
+
+def member(kind: type[AnyEnum], value: Any) -> AnyEnum:
+    """A member of an enumeration by itself, its name in any case, or its value. Raises ValueError."""
+    if isinstance(value, str) and value.upper() in kind.__members__:
+        return kind[value.upper()]
+    return kind(value)

@@ -1,0 +1,72 @@
+"""The tree of errors and the words in them."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from asterism.core import errors
+from asterism.core.errors import (
+    AsterismError,
+    CycleFound,
+    DuplicateTask,
+    EditRejected,
+    InvalidTransition,
+    RecordedError,
+    UnknownTask,
+    Violation,
+)
+from asterism.core.story import Entry
+
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_is_in_the_tree_and_in_the_docstring_that_draws_it(kind: type[Exception]) -> None:
+    assert issubclass(kind, AsterismError)
+    assert kind.__name__ in (errors.__doc__ or "")
+    assert kind.__doc__
+
+
+def test_an_unknown_task_reads_like_a_sentence_although_it_is_a_key_error() -> None:
+    error = UnknownTask("ghost")
+    assert isinstance(error, KeyError)
+    assert str(error) == "there is no task 'ghost' in the plan"
+    assert error.task_id == "ghost"
+
+
+def test_a_duplicate_says_what_to_do() -> None:
+    error = DuplicateTask("a")
+    assert str(error) == "there is a task 'a' already; choose another id or update the one that exists"
+    assert error.task_id == "a"
+
+
+def test_a_cycle_prints_its_path() -> None:
+    error = CycleFound(["c", "a", "b", "c"])
+    assert str(error) == "that would close a cycle: c -> a -> b -> c"
+    assert error.path == ("c", "a", "b", "c")
+
+
+def test_a_rejection_lists_every_violation_with_its_edit_and_its_rule() -> None:
+    error = EditRejected([Violation(1, "cycle", "that is a circle"), Violation(None, "ended", "it is over")])
+    assert str(error) == (
+        "the edit was rejected for 2 reasons:\n  - edit 1: that is a circle [cycle]\n  - batch: it is over [ended]"
+    )
+
+
+def test_a_single_reason_is_one_reason() -> None:
+    assert str(EditRejected([Violation(0, "stale", "too late")])).startswith("the edit was rejected for 1 reason:\n")
+
+
+def test_an_invalid_transition_tells_the_story() -> None:
+    error = InvalidTransition("a", "completed", "start", [Entry(1.0, "started", "a", "laptop")])
+    assert str(error) == "task 'a' is completed: it cannot start. Its story:\n  1.000 a started: laptop"
+    assert str(InvalidTransition("a", "pending", "retry", [])).endswith("Its story: (nothing)")
+
+
+def test_a_recorded_error_is_its_type_and_its_message() -> None:
+    recorded = RecordedError.of(ValueError("no"))
+    assert (recorded.kind, recorded.message, str(recorded)) == ("ValueError", "no", "ValueError: no")
+    assert str(RecordedError.of(TimeoutError())) == "TimeoutError"
+    assert RecordedError.of(recorded) is recorded

@@ -1,0 +1,152 @@
+"""The race hunt in the test suite, and the proof that it would notice.
+
+Seeds are tried in order until the time budget is used up (ASTERISM_RACE_SECONDS, 20 by default), but never fewer than a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asterism.core import apply as apply_module
+from asterism.core import provisional
+from asterism.core.apply import Applied
+from asterism.core.errors import EditRejected
+from asterism.core.graph import Graph
+from asterism.core.lock import AssignmentLock
+from asterism.runtime.cycles import Cycles
+from asterism.runtime.editing import batch_of
+from asterism.runtime.execution import Execution
+from tests.races.scenario import race
+
+BUDGET = float(os.environ.get("ASTERISM_RACE_SECONDS", "20"))
+AT_LEAST = 1000
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Editors break on purpose, thousands of times."""
+    with caplog.at_level("CRITICAL", logger="asterism"):
+        yield
+
+
+def test_no_interleaving_breaks_a_promise() -> None:
+    deadline = time.monotonic() + BUDGET
+    seed = 0
+    while seed < AT_LEAST or time.monotonic() < deadline:
+        problems = race(seed)
+        assert not problems, f"python -m tests.races --seed {seed}: {problems}"
+        seed += 1
+    print(f"{seed} seeds, none bad")
+
+
+def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:
+    for seed in range(most):
+        problems = race(seed, policy)
+        if problems:
+            return problems
+    return []
+
+
+# -- ablations: one safeguard off at a time, and the hunt must notice --------------------------------------------------
+
+
+def hold_one_tick_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record the end first and open its cycle in the next step of the loop, as hand-written systems do."""
+
+    def finish(self: AssignmentLock, node: Any, status: Any, now: float, value: Any = None, error: Any = None) -> None:
+        self.graph.finish(node, status, now, value, error, review=False)
+        end = (node.id, node.epoch)
+        asyncio.get_running_loop().call_soon(lambda: self.waiting.append(end))
+
+    monkeypatch.setattr(AssignmentLock, "finish", finish)
+
+
+def skip_the_base_version_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_module, "stale_keys", lambda graph, base_version, edit: [])
+
+
+def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close the cycle as soon as the answer is there, and check and apply it one tick later."""
+
+    def judge(self: Cycles, cycle: Any, answer: Any, author: str) -> Applied:
+        batch = batch_of(answer, self.plan, cycle, author)
+        self._close(cycle, "accepted")
+
+        def later() -> None:
+            try:
+                self.apply(batch, cycle)
+            except EditRejected as rejected:
+                self._publish("edit_rejected", cycle, violations=rejected.violations)
+
+        self.execution.loop.call_soon(later)
+        return Applied(self.plan.version, batch, None)
+
+    monkeypatch.setattr(Cycles, "judge", judge)
+
+
+def let_edits_reach_running_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_module, "is_modifiable", lambda node: True)
+
+
+def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a revoked execution running and take its word when it comes."""
+
+    def stop(self: Execution, epoch: int) -> None:
+        self.active[epoch].node.epoch = epoch
+
+    monkeypatch.setattr(Execution, "stop", stop)
+
+
+def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisional, "below", lambda node: [node])
+
+
+def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A review of a revoked execution settles the one that replaced it."""
+    settle = Graph.settle
+
+    def any_epoch(self: Graph, ends: Any, now: float) -> Any:
+        return settle(self, [(t, self.nodes[t].epoch) for t, _ in ends if t in self.nodes], now)
+
+    monkeypatch.setattr(Graph, "settle", any_epoch)
+
+
+def start_provisionally_without_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start tasks below unreviewed ends although they are not revocable."""
+
+    def requeue(self: Graph, node: Any) -> None:
+        if node.status == "pending" and not node.open and node.entry is None:
+            self.queue.push(node)
+
+    monkeypatch.setattr(Graph, "requeue", requeue)
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "policy"),
+    [
+        (hold_one_tick_late, "scoped"),
+        (hold_one_tick_late, "global"),
+        (hold_one_tick_late, "speculative"),
+        (skip_the_base_version_check, None),
+        (release_before_validation, "scoped"),
+        (release_before_validation, "global"),
+        (let_edits_reach_running_tasks, None),
+        (believe_stopped_executions, "speculative"),
+        (revoke_only_the_edited_task, "speculative"),
+        (count_void_reviews, "speculative"),
+        (start_provisionally_without_leave, "scoped"),
+    ],
+)
+def test_the_hunt_notices_when_a_safeguard_is_off(
+    switch_off: Callable[[pytest.MonkeyPatch], None], policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    assert first_bad_seed(policy), f"{switch_off.__name__} went unnoticed"
