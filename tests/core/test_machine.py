@@ -227,4 +227,4 @@ class LivingPlan(RuleBasedStateMachine):
 
 
 TestLivingPlan = LivingPlan.TestCase
-TestLivingPlan.settings = settings(max_examples=3000, stateful_step_count=40, deadline=None)
+TestLivingPlan.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

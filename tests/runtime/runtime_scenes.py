@@ -120,10 +120,11 @@ class Script:
         self.at: list[float] = []
 
     async def edit(self, view: Any, events: Iterable[Any]) -> Any:
-        self.asked.append(list(events))
+        events = list(events)
+        self.asked.append(events)
         self.at.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.seconds)
-        for event in self.asked[-1]:
+        for event in events:
             for name in (event.kind, getattr(event, "task_id", None)):
                 if name in self.answers:
                     answer = self.answers[name]

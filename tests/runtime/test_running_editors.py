@@ -833,7 +833,7 @@ def test_an_editor_may_answer_with_a_whole_plan() -> None:
     assert "edit_rejected" not in diary.kinds()
     assert sorted(task.id for task in result) == ["a", "b", "review"]
     assert span(result, "review") == (2, 3)
-    assert span(result, "b") == (3, 4)
+    assert span(result, "b") == (4, 5)  # after the review of the review
     assert result.plan.version == 1
 
 

@@ -39,6 +39,7 @@ def outside(scene: Scene, plan: Constellation | None = None, **terms: Any) -> tu
 
 def test_a_cycle_can_be_listed_claimed_and_answered() -> None:
     async def scene(orchestrator: Orchestrator) -> None:
+        await at(0.5)
         assert orchestrator.cycles() == []
         await at(5)
         (cycle,) = orchestrator.cycles()

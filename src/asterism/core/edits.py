@@ -71,12 +71,9 @@ class UpdateTask:
         return (self.task_id,)
 
     def to_json(self) -> dict[str, Any]:
-        full = Task(self.task_id).changed(self.changes).to_json() if self.changes else {}
-        return {
-            "op": self.op,
-            "task_id": self.task_id,
-            "changes": {k: full.get(k, v) for k, v in self.changes.items()},
-        }
+        changed = Task(self.task_id).changed(self.changes)
+        changes = {name: changed.field_to_json(name) for name in self.changes}
+        return {"op": self.op, "task_id": self.task_id, "changes": changes}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UpdateTask) and (self.task_id, self.changes) == (

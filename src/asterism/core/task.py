@@ -86,10 +86,17 @@ class Task:
         for name, default in TASK_DEFAULTS.items():
             value = getattr(self, name)
             if value != default:
-                out[name] = _TO_JSON.get(name, _same)(value)
+                out[name] = self.field_to_json(name)
         if self.call is not None:
-            out["call"] = import_path(self.call, self.id)
+            out["call"] = self.field_to_json("call")
         return out
+
+    def field_to_json(self, name: str) -> Any:
+        """One field in the form that ``from_json`` takes."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        return import_path(value, self.id) if name == "call" else _TO_JSON.get(name, _same)(value)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Task:

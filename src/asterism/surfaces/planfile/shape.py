@@ -64,7 +64,9 @@ def _one_of(expected: str) -> Discriminator:
 class Device(Shape):
     """A local device: how much it does at once, and what it can do."""
 
-    slots: Annotated[int, Field(ge=1, description="how many tasks at once; the number of processors if left out")] = 0
+    slots: Annotated[int | None, Field(ge=1, description="how many tasks at once; as many as processors if left out")] = (
+        None
+    )
     can: Annotated[list[Name], Field(description="capabilities that tasks may ask for")] = []
 
 
