@@ -63,5 +63,6 @@ def family_cpu() -> float:
             times = child.cpu_times()
         except psutil.NoSuchProcess:  # ended between the two calls
             continue
-        seconds += times.user + times.system
+        # What it has waited for itself, its own dead workers, is known to it alone.
+        seconds += times.user + times.system + times.children_user + times.children_system
     return float(seconds)

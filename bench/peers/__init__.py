@@ -33,6 +33,7 @@ class Peer(Protocol):
 
 # Name of the peer → the package that has to be installed for it.
 PEERS = {
+    "asterism": "asterism",
     "bare": "asyncio",
     "pydantic_graph": "pydantic_graph",
     "langgraph": "langgraph",

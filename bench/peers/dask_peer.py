@@ -63,7 +63,9 @@ def _client() -> Iterator[Any]:
                 n_workers=1,
                 threads_per_worker=2,
                 processes=False,
-                dashboard_address=None,
+                # There is no way to have no status pages at all; this keeps them on the loopback.
+                dashboard_address="127.0.0.1:0",
+                worker_dashboard_address="127.0.0.1:0",
                 memory_limit=0,
             ) as cluster,
             Client(cluster) as client,

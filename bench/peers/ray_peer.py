@@ -6,6 +6,7 @@ of the driver, the workers and Ray's own servers together.
 
 import array
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -23,7 +24,7 @@ LIMIT = 5_000
 QUIET = {
     "DO_NOT_TRACK": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what newer versions do anyway, and warn about until told
-    "RAY_AUTH_MODE": "disabled",  # else it writes a token to the home directory
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: one machine only, so listen on the loopback only
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
@@ -76,7 +77,6 @@ def _cluster(directory: Path) -> Iterator[None]:
         configure_logging=False,
         log_to_driver=False,
         object_store_memory=128 * 2**20,
-        _node_ip_address="127.0.0.1",
         _temp_dir=str(directory),
     )
     try:
@@ -87,7 +87,9 @@ def _cluster(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def session() -> Iterator[Measure]:
-    with environment(QUIET), scratch() as directory, _cluster(directory):
+    # Without this, Ray would look for its token in the home directory, and write one there.
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with environment(QUIET | token), scratch() as directory, _cluster(directory):
         trace = directory / "trace"
         body = _remote_body(trace)
         _measure(independent(100), body, trace)  # the workers start with their first tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_plans import begin, chain, end, fail, facts, ready, start, structure, told, violations
+from tiny_plans import begin, chain, end, facts, fail, ready, start, structure, told, violations
 
 from asterism.core.constellation import Constellation
 from asterism.core.edits import (
@@ -86,7 +86,9 @@ def test_an_added_dependency_takes_a_ready_task_back() -> None:
 def test_a_dependency_on_an_end_counts_at_once() -> None:
     plan = begin(chain("a"))
     fail(plan, "a")
-    plan.edit([AddTask(Task("yes")), AddTask(Task("no")), AddDependency("a", "yes", "failure"), AddDependency("a", "no")])
+    plan.edit(
+        [AddTask(Task("yes")), AddTask(Task("no")), AddDependency("a", "yes", "failure"), AddDependency("a", "no")]
+    )
     assert ready(plan) == ["yes"]
     verify(plan)
 
@@ -151,7 +153,11 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("edit", "rule", "words"),
     [
-        (RemoveTask("ghost"), "unknown_task", "there is no task 'ghost' in the plan; it is named in: remove task 'ghost'"),
+        (
+            RemoveTask("ghost"),
+            "unknown_task",
+            "there is no task 'ghost' in the plan; it is named in: remove task 'ghost'",
+        ),
         (UpdateTask("ghost", timeout=5), "unknown_task", "there is no task 'ghost' in the plan"),
         (CancelTask("ghost"), "unknown_task", "it is named in: cancel task 'ghost'"),
         (AddDependency("ghost", "a"), "unknown_task", "it is named in: add dependency 'ghost' -> 'a' on success"),

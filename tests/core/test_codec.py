@@ -31,7 +31,7 @@ def empty() -> Constellation:
 
 @stage
 def built() -> Constellation:
-    plan = chain("a", "b", retries=2, needs="gpu", inputs={"n": (1, None)})
+    plan = chain("a", "b", retries=2, needs="gpu", inputs={"n": [1, None]})
     plan.add(Task("c", call="package.module:function"), after={"a": {"on": "completion", "when": "result.ok"}})
     return plan
 
@@ -219,7 +219,7 @@ def test_an_epoch_is_never_given_twice_even_if_its_task_was_cancelled_before_the
 def test_a_task_with_a_lambda_is_refused_by_name() -> None:
     plan = Constellation()
     plan.add(Task("build", call=lambda: None))
-    with pytest.raises(NotJson, match="task 'build': .*lambda.* has no import path"):
+    with pytest.raises(NotJson, match=r"task 'build': .*lambda.* has no import path"):
         plan.to_json()
 
 
@@ -261,7 +261,8 @@ def test_an_input_that_is_not_json_is_refused_with_its_task_and_its_place() -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "says"), [({}, None), ({"schema": 2}, 2), ({"schema": "1"}, "'1'"), (None, None), ([], None), ("plan", None)]
+    ("data", "says"),
+    [({}, None), ({"schema": 2}, 2), ({"schema": "1"}, "'1'"), (None, None), ([], None), ("plan", None)],
 )
 def test_another_schema_is_refused(data: Any, says: Any) -> None:
     with pytest.raises(PlanError) as caught:
@@ -299,7 +300,9 @@ def test_a_document_that_lacks_a_part_is_refused_with_its_name(part: str) -> Non
         Constellation.from_json(data)
 
 
-@pytest.mark.parametrize(("part", "value"), [("state", "asleep"), ("tasks", [{"task": {"id": "a"}, "status": "asleep"}])])
+@pytest.mark.parametrize(
+    ("part", "value"), [("state", "asleep"), ("tasks", [{"task": {"id": "a"}, "status": "asleep"}])]
+)
 def test_a_document_with_an_unknown_state_is_refused(part: str, value: Any) -> None:
     with pytest.raises(PlanError, match="asleep"):
         Constellation.from_json({**chain("a").to_json(), part: value})

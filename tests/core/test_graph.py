@@ -89,7 +89,9 @@ def test_a_task_with_open_dependencies_cannot_start() -> None:
 def test_a_running_task_cannot_start_again() -> None:
     plan = begin(chain("a"))
     start(plan, "a")
-    with pytest.raises(InvalidTransition, match=r"task 'a' is running: it cannot start. Its story:\n.*a started: laptop"):
+    with pytest.raises(
+        InvalidTransition, match=r"task 'a' is running: it cannot start. Its story:\n.*a started: laptop"
+    ):
         plan.start(plan.node("a"), "desktop", 2.0)
 
 

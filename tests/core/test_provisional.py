@@ -270,6 +270,14 @@ def test_an_edit_of_what_lies_below_a_provisional_task_leaves_it_alone() -> None
     verify(plan)
 
 
+def test_an_update_that_changes_nothing_never_strands_a_provisional_task() -> None:
+    plan = speculative("a", "b")
+    start(plan, "b")
+    plan.edit([UpdateTask("b", retries=0)])
+    verify(plan)
+    assert plan["b"].provisional or ready(plan) == ["b"]
+
+
 def test_a_rejected_edit_revokes_nothing() -> None:
     plan = speculative("a", "b")
     start(plan, "b")

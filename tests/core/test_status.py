@@ -48,7 +48,9 @@ def test_a_pending_task_can_fail_or_be_cancelled_but_not_complete() -> None:
     assert (PENDING, "complete") not in TRANSITIONS
 
 
-@pytest.mark.parametrize(("state", "code"), [("completed", 0), ("failed", 1), ("partially_failed", 2), ("cancelled", 130)])
+@pytest.mark.parametrize(
+    ("state", "code"), [("completed", 0), ("failed", 1), ("partially_failed", 2), ("cancelled", 130)]
+)
 def test_the_command_exits_with_a_code_for_each_end(state: str, code: int) -> None:
     assert EXIT_CODES[ConstellationState(state)] == code
     assert set(EXIT_CODES) == ENDED_STATES

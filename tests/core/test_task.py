@@ -128,7 +128,9 @@ def test_a_changed_task_keeps_the_rest() -> None:
 
 
 def test_a_change_of_an_unknown_field_lists_the_fields_there_are() -> None:
-    with pytest.raises(InvalidTask, match=r"'a': no such field: colour; the fields are argv, backoff, call, ") as caught:
+    with pytest.raises(
+        InvalidTask, match=r"'a': no such field: colour; the fields are argv, backoff, call, "
+    ) as caught:
         Task("a").changed({"colour": "red", "timeout": 5})
     assert "timeout" in str(caught.value)
 
@@ -198,7 +200,9 @@ def main_function() -> Any:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: None, main_function(), functools.partial(work), [].append], ids=["lambda", "main", "partial", "bound"]
+    "call",
+    [lambda: None, main_function(), functools.partial(work), [].append],
+    ids=["lambda", "main", "partial", "bound"],
 )
 def test_a_callable_without_an_import_path_is_refused_with_what_to_do(call: Any) -> None:
     with pytest.raises(NotJson) as caught:

@@ -384,9 +384,7 @@ def speculative_pair() -> Constellation:
 def test_cancelling_ends_a_plan_whose_provisional_task_completes_instead_of_stopping() -> None:
     async def main() -> Any:
         plan = speculative_pair()
-        orchestrator, running = start(
-            plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1, grace=60
-        )
+        orchestrator, running = start(plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1, grace=60)
         await at(10)
         assert plan["b"].provisional
         await orchestrator.cancel("p")
@@ -508,7 +506,9 @@ def test_a_task_may_cancel_its_own_constellation() -> None:
 
 def test_cancelling_one_constellation_leaves_the_other_alone() -> None:
     async def main() -> Any:
-        orchestrator, first = start(independent(Task("a", call=after(100)), id="p"), devices=[LocalDevice("d", slots=1)])
+        orchestrator, first = start(
+            independent(Task("a", call=after(100)), id="p"), devices=[LocalDevice("d", slots=1)]
+        )
         second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(5)), id="q")))
         await at(10)
         await orchestrator.cancel("p")

@@ -1,4 +1,4 @@
-"""Every change of a plan goes through the checks of the core, and a refusal is the ValueError that the documented API raises."""
+"""Every change of a plan goes through the checks of the core. A refusal is a ValueError, as documented."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Publishing hands the event to the queue of every observer that wants it and does
 *prompt* observer (the synchronizer): it takes notice within the call, so that a task's end is registered before
 anything can be dispatched because of it.
 
-This is the only room of Asterism with a bus for the whole process, since the documented API has one. It may outlive event
-loops: what was queued for a loop that is gone is dropped.
+This is the only room of Asterism with a bus for the whole process, since the documented API has one. It may outlive
+event loops: what was queued for a loop that is gone is dropped.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, member
+from asterism.core.constellation import Constellation
 from asterism.core.status import TaskStatus
 from asterism.core.task import Dependency
 
@@ -114,16 +115,14 @@ class TaskStarLine:
 
     def twin(self) -> TaskStarLine:
         """The same line, belonging to nobody."""
-        return TaskStarLine(
-            self.from_task_id,
-            self.to_task_id,
-            self._type,
-            self.condition_description,
-            self._evaluator,
-            self.line_id,
-            self.metadata,
-            self._condition,
-        )
+        twin = TaskStarLine(self.from_task_id, self.to_task_id, line_id=self.line_id)
+        twin.imitate(self)
+        return twin
+
+    def imitate(self, other: TaskStarLine) -> None:
+        """Mean what another line between the same tasks means."""
+        self.condition_description, self.metadata = other.condition_description, dict(other.metadata)
+        self._type, self._evaluator, self._condition = other._type, other._evaluator, other._condition
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStarLine:
         return self.twin()
@@ -142,9 +141,26 @@ class Lines:
     def add(self, line: TaskStarLine, home: Home) -> None:
         """Take a line in; one that has another home stays there and is copied."""
         line = line if line.home is None else line.twin()
-        self.drop(line.from_task_id, line.to_task_id)
+        if line.line_id in self._by_id:  # two plans were merged that use the id for different tasks
+            line.line_id = str(uuid4())
         line.home = home
         self._by_pair[line.from_task_id, line.to_task_id] = self._by_id[line.line_id] = line
+
+    def take_over(self, line: TaskStarLine, home: Home) -> None:
+        """Have what another plan has. A line that is here already stays the same object."""
+        here = self._by_pair.get((line.from_task_id, line.to_task_id))
+        if here is not None and here.line_id == line.line_id:
+            here.imitate(line)
+        else:
+            self.drop(line.from_task_id, line.to_task_id)
+            self.add(line.twin(), home)
+
+    def keep(self, plan: Constellation) -> None:
+        """Drop the lines that join tasks which the plan no longer joins."""
+        for source, target in tuple(self._by_pair):
+            node = plan.nodes.get(target)
+            if node is None or source not in node.parents:
+                self.drop(source, target)
 
     def drop(self, source: str, target: str) -> None:
         line = self._by_pair.pop((source, target), None)
@@ -182,7 +198,7 @@ class Conditions:
         """What the function says of the task's result; of a failed task it is asked about None.
 
         The documentation shows functions of what the device returned, its code hands over the ExecutionResult around
-        that. Both work: the first is tried, and after an exception the second. An exception from both counts as false."""
+        that. Both work: the first is tried, and after an exception the second. If both raise, that counts as false."""
         evaluator = self._evaluators.get(text)
         if evaluator is None:
             return f"{text!r} is not known here"

@@ -1,8 +1,8 @@
 """A living plan with the documented names, over a Constellation of the core.
 
-The object that is handed to an orchestrator is the live one: reading it shows progress, and changing it in place while it
-runs is an edit, with all the checks of one. A copy (``copy.deepcopy``, or by way of JSON) belongs to whoever made it, and
-knows what it was copied from, so that what was changed in it can be told apart when it comes back.
+The object that is handed to an orchestrator is the live one: reading it shows progress, and changing it in place while
+it runs is an edit, with all the checks of one. A copy (``copy.deepcopy``, or by way of JSON) belongs to whoever made
+it, and knows what it was copied from, so that what was changed in it can be told apart when it comes back.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from asterism.compat import records
+from asterism.compat import figures, records
 from asterism.compat.changes import by_hand, change, refusing
 from asterism.compat.lines import Conditions, Evaluator, Lines, TaskStarLine
 from asterism.compat.naming import GALAXY, Naming
 from asterism.compat.stars import TaskStar, carry
-from asterism.compat.vocabulary import ConstellationState, TaskStatus
+from asterism.compat.vocabulary import ConstellationState
 from asterism.core import status as core
 from asterism.core.constellation import Constellation
 from asterism.core.diff import Outline
-from asterism.core.edits import AddDependency, AddTask, Edit, RemoveDependency, RemoveTask, UpdateDependency
-from asterism.core.metrics import parallelism
+from asterism.core.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
 from asterism.core.node import Node
 from asterism.core.task import Dependency
 
@@ -47,6 +46,7 @@ class LivingPlan:
         self.lineage = uuid4().hex  # the same in all copies of copies
         self.stamp: int | None = None  # of a copy read from JSON: the version it was written at
         self.runner: object | None = None  # the orchestrator that runs it
+        self._outline: Outline | None = None
         self._written: dict[int, Outline] = {}
         self._stars: dict[str, TaskStar] = {}
         self.lines = Lines()
@@ -76,7 +76,9 @@ class LivingPlan:
 
     def add_task(self, task: TaskStar) -> None:
         """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
-        self._change(AddTask(task.node.task))
+        with refusing():
+            self.plan.add(task.node.task)
+        self._touch()
         node = self.plan.nodes[task.task_id]
         if self.plan.owner is None:
             carry(task.node, self.plan, node)
@@ -114,7 +116,9 @@ class LivingPlan:
         if self.lines.get(line.line_id) is not None:
             raise ValueError(f"there is a line {line.line_id!r} already")
         self.conditions.learn(line.condition, line.condition_evaluator)
-        self._change(AddDependency(edge.source, edge.target, edge.on, edge.when))
+        with refusing():
+            self.plan.connect(edge.source, edge.target, edge.on, edge.when)
+        self._touch()
         self.lines.add(line, self)
 
     def remove_dependency(self, dependency_id: str) -> None:
@@ -131,6 +135,9 @@ class LivingPlan:
 
     def _change(self, *edits: Edit) -> None:
         change(self.plan, *edits)
+        self._touch()
+
+    def _touch(self) -> None:
         self.updated_at = datetime.now(UTC)
 
     # -- progress ------------------------------------------------------------------------------------------------------
@@ -208,41 +215,10 @@ class LivingPlan:
         return self.plan.topological()
 
     def get_parallelism_metrics(self) -> dict[str, Any]:
-        """In seconds when every task has ended, in tasks before that."""
-        timed = self.is_complete() and len(self.plan) > 0
-        shape = parallelism(self.plan, None if timed else dict.fromkeys(self.plan.nodes, 1.0))
-        whole = float if timed else int
-        return {
-            "critical_path_length": whole(shape.critical_path),
-            "total_work": whole(shape.work),
-            "parallelism_ratio": shape.ratio,
-            "calculation_mode": "actual_time" if timed else "node_count" if len(self.plan) else "empty",
-            "critical_path_tasks": list(shape.path),
-        }
+        return figures.parallelism_metrics(self)
 
     def get_statistics(self) -> dict[str, Any]:
-        shape = parallelism(self.plan, dict.fromkeys(self.plan.nodes, 1.0))
-        metrics = self.get_parallelism_metrics()
-        began, ended = self.plan.started_at, self.plan.ended_at
-        return {
-            self.naming.id_key: self.plan_id,
-            "name": self.name,
-            "state": self.state.value,
-            "total_tasks": len(self.plan),
-            "total_dependencies": sum(len(node.parents) for node in self.plan.nodes.values()),
-            "task_status_counts": {TaskStatus(s).value: n for s, n in self.plan.counts.items() if n},
-            "longest_path_length": len(shape.path),
-            "longest_path_tasks": list(shape.path),
-            "max_width": shape.width,
-            "critical_path_length": metrics["critical_path_length"],
-            "total_work": metrics["total_work"],
-            "parallelism_ratio": metrics["parallelism_ratio"],
-            "parallelism_calculation_mode": metrics["calculation_mode"],
-            "critical_path_tasks": metrics["critical_path_tasks"],
-            "execution_duration": None if began is None or ended is None else ended - began,
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
-        }
+        return figures.statistics(self)
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -262,11 +238,11 @@ class LivingPlan:
     def follow(self, source: LivingPlan) -> None:
         """Become what ``source`` is now. Handles on tasks stay valid; those of tasks that are gone stand alone."""
         self.conditions.learn_from(source.conditions)
-        self.plan = source.plan.copy()
+        self.plan, self._outline = source.plan.copy(), None
         self.plan.evaluate = self.conditions.evaluate
-        self.lines = Lines()
+        self.lines.keep(self.plan)
         for line in source.lines:
-            self.lines.add(line.twin(), self)
+            self.lines.take_over(line, self)
         for task_id, star in tuple(self._stars.items()):
             if task_id in self.plan.nodes:
                 star.bind(self.plan, self.plan.nodes[task_id])
@@ -274,15 +250,20 @@ class LivingPlan:
                 self._forget(task_id)
 
     def adopt(self, copy: LivingPlan, edits: tuple[Edit, ...]) -> None:
-        """Edits that came from a copy have been applied: take over its lines."""
+        """Edits that came from a copy have been applied: let lines and handles agree with them."""
+        self.lines.keep(self.plan)
         for edit in edits:
             if isinstance(edit, AddDependency | UpdateDependency):
-                self.lines.add(copy.lines.of(edit.source, edit.target).twin(), self)
-            elif isinstance(edit, RemoveDependency):
-                self.lines.drop(edit.source, edit.target)
+                self.lines.take_over(copy.lines.of(edit.source, edit.target), self)
             elif isinstance(edit, RemoveTask):
                 self._forget(edit.task_id)
-        self.updated_at = datetime.now(UTC)
+        self._touch()
+
+    def outline(self) -> Outline:
+        """The structure as it is now. Of a plan that runs it is made once per version."""
+        if self.runner is None or self._outline is None or self._outline.version != self.plan.version:
+            self._outline = Outline.of(self.plan)
+        return self._outline
 
     def written(self, version: int | None) -> Outline | None:
         """What was written as JSON at a version, if that is not too long ago."""

@@ -1,8 +1,8 @@
 """Bringing an agent's copy back into the live plan: what was changed in the copy, and nothing else.
 
 It is a three-way merge. The structure comes from the copy, progress from the live plan, always: whatever state a copy
-claims for a task, what the devices reported stands. What was changed is told by comparing the copy with what it was made
-from:
+claims for a task, what the devices reported stands. What was changed is told by comparing the copy with what it was
+made from:
 
 * a copy made in this process knows that itself;
 * a copy that went by way of JSON carries the version it was written at, and the live plan remembers it;
@@ -36,7 +36,7 @@ def merge_copy(
 ) -> None:
     """Apply what was changed in ``copy`` to ``live``, whole or not at all; then the copy becomes what the live plan is.
 
-    ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected, and changes nothing."""
+    ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected and changes nothing."""
     _warn_of_claims(live.plan, copy.plan, logger)
     base, base_version = _base(live, copy, seen)
     wanted, overtaken = merge(live.plan, base, copy.plan)
@@ -60,7 +60,7 @@ def _base(live: LivingPlan, copy: LivingPlan, seen: Outline | None) -> tuple[Out
         known = copy.plan.origin or live.written(copy.stamp)
         if known is not None:
             return known, known.version
-    return seen or Outline.of(live.plan), None
+    return seen or live.outline(), None
 
 
 def _in_effect(live: Constellation, edit: Edit) -> bool:

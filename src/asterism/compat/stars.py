@@ -7,14 +7,14 @@ reading looks at the node, writing is an edit that the plan may refuse.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 from uuid import uuid4
 
 from asterism.compat.changes import by_hand, change, refusing
 from asterism.compat.vocabulary import (
     TERMINAL,
+    DeviceManager,
     DeviceType,
     ExecutionResult,
     TaskPriority,
@@ -37,18 +37,6 @@ BY_HAND = "by hand"
 """Stands for the device of a task that no orchestrator started."""
 
 Value = TypeVar("Value")
-
-
-class DeviceManager(Protocol):
-    """What the orchestrator needs of a device manager."""
-
-    async def assign_task_to_device(
-        self, *, task_id: str, device_id: str, task_description: str, task_data: dict[str, Any], timeout: float
-    ) -> ExecutionResult: ...
-
-    def get_connected_devices(self) -> list[str]: ...
-
-    def get_all_devices(self, connected: bool = False) -> Mapping[str, Any]: ...
 
 
 class _Spec(Generic[Value]):
@@ -263,15 +251,14 @@ class TaskStar:
             raise ValueError(f"task {self.task_id!r} has no device: set target_device_id")
         began = datetime.now(UTC)
         try:
-            result = await device_manager.assign_task_to_device(
+            answer = await device_manager.assign_task_to_device(
                 task_id=self.task_id,
                 device_id=device,
                 task_description=self.to_request_string(),
                 task_data=self.task_data,
                 timeout=self.timeout or DEFAULT_TIMEOUT,
             )
-            if not hasattr(result, "status"):
-                raise TypeError(f"the device manager answered {result!r} for {self.task_id!r}, not an ExecutionResult")
+            result = ExecutionResult.of(self.task_id, answer)
         except Exception as error:
             result = ExecutionResult(self.task_id, TaskStatus.FAILED, error=error, metadata={"device_id": device})
         result.start_time, result.end_time = began, datetime.now(UTC)

@@ -6,10 +6,11 @@ or a string.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum, StrEnum
-from typing import Any, TypeVar
+from enum import Enum, IntEnum, StrEnum
+from typing import Any, Protocol, TypeVar
 
 
 class TaskStatus(StrEnum):
@@ -31,8 +32,8 @@ class TaskPriority(IntEnum):
 
 
 class DependencyType(StrEnum):
-    """``UNCONDITIONAL`` and ``COMPLETION_ONLY`` fire when the task before has completed or failed, ``SUCCESS_ONLY`` when
-    it has completed, ``CONDITIONAL`` when a function of its result says so."""
+    """``UNCONDITIONAL`` and ``COMPLETION_ONLY`` fire when the task before has completed or failed, ``SUCCESS_ONLY``
+    when it has completed, ``CONDITIONAL`` when a function of its result says so."""
 
     UNCONDITIONAL = "unconditional"
     CONDITIONAL = "conditional"
@@ -91,6 +92,15 @@ class ExecutionResult:
     start_time: datetime | None = None
     end_time: datetime | None = None
 
+    @classmethod
+    def of(cls, task_id: str, answer: Any) -> ExecutionResult:
+        """What a device manager answered, also with a class of its own that has the same fields."""
+        if isinstance(answer, ExecutionResult):
+            return answer
+        if not hasattr(answer, "status"):
+            raise TypeError(f"the device manager answered {answer!r} for {task_id!r}, not an ExecutionResult")
+        return cls(task_id, answer.status, getattr(answer, "result", None), getattr(answer, "error", None))
+
     @property
     def is_successful(self) -> bool:
         return str(getattr(self.status, "value", self.status)).lower() in ("completed", "success")
@@ -100,6 +110,18 @@ class ExecutionResult:
         if self.start_time is None or self.end_time is None:
             return None
         return (self.end_time - self.start_time).total_seconds()
+
+
+class DeviceManager(Protocol):
+    """What the orchestrator needs of a device manager."""
+
+    async def assign_task_to_device(
+        self, *, task_id: str, device_id: str, task_description: str, task_data: dict[str, Any], timeout: float
+    ) -> ExecutionResult: ...
+
+    def get_connected_devices(self) -> list[str]: ...
+
+    def get_all_devices(self, connected: bool = False) -> Mapping[str, Any]: ...
 
 
 class TaskFailed(RuntimeError):
@@ -112,7 +134,7 @@ class TaskFailed(RuntimeError):
         super().__init__(str(said) if said is not None else f"the device reported {status!r} and no reason")
 
 
-AnyEnum = TypeVar("AnyEnum", StrEnum, IntEnum)
+AnyEnum = TypeVar("AnyEnum", bound=Enum)
 
 
 def member(kind: type[AnyEnum], value: Any) -> AnyEnum:

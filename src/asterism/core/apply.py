@@ -247,7 +247,7 @@ class _Attempt:
 
     def cancel_task(self, index: int, edit: CancelTask) -> None:
         node = self.graph.node(edit.task_id)
-        if (node.status, "cancel") not in TRANSITIONS:
+        if node.status not in TRANSITIONS["cancel"]:
             raise _Refused("immutable", f"task {edit.task_id!r} is {node.status} already: there is nothing to cancel")
         self.cancelled.append((node.id, edit.reason))
         self.touched.add(node.id)
@@ -293,7 +293,7 @@ class _Attempt:
         stopped = provisional.revoke(graph, dict.fromkeys(self.doomed), now, why)
         for task_id, reason in self.cancelled:
             node = graph.nodes.get(task_id)  # the same batch may have removed it afterwards
-            if node is not None and (node.status, "cancel") in TRANSITIONS:
+            if node is not None and node.status in TRANSITIONS["cancel"]:
                 stopped += graph.cancel(node, now, reason or why)
         for node in self.removed:
             graph.counts[PENDING] -= 1

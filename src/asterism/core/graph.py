@@ -142,12 +142,11 @@ class Graph:
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
-        source = node.id
+        source, completed = node.id, status is COMPLETED
         for child in node.children.values():  # only the outgoing edges are visited
             dependency = child.parents[source]
-            if outcome_fits(dependency.on, status) and (
-                dependency.when is None or self._verdict(node, dependency, child)
-            ):
+            fits = completed if dependency.on == "success" else outcome_fits(dependency.on, status)
+            if fits and (dependency.when is None or self._verdict(node, dependency, child)):
                 child.open -= 1
             if unsettled:
                 child.held += 1
@@ -185,7 +184,7 @@ class Graph:
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that have to stop."""
-        if (node.status, "cancel") not in TRANSITIONS:
+        if node.status not in TRANSITIONS["cancel"]:
             self._refuse(node, "cancel")
         if node.provisional:
             stopped = provisional.revoke(self, provisional.below(node), now, why)
@@ -312,7 +311,7 @@ class Graph:
 
     def move(self, node: Node, event: str) -> None:
         """The only place where a status changes: by the table."""
-        status = TRANSITIONS.get((node.status, event))
+        status = TRANSITIONS[event].get(node.status)
         if status is None:
             self._refuse(node, event)
         self.counts[node.status] -= 1

@@ -14,10 +14,12 @@ from heapq import heappop, heappush
 from asterism.core.node import Node
 from asterism.core.task import Task
 
-Lane = tuple[str | None, frozenset[str]]
-Entry = tuple[int, float, int, Node]
+Lane = tuple[str | None, frozenset[str]] | None
+"""The device and the capabilities that a task asks for; None if any device will do."""
 
-ANYWHERE: Lane = (None, frozenset())
+ANYWHERE: Lane = None
+
+Entry = tuple[int, float, int, Node]
 
 
 def lane_of(task: Task) -> Lane:
@@ -59,8 +61,11 @@ class ReadyQueue:
 
     def take(self, lane: Lane) -> Node:
         """Remove and return what ``best`` has just shown."""
-        node = heappop(self.lanes[lane])[3]
+        heap = self.lanes[lane]
+        node = heappop(heap)[3]
         node.entry = None
+        if not heap:
+            del self.lanes[lane]
         return node
 
     def anything(self) -> bool:

@@ -48,15 +48,21 @@ class Candidate:
 
 def capable(device: Candidate, lane: Lane) -> bool:
     """Whether the device is of the kind that the tasks of a lane ask for."""
+    if lane is None:
+        return True
     wanted, needs = lane
     return (wanted is None or wanted == device.id) and needs <= device.can
+
+
+def needs_of(lane: Lane) -> frozenset[str]:
+    return lane[1] if lane is not None else frozenset()
 
 
 DEFAULT_WEIGHTS = Weights()
 
 
 def score(device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS) -> float:
-    relevant = bool(lane[1] & device.can)
+    relevant = bool(needs_of(lane) & device.can)
     return (
         weights.load * (1.0 - device.load)
         + weights.connection * device.connection
@@ -75,7 +81,7 @@ def round_robin(devices: Sequence[Candidate], lane: Lane) -> Candidate:
 
 def capability_match(devices: Sequence[Candidate], lane: Lane) -> Candidate:
     """The most specialised device that fits: it has the fewest capabilities the task does not ask for."""
-    return min(devices, key=lambda device: (len(device.can - lane[1]), device.load))
+    return min(devices, key=lambda device: (len(device.can - needs_of(lane)), device.load))
 
 
 def load_balance(devices: Sequence[Candidate], lane: Lane) -> Candidate:

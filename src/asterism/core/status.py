@@ -42,15 +42,14 @@ class ConstellationState(StrEnum):
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = TaskStatus
 
-TRANSITIONS: dict[tuple[TaskStatus, str], TaskStatus] = {
-    (PENDING, "start"): RUNNING,
-    (PENDING, "cancel"): CANCELLED,
-    (PENDING, "fail"): FAILED,
-    (RUNNING, "complete"): COMPLETED,
-    (RUNNING, "fail"): FAILED,
-    (RUNNING, "cancel"): CANCELLED,
-    (RUNNING, "release"): PENDING,
+TRANSITIONS: dict[str, dict[TaskStatus, TaskStatus]] = {
+    "start": {PENDING: RUNNING},
+    "complete": {RUNNING: COMPLETED},
+    "fail": {RUNNING: FAILED, PENDING: FAILED},
+    "cancel": {RUNNING: CANCELLED, PENDING: CANCELLED},
+    "release": {RUNNING: PENDING},
 }
+"""Event -> state before -> state after."""
 
 EVENTS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}
 """Which event leads to which end."""
@@ -77,6 +76,6 @@ EXIT_CODES = {
 def state_diagram() -> str:
     """The task machine as Mermaid text, made from the table so that the docs cannot drift from the code."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
-    lines += [f"    {source} --> {target}: {event}" for (source, event), target in TRANSITIONS.items()]
+    lines += [f"    {old} --> {new}: {event}" for event, moves in TRANSITIONS.items() for old, new in moves.items()]
     lines += [f"    {status} --> [*]" for status in TaskStatus if status in TERMINAL]
     return "\n".join(lines) + "\n"

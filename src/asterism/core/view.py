@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.node import Node
@@ -80,6 +80,29 @@ class TaskView:
 
     def __repr__(self) -> str:
         return f"<task {self.id!r} {'waiting' if self.waiting else self.status}>"
+
+
+class Upstream(Mapping[str, Any]):
+    """The results of the tasks that one depends on, by id; read when asked for. A task that failed has None."""
+
+    __slots__ = ("_nodes", "_sources")
+
+    def __init__(self, nodes: Mapping[str, Node], sources: Mapping[str, Dependency]) -> None:
+        self._nodes, self._sources = nodes, sources
+
+    def __getitem__(self, task_id: str) -> Any:
+        if task_id not in self._sources:
+            raise KeyError(task_id)
+        return self._nodes[task_id].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __repr__(self) -> str:
+        return f"Upstream({dict(self)!r})"
 
 
 class ConstellationView:

@@ -10,7 +10,11 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
+
+REMEMBERED = 4096
+"""How many signatures are kept."""
 
 
 class Signature:
@@ -52,14 +56,28 @@ class Signature:
         return given
 
 
-_remembered = lru_cache(maxsize=4096)(Signature)
+_remembered: dict[int, tuple[CodeType, Signature]] = {}
 
 
 def signature(function: Callable[..., Any]) -> Signature:
-    try:
-        return _remembered(function)
-    except TypeError:  # a callable object that cannot be hashed
+    """The signature of a function. All closures made by one ``def`` share theirs, so that a plan of many costs one
+    look."""
+    if (
+        type(function) is not FunctionType
+        or function.__defaults__
+        or function.__kwdefaults__
+        or hasattr(function, "__wrapped__")
+    ):
         return Signature(function)
+    code = function.__code__
+    found = _remembered.get(
+        id(code)
+    )  # the hash of a code object is slow; kept beside it, its id cannot be given to another
+    if found is None:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        found = _remembered[id(code)] = (code, Signature(function))
+    return found[1]
 
 
 @lru_cache(maxsize=4096)

@@ -190,5 +190,5 @@ class Cycles:
 
     def _publish(self, kind: str, cycle: EditCycle | None, **fields: Any) -> None:
         events = self.execution.orchestrator.events
-        if events.wanted:
+        if events.subscriptions:
             events.publish(self._event(kind, cycle, **fields))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from asterism.core.jsonable import plain
-from asterism.core.task import Task
+from asterism.core.task import NOTHING, Task
 from asterism.runtime import calls, inputs
 from asterism.runtime.http import request
 from asterism.runtime.processes import Commands
@@ -72,10 +72,8 @@ class LocalDevice:
 
     async def execute(self, work: Work) -> Any:
         task = work.task
-        if task.inputs or task.env or task.argv is not None or task.shell is not None or task.http is not None:
-            value = await self._with_inputs(work)
-        else:
-            value = await self._call(work, {})
+        simple = task.call is not None and not task.inputs and not task.env
+        value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
         return plain(value, f"the result of task {task.id!r}") if self.json_results else value
 
     async def _with_inputs(self, work: Work) -> Any:
@@ -99,24 +97,22 @@ class LocalDevice:
             raise
         return resolved.hide(value)
 
-    async def _call(self, work: Work, given: Mapping[str, Any]) -> Any:
+    def _call(self, work: Work, given: Mapping[str, Any]) -> Awaitable[Any]:
         call = work.task.call
         if call is None:
-            return await _awaited(self._run(work)) if self._run is not None else None
+            return _finished(self._run(work) if self._run is not None else None)
         if isinstance(call, str):
             call = calls.load(call)
         signature = calls.signature(call)
         arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
-        if signature.asynchronous:
-            return await call(**arguments)
-        return await calls.in_thread(call, arguments)
+        return call(**arguments) if signature.asynchronous else calls.in_thread(call, arguments)
 
     def close(self) -> None:
         """End what was started to look after child processes."""
         self._commands.close()
 
 
-async def _awaited(value: Any) -> Any:
+async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
 
 

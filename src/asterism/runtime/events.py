@@ -137,43 +137,38 @@ class Subscription:
 
 
 class EventBus:
-    """Belongs to one orchestrator."""
+    """Belongs to one orchestrator. While ``subscriptions`` is empty nobody needs to make an event."""
 
     def __init__(self) -> None:
-        self._subscriptions: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
 
     def subscribe(self, observer: Observer, *kinds: type[Event], limit: int = 10_000) -> Subscription:
         """Call ``observer`` (a function or coroutine function) with every event of the given types, or with all."""
         subscription = Subscription(self, kinds, observer, limit)
-        self._subscriptions.append(subscription)
+        self.subscriptions.append(subscription)
         return subscription
 
     @contextlib.asynccontextmanager
     async def listen(self, *kinds: type[Event], limit: int = 10_000) -> AsyncIterator[AsyncIterator[Event]]:
         """``async with bus.listen(TaskEvent) as events: async for event in events: …``"""
         subscription = Subscription(self, kinds, None, limit)
-        self._subscriptions.append(subscription)
+        self.subscriptions.append(subscription)
         try:
             yield _iterate(subscription)
         finally:
             subscription.close()
 
     def remove(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody listens at all."""
-        return bool(self._subscriptions)
+        if subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
 
     def publish(self, event: Event) -> None:
-        for subscription in tuple(self._subscriptions):
+        for subscription in tuple(self.subscriptions):
             subscription.offer(event)
 
     async def drain(self, timeout: float) -> None:
         """Wait until every observer has caught up, but no longer than ``timeout`` seconds."""
-        waits = [asyncio.ensure_future(s.idle()) for s in self._subscriptions if s._observer is not None]
+        waits = [asyncio.ensure_future(s.idle()) for s in self.subscriptions if s._observer is not None]
         if waits:
             _, late = await asyncio.wait(waits, timeout=timeout)
             for wait in late:

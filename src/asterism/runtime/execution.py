@@ -23,9 +23,10 @@ from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice
 from asterism.core.graph import reason_of
 from asterism.core.lock import AssignmentLock
 from asterism.core.node import Node
-from asterism.core.ready import Lane
+from asterism.core.ready import Entry, Lane, lane_of
 from asterism.core.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.task import NOTHING
+from asterism.core.view import Upstream
 from asterism.core.why import Holder
 from asterism.runtime.cycles import Cycles
 from asterism.runtime.devices import Work
@@ -79,40 +80,36 @@ class Execution:
     def dispatching(self) -> bool:
         return not (self.paused or self.cancelling or self.lock.holds_everything)
 
-    def place_one(self) -> bool:
+    def place_one(self, now: float) -> bool:
         """Start the best ready task that a free device can take; False if there is none."""
         queue, roster = self.plan.queue, self.orchestrator.roster
-        best, best_lane, best_place = None, None, None
+        best: tuple[Entry, Lane, Place] | None = None
         for lane in tuple(queue.lanes):
             place = roster.choose(lane)
-            if place is None:
-                if not roster.capable(lane):
-                    self._strand(lane)
-                continue
-            entry = queue.best(lane)
-            if entry is not None and (best is None or entry < best):
-                best, best_lane, best_place = entry, lane, place
-        if best_lane is None or best_place is None:
+            if place is not None:
+                entry = queue.best(lane)
+                if entry is not None and (best is None or entry < best[0]):
+                    best = (entry, lane, place)
+            elif not roster.capable(lane):
+                self._strand(lane)
+        if best is None:
             return False
-        self._start(queue.take(best_lane), best_place)
+        self._start(queue.take(best[1]), best[2], now)
         return True
 
-    def _start(self, node: Node, place: Place) -> None:
+    def _start(self, node: Node, place: Place, now: float) -> None:
         plan, task = self.plan, node.task
-        epoch = plan.start(node, place.id, self.now())
+        epoch = plan.start(node, place.id, now)
         self.orchestrator.roster.give(place)
-        results = self._results(node) if node.parents else NOTHING
+        results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, place)
-        work = Work(task, plan.id, epoch, node.attempts, results)
-        active.job = self.loop.create_task(self._work(active, epoch, work))
+        active.job = self.loop.create_task(
+            self._work(active, epoch, Work(task, plan.id, epoch, node.attempts, results))
+        )
         if task.timeout is not None:
             active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
-        if self.orchestrator.events.wanted:
+        if self.orchestrator.events.subscriptions:
             self.publish_task("task_started", node)
-
-    def _results(self, node: Node) -> dict[str, Any]:
-        nodes = self.plan.nodes
-        return {source: nodes[source].value for source in node.parents}
 
     async def _work(self, active: Active, epoch: int, work: Work) -> None:
         value: Any = None
@@ -142,8 +139,11 @@ class Execution:
         node = active.node
         if status is COMPLETED:
             self.lock.finish(node, COMPLETED, self.now(), value)
-            if self.orchestrator.events.wanted:
+            if self.orchestrator.events.subscriptions:
                 self._publish_end(node)
+            if node.reviewed:
+                self.orchestrator.ended(self)
+                return
         elif self.cancelling:
             self._cancel(node, "the constellation was cancelled")
         elif isinstance(error, DeviceUnavailable):
@@ -323,7 +323,7 @@ class Execution:
 
     def placement(self, node: Node) -> Holder | None:
         """What the runtime has to say about why a ready task does not start."""
-        roster, lane = self.orchestrator.roster, (node.task.device, node.task.needs)
+        roster, lane = self.orchestrator.roster, lane_of(node.task)
         if self.cancelling:
             return Holder("cancel", self.plan.id, "the constellation is being cancelled")
         if self.paused:
@@ -381,7 +381,7 @@ class Execution:
 
     def publish(self, make: Callable[..., Event], **fields: Any) -> None:
         events = self.orchestrator.events
-        if events.wanted:
+        if events.subscriptions:
             events.publish(make(at=self.now(), constellation=self.plan.id, **fields))
 
     def publish_task(self, kind: str, node: Node, error: BaseException | None = None) -> None:
@@ -399,7 +399,7 @@ class Execution:
 
     def _publish_end(self, node: Node) -> None:
         """A provisional end is not an event: it becomes one when it is confirmed."""
-        if not node.provisional and self.orchestrator.events.wanted:
+        if not node.provisional and self.orchestrator.events.subscriptions:
             self.orchestrator.events.publish(self.end_event(node))
 
     def end_event(self, node: Node) -> TaskEvent:

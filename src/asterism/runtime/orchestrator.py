@@ -96,7 +96,7 @@ class Orchestrator:
         self._executions: dict[str, Execution] = {}
         self._awake: dict[Execution, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._epoch_of_clock = 0.0
+        self._clock_began = 0.0
         AssignmentLock(Constellation(), **self._lock_terms)  # complains now about terms that make no sense
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Orchestrator:
             if self._executions:
                 raise RuntimeError("this orchestrator is running constellations on another event loop")
             self._loop = loop
-            self._epoch_of_clock = time.time() - loop.time()
+            self._clock_began = time.time() - loop.time()
             self._awake.clear()
 
     async def _dismiss(self, execution: Execution) -> None:
@@ -189,8 +189,7 @@ class Orchestrator:
 
     def now(self) -> float:
         """Seconds since 1970, counted by the loop's clock so that it never jumps."""
-        assert self._loop is not None
-        return self._epoch_of_clock + self._loop.time()
+        return self._clock_began + self._loop.time()  # type: ignore[union-attr]
 
     # -- the step ------------------------------------------------------------------------------------------------------
 
@@ -200,6 +199,13 @@ class Orchestrator:
             assert self._loop is not None
             self._loop.call_soon(self._step)
         self._awake[execution] = None
+
+    def ended(self, execution: Execution) -> None:
+        """A task ended that nobody reviews: its slot and its dependents need no step of the loop in between."""
+        if execution.plan.queue.lanes or len(self._executions) > 1:
+            self._dispatch()
+        if not execution.active:
+            self.wake(execution)  # it may be the end of the constellation
 
     def _step(self) -> None:
         awake = tuple(self._awake)
@@ -212,10 +218,13 @@ class Orchestrator:
 
     def _dispatch(self) -> None:
         """Give free devices to ready tasks; among several constellations, to the one with the least running."""
-        hungry = [execution for execution in self._executions.values() if execution.dispatching]
+        hungry = [one for one in self._executions.values() if one.plan.queue.lanes and one.dispatching]
+        if not hungry:
+            return
+        now = self.now()
         while hungry and self.has_room:
             execution = hungry[0] if len(hungry) == 1 else min(hungry, key=lambda one: len(one.active))
-            if not execution.place_one():
+            if not execution.place_one(now) or not execution.plan.queue.lanes:
                 hungry.remove(execution)
 
     @property

@@ -1,8 +1,8 @@
 """YAML text as plain data that remembers its lines.
 
 The data model is that of JSON: a plain ``true``, ``null`` or number is one, everything else is text, so that ``on``
-and ``2026-01-01`` mean what they look like. Keys are always text. The text is read event by event: no recursion, whatever
-the nesting, and an alias shares what it stands for instead of copying it.
+and ``2026-01-01`` mean what they look like. Keys are always text. The text is read event by event: no recursion,
+whatever the nesting, and an alias shares what it stands for instead of copying it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ def line_of(value: Any, path: Iterable[str | int]) -> int:
     """The line on which the end of ``path`` is written, or the last part of it that is."""
     line: int = getattr(value, "line", 1)
     for part in path:
-        if isinstance(value, Block) and part in value.lines:
-            line = value.lines[part]  # type: ignore[index] # a part that is in it is text
-        elif isinstance(value, Items) and isinstance(part, int) and part < len(value):
+        try:
             line = value.lines[part]
-        else:
+        except (AttributeError, LookupError, TypeError):
             break
-        value = value[part]  # type: ignore[index]
+        value = value[part]
     return line
 
 

@@ -11,10 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 UNTAGGED = "\0"
-"""Begins the names of alternatives in the paths of errors. No key of a file begins so, so that they can be told apart."""
+"""Begins the names of alternatives in the paths of errors. No key of a file begins so: they can be told apart."""
 
 
 class Shape(BaseModel):
+    """What is left out is None, or the default that the core has for it."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
@@ -64,10 +66,10 @@ def _one_of(expected: str) -> Discriminator:
 class Device(Shape):
     """A local device: how much it does at once, and what it can do."""
 
-    slots: Annotated[int | None, Field(ge=1, description="how many tasks at once; as many as processors if left out")] = (
-        None
-    )
-    can: Annotated[list[Name], Field(description="capabilities that tasks may ask for")] = []
+    slots: Annotated[
+        int | None, Field(ge=1, description="how many tasks at once; as many as processors if left out")
+    ] = None
+    can: Annotated[list[Name] | None, Field(description="capabilities that tasks may ask for")] = None
 
 
 class Terms(Shape):
@@ -83,7 +85,10 @@ class Wanted(Shape):
     """What a task asks of its device."""
 
     id: Annotated[Name | None, Field(description="this device and no other")] = None
-    needs: Annotated[list[Name], Field(description="capabilities it must have")] = []
+    needs: Annotated[list[Name] | None, Field(description="capabilities it must have")] = None
+
+
+ANY_DEVICE = Wanted()
 
 
 class Secret(Shape):
@@ -127,13 +132,14 @@ class Request(Shape):
 
     method: Annotated[str, Field(pattern="^[A-Z]+$")] = "GET"
     url: Name
-    headers: dict[Name, Value] = {}
-    params: dict[Name, Value] = {}
+    headers: dict[Name, Value] | None = None
+    params: dict[Name, Value] | None = None
     content: Annotated[AnyValue, Field(alias="json", description="sent as JSON")] = None
     body: Annotated[str | None, Field(description="sent as it is")] = None
     expect: Annotated[
-        list[Annotated[int, Field(ge=100, le=599)]], Field(description="the statuses that count as success; any 2xx")
-    ] = []
+        list[Annotated[int, Field(ge=100, le=599)]] | None,
+        Field(description="the statuses that count as success; any 2xx if left out"),
+    ] = None
 
 
 After = Annotated[
@@ -164,16 +170,20 @@ class Task(Shape):
         str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:function")
     ] = None
     http: Request | None = None
-    inputs: dict[Name, AnyValue] = {}
-    env: dict[Name, Value] = {}
+    inputs: dict[Name, AnyValue] | None = None
+    env: dict[Name, Value] | None = None
     after: After | None = None
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Annotated[Pause, Field(description="before the first retry; it doubles from then on")] = 0.5
     timeout: Annotated[Duration | None, Field(description="of each attempt")] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
-    device: Annotated[
-        Annotated[Name, _text] | Annotated[Wanted, _mapping], _one_of("is the id of a device, or {id: …, needs: […]}")
-    ] | None = None
+    device: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[Wanted, _mapping],
+            _one_of("is the id of a device, or {id: …, needs: […]}"),
+        ]
+        | None
+    ) = None
     estimate: Annotated[Duration | None, Field(description="how long it will take, for the critical path")] = None
     revocable: Annotated[bool, Field(description="it may start before the plan above it is certain")] = False
     description: str = ""
@@ -183,7 +193,7 @@ class Task(Shape):
         """What ``device`` asks for."""
         if isinstance(self.device, str):
             return Wanted(id=self.device)
-        return self.device or Wanted()
+        return self.device or ANY_DEVICE
 
     def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Path, ...]]]:
         """What ``after`` means: (source, on, when), with where each is written."""

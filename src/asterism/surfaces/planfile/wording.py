@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -12,11 +13,13 @@ from asterism.surfaces.planfile import shape
 from asterism.surfaces.planfile.shape import UNTAGGED, Path
 
 LONGEST = 60
+_SYNTAX = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.+?)(?: expecting \{.*?)? \| ")
 
 
 def place(error: Any) -> tuple[Path, ...]:
     """Where an error is, as keys and indices of the file."""
-    return tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(UNTAGGED)))
+    path = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(UNTAGGED)))
+    return path[:-1] if path[-1:] == ("[key]",) else path  # pydantic's way to say that the key itself is wrong
 
 
 def sentence(error: Any, model: type[BaseModel]) -> str:
@@ -51,6 +54,12 @@ def suggestion(word: str, known: Sequence[str]) -> str:
     """``; did you mean 'retries'?``, or nothing."""
     near = get_close_matches(word, known, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def syntax(problem: str) -> str:
+    """The heart of what the CEL parser says."""
+    found = _SYNTAX.search(problem)
+    return f"{found[2]}, at character {found[1]}" if found else problem
 
 
 def _unknown_key(path: tuple[Path, ...], model: type[BaseModel]) -> str:

@@ -1,0 +1,196 @@
+"""Writes what was measured to docs/benchmarks.md: tables, bars met or missed, the machine, the versions, the date."""
+
+import datetime
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+from bench import cost, editing, latency, makespan, memory
+
+HEAD = """# Benchmarks
+
+Written by `make bench`; every figure on this page was measured in one run, side by side. Times vary from machine to machine and
+from hour to hour: read the ratios.
+"""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def met(value: float, bar: float) -> str:
+    return "met" if value <= bar else "**missed**"
+
+
+def time_text(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} µs"
+
+
+def machine() -> str:
+    today = datetime.datetime.now(datetime.UTC).date()
+    cpu = platform.processor() or platform.machine()
+    return table(
+        ("what", "value"),
+        (
+            ("date", str(today)),
+            ("machine", f"{cpu}, {os.cpu_count()} cores, {platform.system()}"),
+            ("Python", platform.python_version()),
+            ("asterism", version("asterism")),
+        ),
+    )
+
+
+def per_task(rows: list[cost.Versus], grown: list[cost.Versus]) -> str:
+    text = f"""## What a task costs
+
+Orchestrating tasks that do nothing (`await sleep(0)`), in processor time per task, beside a hand-written asyncio executor that knows
+no retries, timeouts, edits, story or events. Building the plan is not counted. The bar is {cost.BAR:g} times the bare executor.
+
+"""
+    text += table(
+        ("plan", "bare", "asterism", "ratio", "bar"),
+        (
+            (
+                v.shape,
+                time_text(v.bare.cpu_per_task),
+                time_text(v.ours.cpu_per_task),
+                f"{v.ratio:.2f}",
+                met(v.ratio, cost.BAR),
+            )
+            for v in rows
+        ),
+    )
+    text += f"\nHow that ratio grows with the plan (bar: {cost.GROWTH:g} times from 1,000 to 100,000 tasks):\n\n"
+    pairs = list(zip(grown[::2], grown[1::2], strict=True))
+    return text + table(
+        ("plan", "ratio at 1,000", "ratio at 100,000", "growth", "bar"),
+        (
+            (
+                small.shape,
+                f"{small.ratio:.2f}",
+                f"{large.ratio:.2f}",
+                f"{large.ratio / small.ratio:.2f}",
+                met(large.ratio / small.ratio, cost.GROWTH),
+            )
+            for small, large in pairs
+        ),
+    )
+
+
+def against_peers(found: list[cost.PeerCost]) -> str:
+    ours = next(peer for peer in found if peer.name == "asterism")
+    text = """## Beside other engines
+
+The same graphs of tasks that do nothing, each engine in a process of its own, in the way that is quickest for it; wall time per task,
+and in brackets how many times ours that is. None of these lets the plan be edited while it runs.
+
+"""
+    shapes = list(cost.SMALL)
+    rows = []
+    for peer in found:
+        cells = [
+            f"{time_text(peer.samples[shape].wall_per_task)} ({_factor(peer, ours, shape)})" if peer.samples else "–"
+            for shape in shapes
+        ]
+        rows.append((peer.name, peer.version, *cells))
+    sizes = [f"{shape} ({len(cost.SMALL[shape])})" for shape in shapes]
+    return text + table(("engine", "version", *sizes), rows)
+
+
+def _factor(peer: cost.PeerCost, ours: cost.PeerCost, shape: str) -> str:
+    return f"{peer.samples[shape].wall_per_task / ours.samples[shape].wall_per_task:.1f}×"
+
+
+def growth(rows: list[editing.Growth]) -> str:
+    text = f"""## What editing costs
+
+Processor time per task (per edit in the last row) in a layered plan; the bar is {editing.GROWTH:g} times from 1,000 to 100,000 tasks.
+
+"""
+    return text + table(
+        ("what", "at 1,000", "at 100,000", "growth", "bar"),
+        (
+            (r.what, time_text(r.small), time_text(r.large), f"{r.ratio:.2f}", met(r.ratio, editing.GROWTH))
+            for r in rows
+        ),
+    )
+
+
+def latencies(rows: list[latency.Latencies]) -> str:
+    text = """## How long each step takes
+
+Five devices, an editor that changes a task in every cycle; the middle one (p50) and the slowest of a hundred (p99), beside what the
+origin of this design states for itself.
+
+"""
+    head = ("step", "stated", *(f"p50 / p99 at {row.tasks:,}" for row in rows))
+    body = [
+        (
+            step,
+            claim,
+            *(f"{time_text(row.steps[step].median)} / {time_text(row.steps[step].worst)}" for row in rows),
+        )
+        for step, claim in latency.CLAIMS.items()
+    ]
+    body.append(("throughput", latency.THROUGHPUT_CLAIM, *(f"{row.throughput:,.0f} tasks/s" for row in rows)))
+    note = (
+        "\nAll tasks of a layer become ready at once, so the p99 of ready to dispatch and of end to next iteration contains the "
+        "time it takes to start the others.\n"
+    )
+    return text + table(head, body) + note
+
+
+def weight(found: float) -> str:
+    return f"""## Memory
+
+A pending independent task in a plan of {memory.SIZE:,}, the plan alone: **{found:,.0f} bytes** (bar {memory.BAR:,.0f}:
+{met(found, memory.BAR)}).
+"""
+
+
+def policies(cells: list[makespan.Cell]) -> str:
+    text = f"""## Makespan under editing
+
+In virtual time, so these figures are exact and the same everywhere: the mean of {makespan.PLANS} random plans (8 layers of 6 tasks of about
+3.5 s, all revocable), every end reviewed by an editor that thinks for the given time. Makespan over the lower bound
+(the longer of critical path and work over devices), up to the end of the last review.
+
+![makespan](benchmarks.svg)
+
+"""
+    head = (
+        "edits change",
+        "edit takes",
+        "devices",
+        "wave by wave",
+        *makespan.POLICIES,
+        "bar",
+        "cut of scoped / speculative",
+    )
+    rows = []
+    for cell in cells:
+        bar = makespan.BARS[cell.changes]
+        rows.append(
+            (
+                cell.changes,
+                f"{cell.latency:g} s",
+                str(cell.devices),
+                f"{cell.waves:.2f}",
+                *(f"{cell.policies[policy]:.2f}" for policy in makespan.POLICIES),
+                f"≤ {bar:g}: {met(cell.policies['speculative'], bar)}",
+                f"{cell.cut('scoped'):.0%} / {cell.cut('speculative'):.0%}",
+            )
+        )
+    worse = sum(cell.policies["scoped"] > cell.policies["global"] for cell in cells)
+    return (
+        text
+        + table(head, rows)
+        + f"\nThe cut is what is saved against wave by wave; the origin of this design claims {makespan.CLAIM:.0%}. "
+        + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than tasks take, only\n"
+        + "speculation is quicker than wave by wave: a plan that asks its editor about every end cannot outrun its editor.\n"
+    )

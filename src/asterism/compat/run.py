@@ -1,0 +1,172 @@
+"""One run of a living plan: the orchestrator of the runtime underneath, and its events under the documented names.
+
+The translation happens within the step that publishes: when the runtime records a task's end and holds what lies below
+it, the synchronizer hears of that end in the same call, before anything else can happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asterism.compat.events import EventBus, EventType, TaskEvent
+from asterism.compat.fleet import Fleet
+from asterism.compat.living import LivingPlan, newly_ready
+from asterism.compat.naming import Naming
+from asterism.compat.stars import BY_HAND, moment
+from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.core.node import Node
+from asterism.core.status import RUNNING
+from asterism.core.view import ConstellationView
+from asterism.runtime import events as runtime
+from asterism.runtime.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from asterism.compat.synchronizer import PlanSynchronizer
+
+DEFAULT_STRATEGY = "round_robin"
+
+
+class _Prompt(runtime.Subscription):
+    """A subscription without a queue: it hears within the step that publishes."""
+
+    def __init__(self, bus: runtime.EventBus, hear: Callable[[runtime.Event], None]) -> None:
+        super().__init__(bus, (), None, 0)
+        self._hear = hear
+
+    def offer(self, event: runtime.Event) -> None:
+        self._hear(event)
+
+
+class Run:
+    def __init__(
+        self,
+        naming: Naming,
+        live: LivingPlan,
+        manager: DeviceManager,
+        bus: EventBus,
+        source_id: str,
+        synchronizer: PlanSynchronizer | None,
+        assignments: Mapping[str, str],
+        strategy: str | None,
+    ) -> None:
+        self.naming, self.live, self.bus, self.source_id = naming, live, bus, source_id
+        self.assignments, self.strategy = dict(assignments), strategy or DEFAULT_STRATEGY
+        self.synchronizer = synchronizer
+        self.fleet = Fleet(manager, live)
+        self._check_devices()
+        self.core = Orchestrator(
+            self.fleet.here.values(),
+            editor=None if synchronizer is None else self._review,
+            policy="global",
+            edit_timeout=float("inf"),  # the synchronizer has a timeout of its own
+            strategy=self.strategy,
+            conditions=live.conditions,
+        )
+        self.core.events.subscriptions.append(_Prompt(self.core.events, self._hear))
+
+    def _check_devices(self) -> None:
+        """Refuse what could never run: a task that is not there, a device that nobody has heard of."""
+        wanted = {task_id: node.task.device for task_id, node in self.live.plan.nodes.items()} | self.assignments
+        problems = [f"there is no task {task_id!r}" for task_id in self.assignments if task_id not in self.live.plan]
+        problems += [
+            f"task {task_id!r} asks for the device {device!r}, which the device manager does not know"
+            for task_id, device in wanted.items()
+            if device is not None and device not in self.fleet.known
+        ]
+        if len(self.live.plan) and not self.fleet.known:
+            problems.append("the device manager has no device")
+        if problems:
+            raise ValueError(f"{self.live.plan_id!r} cannot be run: {'; '.join(problems)}")
+
+    async def to_the_end(self) -> dict[str, Any]:
+        plan = self.live.plan
+        for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
+            node.device = node.device or BY_HAND
+            plan.release(node, plan.clock(), "it was marked as running, and nobody was running it")
+        await self.core.run(plan, assignments=self.assignments)
+        return {
+            "results": {node.id: execution_of(node) for node in plan.nodes.values()},
+            "status": self.live.state.value,
+            "total_tasks": len(plan),
+            "statistics": self.live.get_statistics(),
+        }
+
+    async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
+        """The editor: it is done when every end it is told of is answered. The answers are applied as they come."""
+        if self.synchronizer is not None:
+            ended = [event.task_id for event in events if isinstance(event, runtime.TaskEvent)]
+            await self.synchronizer.answered(self.live.plan_id, ended)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _hear(self, event: runtime.Event) -> None:
+        if isinstance(event, runtime.TaskEvent):
+            if event.kind == "task_started" and event.attempt == 1:
+                self._tell_task(EventType.TASK_STARTED, event, TaskStatus.RUNNING)
+            elif event.kind == "task_completed":
+                self._tell_task(EventType.TASK_COMPLETED, event, TaskStatus.COMPLETED)
+            elif event.kind == "task_failed":
+                self._tell_task(EventType.TASK_FAILED, event, TaskStatus.FAILED)
+            if event.kind != "task_started":
+                self.fleet.refresh(self.core)
+        elif isinstance(event, runtime.ConstellationEvent):
+            self._tell_plan(event)
+
+    def _tell_task(self, kind: EventType, event: runtime.TaskEvent, status: TaskStatus) -> None:
+        naming, node = self.naming, self.live.plan.nodes[event.task_id]
+        over = kind is not EventType.TASK_STARTED
+        data = {naming.id_key: self.live.plan_id, naming.noun: self.live}
+        self.bus.hand_out(
+            TaskEvent(
+                kind,
+                self.source_id,
+                event.at,
+                {**data, "newly_ready_tasks": newly_ready(node)} if over else data,
+                task_id=node.id,
+                status=status.value,
+                result=execution_of(node) if over else None,
+                error=node.error,
+            )
+        )
+
+    def _tell_plan(self, event: runtime.ConstellationEvent) -> None:
+        naming, what = self.naming, _TOLD.get(event.kind)
+        if what is None:
+            return
+        data = {
+            naming.id_key: self.live.plan_id,
+            naming.noun: self.live,
+            "total_tasks": len(self.live.plan),
+            "assignment_strategy": self.strategy,
+            "device_assignments": self.assignments,
+        }
+        if what != "started":
+            data["statistics"] = self.live.get_statistics()
+        kind = naming.event_type(what)
+        self.bus.hand_out(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, self.live.state.value))
+
+
+_TOLD = {
+    "constellation_started": "started",
+    "constellation_completed": "completed",
+    "constellation_partially_failed": "completed",  # it came to its end; the state says how
+    "constellation_failed": "failed",
+    "constellation_cancelled": "failed",
+}
+
+
+def execution_of(node: Node) -> ExecutionResult:
+    """How a task ended, as the device manager told it or, where it told nothing, as the plan knows it."""
+    if isinstance(node.value, ExecutionResult):
+        return node.value
+    if isinstance(node.error, TaskFailed):
+        return node.error.execution
+    return ExecutionResult(
+        node.id,
+        TaskStatus(node.status),
+        node.value,
+        node.error if isinstance(node.error, Exception) else None,
+        start_time=moment(node.started_at),
+        end_time=moment(node.ended_at),
+    )

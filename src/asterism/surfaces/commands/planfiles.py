@@ -1,0 +1,48 @@
+"""What the commands that take a plan file have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from asterism.surfaces.planfile import BadPlan, Mistake, PlanFile, load
+
+plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
+
+
+class Unusable(click.ClickException):
+    """A plan that cannot be used; the message stands for itself."""
+
+    def show(self, file: object = None) -> None:
+        click.echo(self.message, err=True)
+
+
+def usable(path: str) -> PlanFile:
+    """The plan in a file, with warnings told. Raises Unusable with every mistake."""
+    try:
+        found = load(path)
+    except BadPlan as bad:
+        raise Unusable(f"{bad}\n{count(bad.mistakes)} in {path}; nothing was done.") from None
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+    for warning in found.warnings:
+        click.echo(warning.told(path), err=True)
+    return found
+
+
+def count(mistakes: Iterable[Mistake]) -> str:
+    """``2 mistakes and 1 warning``."""
+    mistakes = list(mistakes)
+    warnings = sum(mistake.warning for mistake in mistakes)
+    numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
+    return " and ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers if number)
+
+
+def import_from_beside(path: str) -> None:
+    """Let ``call`` and ``--editor`` find modules beside the plan and in the working directory."""
+    for place in (str(Path.cwd()), str(Path(path).resolve().parent)):
+        if place not in sys.path:
+            sys.path.insert(0, place)

@@ -1,0 +1,34 @@
+"""No test may leave anything behind, and none may hear what another one published on the bus of the process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from asterism.compat import events
+
+
+@pytest.fixture(autouse=True)
+def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """asyncio only logs a task that was destroyed and an exception that nobody saw, the bus an observer that failed (and an
+    assertion in one). Here all of these fail the test, unless it expects them and clears the list."""
+    said: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(self.format(record))
+
+    ear = Ear(logging.ERROR)
+    bus = events.EventBus()
+    monkeypatch.setattr(events, "_process_wide", bus)
+    for name in ("asyncio", "asterism.compat.events"):
+        logging.getLogger(name).addHandler(ear)
+    yield said
+    gc.collect()
+    for name in ("asyncio", "asterism.compat.events"):
+        logging.getLogger(name).removeHandler(ear)
+    assert not said, "\n".join(said)
+    assert not bus.running

@@ -1,0 +1,311 @@
+"""An agent that listens on the bus, edits its own copy and publishes it: every way of having a copy of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+from typing import Any
+
+import pytest
+from compat_scenes import DIALECTS, ENDS, Agent, Devices, Dialect, Session, at, run
+
+from asterism.compat.galaxy import EventBus, EventType, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
+
+pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+
+
+def replace_b(mine: Any, event: Any) -> None:
+    """When A has ended, B gives way to another task."""
+    if event.task_id == "A":
+        mine.remove_task("B")
+        mine.add_task(TaskStar("B'", description="do it differently"))
+        mine.add_dependency(TaskStarLine("A", "B'"))
+        mine.add_dependency(TaskStarLine("B'", "C"))
+
+
+def diamond(dialect: Dialect) -> Any:
+    return dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
+
+
+class Scribe(Agent):
+    """Has its copy by way of JSON."""
+
+    def copy_of(self, live: Any) -> Any:
+        return type(live).from_json(live.to_json())
+
+
+class Forgetful(Agent):
+    """Has its copy by way of JSON that lost what is not documented."""
+
+    def copy_of(self, live: Any) -> Any:
+        data = json.loads(live.to_json())
+        del data["version"], data["lineage"]
+        return type(live).from_json(json.dumps(data))
+
+
+class Builder(Agent):
+    """Builds a constellation afresh, of the tasks and lines that it was shown."""
+
+    def copy_of(self, live: Any) -> Any:
+        new = type(live)()
+        for task in live.tasks.values():
+            new.add_task(task)
+        for line in live.dependencies.values():
+            new.add_dependency(line)
+        return new
+
+
+@pytest.mark.parametrize("kind", [Agent, Scribe, Forgetful, Builder])
+def test_an_edited_copy_replaces_what_has_not_started(dialect: Dialect, kind: type[Agent]) -> None:
+    session = Session(dialect, Devices())
+    agent = kind(dialect, session.bus, replace_b, seconds=2.0)
+    session.bus.subscribe(agent)
+    plan = diamond(dialect)
+    outcome = session.run(plan)
+    assert outcome["status"] == "completed"
+    assert session.devices.started == ["A", "B'", "C"]
+    assert session.devices.calls[1]["task_description"] == "do it differently"
+    assert session.devices.at("B'") == 3.0
+    assert sorted(plan.tasks) == ["A", "B'", "C"]
+    assert {(line.from_task_id, line.to_task_id) for line in plan.dependencies.values()} == {("A", "B'"), ("B'", "C")}
+    assert session.synchronizer.get_statistics() == {
+        "total_modifications": 3,
+        "completed_modifications": 3,
+        "timeout_modifications": 0,
+    }
+
+
+def test_the_copy_shows_the_merged_plan_afterwards(dialect: Dialect) -> None:
+    session = Session(dialect, Devices(seconds={"X": 1.1}))
+    plan = dialect.plan("A", "B", "C", "X", lines=["A>B", "B>C"])
+    agent = session.agent(replace_b, seconds=0.2)
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.1)
+        mine = agent.copies["A"]
+        handle, replacement = mine.tasks["X"], mine.tasks["B'"]
+        assert handle.status is TaskStatus.RUNNING
+        assert mine.tasks["A"].status is TaskStatus.COMPLETED
+        await at(1.3)
+        assert handle.status is TaskStatus.COMPLETED
+        assert mine.tasks["X"] is handle, "a handle stays the same through the merge"
+        assert mine.tasks["B'"] is replacement
+        assert replacement.status is TaskStatus.PENDING, "it is a copy, and does not follow the run"
+        await running
+
+    run(main())
+    assert session.synchronizer.current() is plan
+
+
+def test_a_copy_may_be_kept_and_edited_all_through_the_run(dialect: Dialect) -> None:
+    """The agent works on one copy for ever; what it has published once is not taken for new the next time."""
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", lines=["A>B"])
+    kept = copy.deepcopy(plan)
+
+    def grow(mine: Any, event: Any) -> Any:
+        if len(kept.tasks) < 5:
+            kept.add_task(TaskStar(f"after {event.task_id}"))
+            kept.add_dependency(TaskStarLine(event.task_id, f"after {event.task_id}"))
+        return kept
+
+    session.agent(grow, seconds=1.0)
+    assert session.run(plan)["status"] == "completed"
+    assert sorted(session.devices.started) == ["A", "B", "after A", "after B", "after after A"]
+
+
+def test_the_copy_of_a_copy_still_says_what_was_changed(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+
+    def twice(mine: Any, event: Any) -> Any:
+        replace_b(mine, event)
+        return copy.deepcopy(mine)
+
+    session.agent(twice)
+    assert session.run(diamond(dialect))["status"] == "completed"
+    assert session.devices.started == ["A", "B'", "C"]
+
+
+def test_the_live_plan_may_be_changed_in_place(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+    plan = diamond(dialect)
+    refused: list[str] = []
+
+    def in_place(mine: Any, event: Any) -> Any:
+        live = event.data[dialect.noun]
+        assert live is plan
+        replace_b(live, event)
+        for task_id in ("A", "nothing"):
+            with pytest.raises(ValueError, match=task_id) as caught:
+                live.remove_task(task_id)
+            refused.append(caught.value.violations[0].rule)  # type: ignore[attr-defined]
+        return live
+
+    session.agent(in_place)
+    assert session.run(plan)["status"] == "completed"
+    assert session.devices.started == ["A", "B'", "C"]
+    assert refused == ["immutable", "unknown_task"] * 3
+
+
+def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
+    """What is running cannot change, nor what leads into it; a cycle is refused with its path."""
+    session = Session(dialect, Devices(seconds={"B": 5.0}))
+    plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "C>D"])
+    session.agent()
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(2.0)
+        assert "B" in session.devices.running
+        star = plan.tasks["B"]
+        with pytest.raises(ModificationRejected, match="running"):
+            star.description = "something else"
+        with pytest.raises(ModificationRejected, match="running"):
+            plan.add_dependency(TaskStarLine("C", "B"))
+        plan.add_task(TaskStar("E"))
+        plan.add_dependency(TaskStarLine("B", "E"))
+        plan.add_task(TaskStar("F"))
+        plan.add_dependency(TaskStarLine("E", "F"))
+        with pytest.raises(ModificationRejected, match="cycle: F -> E -> F|cycle: E -> F -> E"):
+            plan.add_dependency(TaskStarLine("F", "E"))
+        plan.tasks["F"].description = "do F well"
+        await running
+
+    run(main())
+    assert session.devices.calls[-1]["task_description"] == "do F well"
+
+
+def test_one_answer_may_serve_several_ends(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", "C", lines=["A>C", "B>C"])
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.5)
+        assert session.synchronizer.get_pending_task_ids() == ["A", "B"]
+        mine = copy.deepcopy(plan)
+        mine.add_task(TaskStar("D"))
+        await session.bus.publish_event(dialect.modified("plan", ["A", "B"], mine))
+        session.agent()
+        return await running
+
+    assert run(main())["total_tasks"] == 4
+    assert sorted(session.devices.started) == ["A", "B", "C", "D"]
+
+
+def test_a_single_id_will_do_for_on_task_id(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(dialect.plan("AB")))
+        await at(1.5)
+        await session.bus.publish_event(dialect.modified("plan", "AB"))
+        return await running
+
+    assert run(main())["status"] == "completed"
+
+
+def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None:
+    """Two copies of one version, answered one after the other."""
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", "C", lines=["A>C", "B>C"])
+
+    def add(mine: Any, event: Any) -> None:
+        if event.task_id in ("A", "B"):
+            mine.add_task(TaskStar(f"after {event.task_id}"))
+
+    class Hasty(Agent):
+        """Copies when it hears, and thinks on the side, so that two copies are of the same version."""
+
+        async def on_event(self, event: Any) -> None:
+            if event.event_type in ENDS:
+                self.tasks.append(asyncio.ensure_future(super().on_event(event)))
+
+        tasks: list[Any] = []  # noqa: RUF012
+
+    session.bus.subscribe(Hasty(dialect, session.bus, add, seconds=1.0))
+    assert session.run(plan)["total_tasks"] == 5
+    assert sorted(session.devices.started) == ["A", "B", "C", "after A", "after B"]
+
+
+def test_edits_that_meet_on_the_same_task_are_not_mixed(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    """The second was made from a version in which the first had not been applied: it is refused whole, and said so."""
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", lines=["A>B"])
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.5)
+        first, second = copy.deepcopy(plan), copy.deepcopy(plan)
+        first.tasks["B"].description = "the first word"
+        second.tasks["B"].description = "the last word"
+        second.add_task(TaskStar("never"))
+        await session.bus.publish_event(dialect.modified("plan", ["unasked"], first))
+        await session.bus.publish_event(dialect.modified("plan", ["A"], second))
+        session.agent()
+        return await running
+
+    with caplog.at_level(logging.WARNING):
+        assert run(main())["total_tasks"] == 2
+    assert session.devices.calls[1]["task_description"] == "the first word"
+    assert "was changed in version" in caplog.text
+
+
+def test_a_changed_condition_comes_back_with_the_copy(dialect: Dialect) -> None:
+    """A function cannot be written as JSON, but it is found again by its name, and another one may take its place."""
+    session = Session(dialect, Devices(answers={"A": 3}))
+    small = TaskStarLine.create_conditional("A", "small", "less than five", lambda result: result < 5)
+    large = TaskStarLine.create_conditional("A", "large", "more than five", lambda result: result > 5)
+    plan = dialect.plan("Z", "A", "small", "large", lines=["Z>A", small, large])
+
+    class Changer(Scribe):
+        def copy_of(self, live: Any) -> Any:
+            mine = super().copy_of(live)
+            if live.tasks["A"].status is TaskStatus.PENDING:
+                line = next(line for line in mine.dependencies.values() if line.to_task_id == "small")
+                assert line.condition_evaluator is None
+                line.set_condition_evaluator(lambda result: result == 4)
+            return mine
+
+    session.bus.subscribe(Changer(dialect, session.bus))
+    outcome = session.run(plan)
+    assert session.devices.started == ["Z", "A"]
+    assert outcome["status"] == "completed", "a branch whose condition does not hold was not needed"
+
+
+def test_nonsense_instead_of_a_plan_is_an_answer_without_changes(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Session(dialect, Devices())
+    session.agent(lambda mine, event: {"tasks": []})
+    with caplog.at_level(logging.WARNING):
+        assert session.run(dialect.plan("A", "B", lines=["A>B"]))["status"] == "completed"
+    assert f"must be a {dialect.noun}" in caplog.text
+
+
+def test_the_event_tells_the_agent_what_it_needs(dialect: Dialect) -> None:
+    session = Session(dialect, Devices(answers={"A": "done"}))
+    session.agent()
+    plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
+    session.run(plan)
+    event = session.diary.of(EventType.TASK_COMPLETED)[0]
+    assert event.data == {
+        f"{dialect.noun}_id": "plan",
+        dialect.noun: plan,
+        "newly_ready_tasks": ["B", "C"],
+    }
+    assert (event.task_id, event.status, event.result.result, event.error) == ("A", "completed", "done", None)
+
+
+def test_an_agent_on_another_bus_is_not_heard(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+    session.synchronizer.set_modification_timeout(5.0)
+    elsewhere = EventBus()
+    agent = Agent(dialect, elsewhere, replace_b)
+    session.bus.subscribe(agent)
+    assert session.run(diamond(dialect))["status"] == "completed"
+    assert session.devices.started == ["A", "B", "C"]
+    assert session.synchronizer.get_statistics()["timeout_modifications"] == 3

@@ -1,0 +1,249 @@
+"""Keeps the house tidy: reads every file of the package and complains about what the design forbids.
+
+Each rule is a function of a module's name and source, so that the rules themselves can be tested with a line of text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "asterism"
+
+LEVELS = {
+    "core": 0,
+    "store": 1,
+    "runtime": 2,
+    "series": 3,
+    "agents": 3,
+    "compat": 3,
+    "__init__": 4,  # the front door
+    "testing": 5,
+    "surfaces": 5,
+    "__main__": 6,
+}
+"""The rooms. An arrow points down: a room imports from itself and from lower rooms only."""
+
+IMPURE = {"asyncio", "time", "random", "os", "socket", "sqlite3"}
+VAGUE = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
+LONGEST_FILE = 450
+LONGEST_FUNCTION = 60
+
+Rule = Callable[[str, str], Iterator[str]]
+
+
+def room_of(module: str) -> str:
+    """``asterism.core.task`` is in ``core``; ``asterism`` itself is the front door, ``asterism.__init__``."""
+    return [*module.split("."), "__init__"][1]
+
+
+def imports_of(module: str, source: str) -> Iterator[tuple[int, str]]:
+    """(line, module) for every import, wherever it stands: in functions and under TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: -node.level] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            if origin == "asterism":  # `from asterism import core` names a room, `from asterism import Task` the door
+                for alias in node.names:
+                    yield node.lineno, f"asterism.{alias.name}" if alias.name in LEVELS else "asterism"
+            else:
+                yield node.lineno, origin
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+def arrows_point_down(module: str, source: str) -> Iterator[str]:
+    room = room_of(module)
+    for line, imported in imports_of(module, source):
+        if imported.split(".")[0] != "asterism":
+            continue
+        other = room_of(imported)
+        if other not in LEVELS:
+            yield f"line {line}: {imported} is in no known room"
+        elif other != room and LEVELS[other] >= LEVELS[room]:
+            yield f"line {line}: {room} imports {imported}, which is not below it"
+
+
+def the_core_is_pure(module: str, source: str) -> Iterator[str]:
+    if room_of(module) != "core":
+        return
+    for line, imported in imports_of(module, source):
+        top = imported.split(".")[0]
+        if top in IMPURE:
+            yield f"line {line}: the core imports {top}; time, chance and effects come from outside"
+        elif top != "asterism" and top not in sys.stdlib_module_names:
+            yield f"line {line}: the core imports {top}, which is not in the standard library"
+
+
+def names_say_something(module: str, source: str) -> Iterator[str]:
+    vague = {word for part in module.split(".") for word in part.lower().split("_")} & VAGUE
+    if vague:
+        yield f"the name {module} says nothing: {', '.join(sorted(vague))}"
+
+
+def a_module_says_what_it_is_for(module: str, source: str) -> Iterator[str]:
+    if not ast.get_docstring(ast.parse(source)):
+        yield "line 1: there is no docstring"
+
+
+def a_file_is_short(module: str, source: str) -> Iterator[str]:
+    lines = len(source.splitlines())
+    if lines > LONGEST_FILE:
+        yield f"{lines} lines, and {LONGEST_FILE} are the most"
+
+
+def a_function_fits_on_a_screen(module: str, source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > LONGEST_FUNCTION:
+                yield f"line {node.lineno}: {node.name} has {lines} lines, and {LONGEST_FUNCTION} are the most"
+
+
+def nothing_is_left_undone(module: str, source: str) -> Iterator[str]:
+    for number, line in enumerate(source.splitlines(), 1):
+        found = re.search(r"\b(TODO|FIXME|XXX)\b", line)
+        if found:
+            yield f"line {number}: {found[0]}"
+
+
+def state_belongs_to_somebody(module: str, source: str) -> Iterator[str]:
+    """Only ``compat`` may have process-wide state, since its documented API has."""
+    if room_of(module) == "compat":
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Global):
+            yield f"line {node.lineno}: global {', '.join(node.names)}"
+
+
+RULES: list[Rule] = [
+    arrows_point_down,
+    the_core_is_pure,
+    names_say_something,
+    a_module_says_what_it_is_for,
+    a_file_is_short,
+    a_function_fits_on_a_screen,
+    nothing_is_left_undone,
+    state_belongs_to_somebody,
+]
+
+
+# -- the house ---------------------------------------------------------------------------------------------------------
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_is_tidy(rule: Rule) -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {complaint}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for complaint in rule(module_name(path), path.read_text("utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_files_beside_the_modules_are_short_and_finished_too() -> None:
+    for path in sorted(SOURCE.rglob("*")):
+        if path.suffix in {".css", ".html", ".js", ".sql"}:
+            text = path.read_text("utf-8")
+            found = [*a_file_is_short("", text), *nothing_is_left_undone("", text)]
+            assert not found, f"{path.relative_to(SOURCE)}: {found}"
+
+
+def test_every_room_is_known() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms <= set(LEVELS)
+    assert {"core", "runtime"} <= rooms
+
+
+# -- the rules, tested -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("asterism.core.task", "from asterism.runtime.events import Event"),
+        ("asterism.core.task", "import asterism.store"),
+        ("asterism.core.task", "from asterism import Orchestrator"),
+        ("asterism.core.task", "from asterism import runtime"),
+        ("asterism.core.task", "from ..runtime import events"),
+        ("asterism.core.task", "def later():\n    from asterism.surfaces import cli"),
+        ("asterism.core.task", "if TYPE_CHECKING:\n    from asterism.runtime.events import Event"),
+        ("asterism.store.sqlite", "from asterism.runtime.events import Event"),
+        ("asterism.runtime.cycles", "from asterism.surfaces.cli import main"),
+        ("asterism.runtime.cycles", "from asterism.testing.loop import run"),
+        ("asterism.runtime.cycles", "from asterism.compat import galaxy"),
+        ("asterism.series.git", "from asterism.agents.editor import ask"),
+        ("asterism.surfaces.cli", "from asterism.testing.loop import run"),
+        ("asterism.__init__", "from asterism.surfaces.cli import main"),
+        ("asterism.core.__init__", "from .. import Orchestrator"),
+        ("asterism.core.task", "from asterism.attic import Box"),
+    ],
+)
+def test_an_arrow_that_does_not_point_down_is_noticed(module: str, source: str) -> None:
+    [complaint] = arrows_point_down(module, source)
+    assert re.match(r"line \d: ", complaint)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("asterism.core.task", "from asterism.core.errors import InvalidTask"),
+        ("asterism.core.task", "from .errors import InvalidTask"),
+        ("asterism.core.__init__", "from . import errors"),
+        ("asterism.__init__", "from .core import edits"),
+        ("asterism.core.task", "import json\nfrom collections.abc import Mapping"),
+        ("asterism.store.sqlite", "from asterism.core.task import Task"),
+        ("asterism.runtime.cycles", "from asterism.core import edits\nfrom asterism.store import Store"),
+        ("asterism.compat.galaxy", "from asterism.runtime.orchestrator import Orchestrator"),
+        ("asterism.testing.loop", "from asterism import Orchestrator"),
+        ("asterism.surfaces.cli", "from asterism import core, runtime, __version__"),
+        ("asterism.__main__", "from asterism.surfaces.cli import main"),
+    ],
+)
+def test_an_arrow_that_points_down_is_fine(module: str, source: str) -> None:
+    assert list(arrows_point_down(module, source)) == []
+
+
+@pytest.mark.parametrize("name", [*sorted(IMPURE), "yaml"])
+def test_an_impure_core_is_noticed(name: str) -> None:
+    [complaint] = the_core_is_pure("asterism.core.task", f"def now():\n    import {name}\n")
+    assert complaint.startswith(f"line 2: the core imports {name}")
+    assert list(the_core_is_pure("asterism.runtime.devices", f"import {name}")) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        (names_say_something, "asterism.core.utils", ""),
+        (names_say_something, "asterism.runtime.device_manager", ""),
+        (names_say_something, "asterism.common.task", ""),
+        (a_module_says_what_it_is_for, "asterism.core.task", "x = 1\n"),
+        (a_file_is_short, "asterism.core.task", "x = 1\n" * (LONGEST_FILE + 1)),
+        (a_function_fits_on_a_screen, "asterism.core.task", "def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
+        (a_function_fits_on_a_screen, "asterism.core.task", "async def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
+        (nothing_is_left_undone, "asterism.core.task", "x = 1  # TODO: make it 2"),
+        (nothing_is_left_undone, "asterism.core.task", '"""FIXME"""'),
+        (state_belongs_to_somebody, "asterism.runtime.events", "def f():\n    global bus\n    bus = 1"),
+    ],
+)
+def test_untidiness_is_noticed(rule: Rule, module: str, source: str) -> None:
+    assert len(list(rule(module, source))) == 1
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_tidy_module_is_left_alone(rule: Rule) -> None:
+    limit = "def f():\n" + "    x = 1\n" * (LONGEST_FUNCTION - 1)
+    assert list(rule("asterism.compat.galaxy", f'"""What it is for."""\n{limit}')) == []
+    assert list(rule("asterism.core.status", '"""What it is for."""\nfrom enum import StrEnum\n')) == []
