@@ -1,4 +1,4 @@
-"""``python -m bench`` measures everything and writes docs/benchmarks.md; ``python -m bench cost memory`` prints some parts."""
+"""``python -m bench`` measures everything and writes docs/benchmarks.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable

@@ -74,4 +74,4 @@ def check(graph: Graph, trace: Iterable[int]) -> None:
         if started[task] > 1:
             raise AssertionError(f"task {task} ran more than once")
     if missing := [task for task in range(len(graph)) if (started[task], ended[task]) != (1, 1)]:
-        raise AssertionError(f"{len(missing)} of {len(graph)} tasks did not run to their end once: {missing[:10]}")
+        raise AssertionError(f"{len(missing)} of {len(graph)} tasks did not run to their end: {missing[:10]}")

@@ -1,4 +1,4 @@
-"""Makespan under editing, in virtual time, so that it is exact: the three policies, wave by wave, and the lower bound."""
+"""Makespan under editing, in virtual time, so that it is exact: three policies, wave by wave, and the lower bound."""
 
 import asyncio
 import random

@@ -27,7 +27,7 @@ class Sample:
 
 
 def timed(tasks: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Sample:
-    """What `work` takes; `clock` counts the processor seconds, of this process alone unless told otherwise."""
+    """What `work` takes; `clock` counts processor seconds, of this process alone unless told otherwise."""
     cpu, wall = clock(), time.perf_counter()
     work()
     return Sample(tasks, time.perf_counter() - wall, clock() - cpu)

@@ -10,8 +10,8 @@ from bench import cost, editing, latency, makespan, memory
 
 HEAD = """# Benchmarks
 
-Written by `make bench`; every figure on this page was measured in one run, side by side. Times vary from machine to machine and
-from hour to hour: read the ratios.
+Written by `make bench`; every figure on this page was measured in one run, side by side. Times vary from machine to
+machine and from hour to hour: read the ratios.
 """
 
 
@@ -48,8 +48,9 @@ def machine() -> str:
 def per_task(rows: list[cost.Versus], grown: list[cost.Versus]) -> str:
     text = f"""## What a task costs
 
-Orchestrating tasks that do nothing (`await sleep(0)`), in processor time per task, beside a hand-written asyncio executor that knows
-no retries, timeouts, edits, story or events. Building the plan is not counted. The bar is {cost.BAR:g} times the bare executor.
+Orchestrating tasks that do nothing (`await sleep(0)`), in processor time per task, beside a hand-written asyncio
+executor that knows no retries, timeouts, edits, story or events. Building the plan is not counted. The bar is
+{cost.BAR:g} times the bare executor.
 
 """
     text += table(
@@ -86,8 +87,9 @@ def against_peers(found: list[cost.PeerCost]) -> str:
     ours = next(peer for peer in found if peer.name == "asterism")
     text = """## Beside other engines
 
-The same graphs of tasks that do nothing, each engine in a process of its own, in the way that is quickest for it; wall time per task,
-and in brackets how many times ours that is. None of these lets the plan be edited while it runs.
+The same graphs of tasks that do nothing, each engine in a process of its own, in the way that is quickest for it;
+wall time per task, and in brackets how many times ours that is. Apart from ours, none of these lets the plan be edited
+while it runs.
 
 """
     shapes = list(cost.SMALL)
@@ -109,7 +111,8 @@ def _factor(peer: cost.PeerCost, ours: cost.PeerCost, shape: str) -> str:
 def growth(rows: list[editing.Growth]) -> str:
     text = f"""## What editing costs
 
-Processor time per task (per edit in the last row) in a layered plan; the bar is {editing.GROWTH:g} times from 1,000 to 100,000 tasks.
+Processor time per task (per edit in the last row) in a layered plan; the bar is {editing.GROWTH:g} times from 1,000
+to 100,000 tasks.
 
 """
     return text + table(
@@ -124,8 +127,8 @@ Processor time per task (per edit in the last row) in a layered plan; the bar is
 def latencies(rows: list[latency.Latencies]) -> str:
     text = """## How long each step takes
 
-Five devices, an editor that changes a task in every cycle; the middle one (p50) and the slowest of a hundred (p99), beside what the
-origin of this design states for itself.
+Five devices, an editor that changes a task in every cycle; the middle one (p50) and the slowest of a hundred (p99),
+beside what the origin of this design states for itself.
 
 """
     head = ("step", "stated", *(f"p50 / p99 at {row.tasks:,}" for row in rows))
@@ -139,8 +142,8 @@ origin of this design states for itself.
     ]
     body.append(("throughput", latency.THROUGHPUT_CLAIM, *(f"{row.throughput:,.0f} tasks/s" for row in rows)))
     note = (
-        "\nAll tasks of a layer become ready at once, so the p99 of ready to dispatch and of end to next iteration contains the "
-        "time it takes to start the others.\n"
+        "\nAll tasks of a layer become ready at once, so the p99 of the first two contains the time it takes to start "
+        "the others.\n"
     )
     return text + table(head, body) + note
 
@@ -156,9 +159,9 @@ A pending independent task in a plan of {memory.SIZE:,}, the plan alone: **{foun
 def policies(cells: list[makespan.Cell]) -> str:
     text = f"""## Makespan under editing
 
-In virtual time, so these figures are exact and the same everywhere: the mean of {makespan.PLANS} random plans (8 layers of 6 tasks of about
-3.5 s, all revocable), every end reviewed by an editor that thinks for the given time. Makespan over the lower bound
-(the longer of critical path and work over devices), up to the end of the last review.
+In virtual time, so these figures are exact and the same everywhere: the mean of {makespan.PLANS} random plans (8 layers
+of 6 tasks of about 3.5 s, all revocable), every end reviewed by an editor that thinks for the given time. Makespan over
+the lower bound (the longer of critical path and work over devices), up to the end of the last review.
 
 ![makespan](benchmarks.svg)
 
@@ -191,6 +194,6 @@ In virtual time, so these figures are exact and the same everywhere: the mean of
         text
         + table(head, rows)
         + f"\nThe cut is what is saved against wave by wave; the origin of this design claims {makespan.CLAIM:.0%}. "
-        + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than tasks take, only\n"
-        + "speculation is quicker than wave by wave: a plan that asks its editor about every end cannot outrun its editor.\n"
+        + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than tasks take,\n"
+        + "only speculation is quicker than wave by wave: a plan that asks about every end cannot outrun its editor.\n"
     )

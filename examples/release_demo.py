@@ -15,20 +15,19 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
 from workshop import Workshop
 
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
 from asterism.surfaces.live import watched
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.reporting import write_report
+from asterism.surfaces.screen import Screen
 from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.summary import lines, reasons
 
 REPORT = Path("asterism-report.html")
-PYTHON = sys.executable
-KEY = {"RELEASE_KEY": {"secret": "RELEASE_KEY"}}
 
 
 def devices() -> list[LocalDevice]:
@@ -42,43 +41,51 @@ def devices() -> list[LocalDevice]:
 def release(shop: Workshop) -> Constellation:
     """The plan as a person would write it who expects no trouble."""
     plan = Constellation("release")
-    home, path = str(shop.home), {"PYTHONPATH": str(shop.home)}
-    plan.add(Task("generate", call=shop.generate, description="write the library"))
-    plan.add(Task("find-typesetter", call=shop.find_typesetter, description="look for the PDF program"))
-    plan.add(
-        Task("lint", argv=[PYTHON, "-m", "compileall", "-q", "-f", str(shop.library)], needs=["compile"]), "generate"
-    )
-    plan.add(Task("audit", call=shop.audit, description="count docstrings"), "generate")
-    plan.add(_test(shop, "test-angles", "tests.test_angles"), "generate")
-    plan.add(_test(shop, "test-numbers", "tests.test_numbers"), "generate")
-    plan.add(Task("fuzz", argv=[PYTHON, str(shop.tools / "fuzz.py"), "2.5"], env=path, needs=["test"]), "generate")
-    plan.add(Task("measure", argv=[PYTHON, str(shop.tools / "measure.py"), "1.5"], env=path), "lint")
-    pages = "meridian meridian.numbers meridian.angles"
-    docs = f'cd "$HOME_OF_DOCS" && "{PYTHON}" -m pydoc -w {pages}'
-    plan.add(Task("docs-html", shell=docs, env={**path, "HOME_OF_DOCS": f"{home}/docs"}), "generate")
-    plan.add(
-        Task("docs-pdf", shell="meridian-typesetter docs", description="typeset"), ["find-typesetter", "docs-html"]
-    )
-    plan.add(Task("proofread-pdf", shell="meridian-typesetter --proofread docs"), "docs-pdf")
-    plan.add(Task("bundle-docs", call=shop.bundle_docs), ["docs-html", "proofread-pdf"])
-    plan.add(Task("changelog", call=shop.changelog), ["generate", "audit"])
-    pack = [PYTHON, "-m", "zipfile", "-c", str(shop.package), str(shop.library)]
-    plan.add(Task("package", argv=pack, priority="high"), ["lint", "audit", "test-angles", "test-numbers"])
+    library, path = str(shop.library), {"PYTHONPATH": str(shop.home)}
+
+    def python(*words: str) -> tuple[str, ...]:
+        return (sys.executable, *words)
+
+    def add(name: str, description: str, after: Any = None, **terms: Any) -> None:
+        plan.add(Task(name, description=description, **terms), after)
+
+    add("generate", "write the library", call=shop.generate)
+    add("find-typesetter", "look for the PDF program", call=shop.find_typesetter)
+    add("lint", "compile all", "generate", argv=python("-m", "compileall", "-q", "-f", library), needs=["compile"])
+    add("audit", "count docstrings", "generate", call=shop.audit)
+    plan.add(test(shop, "test-angles", "tests.test_angles"), "generate")
+    plan.add(test(shop, "test-numbers", "tests.test_numbers"), "generate")
+    fuzz, measure = str(shop.tools / "fuzz.py"), str(shop.tools / "measure.py")
+    add("fuzz", "try random angles", "generate", argv=python(fuzz, "3.0"), env=path, needs=["test"])
+    add("measure", "how fast is it", "lint", argv=python(measure, "1.5"), env=path)
+    docs = f'cd "$DOCS" && "{sys.executable}" -m pydoc -w meridian meridian.numbers meridian.angles'
+    add("docs-html", "pages with pydoc", "generate", shell=docs, env={**path, "DOCS": str(shop.home / "docs")})
+    add("docs-pdf", "typeset the pages", ["find-typesetter", "docs-html"], shell="meridian-typesetter docs")
+    add("proofread-pdf", "look it through", "docs-pdf", shell="meridian-typesetter --proofread docs")
+    add("bundle-docs", "pack the pages", ["docs-html", "proofread-pdf"], call=shop.bundle_docs)
+    add("changelog", "tell what is new", ["generate", "audit"], call=shop.changelog)
+    checked = ["lint", "audit", "test-angles", "test-numbers"]
+    pack = python("-m", "zipfile", "-c", str(shop.package), library)
+    add("package", "make the archive", checked, argv=pack, priority="high")
     smoke = "from meridian.numbers import median; print(median([1, 2, 3, 10]))"
-    plan.add(Task("smoke", argv=[PYTHON, "-c", smoke], env={"PYTHONPATH": str(shop.package)}), "package")
-    plan.add(_sign(shop, "sign"), "package")
-    plan.add(_sign(shop, "verify"), "sign")
-    plan.add(Task("publish", call=shop.publish), ["verify", "smoke", "fuzz", "measure", "bundle-docs", "changelog"])
+    add("smoke", "import the archive", "package", argv=python("-c", smoke), env={"PYTHONPATH": str(shop.package)})
+    plan.add(seal(shop, "sign", "seal the archive"), "package")
+    plan.add(seal(shop, "verify", "check the seal"), "sign")
+    ready = ["verify", "smoke", "fuzz", "measure", "bundle-docs", "changelog"]
+    add("publish", "put all on the shelf", ready, call=shop.publish)
     return plan
 
 
-def _test(shop: Workshop, name: str, module: str) -> Task:
-    return Task(name, argv=[PYTHON, "-m", "unittest", module], env={"PYTHONPATH": str(shop.home)}, needs=["test"])
+def test(shop: Workshop, name: str, module: str) -> Task:
+    argv = (sys.executable, "-m", "unittest", module)
+    return Task(name, argv=argv, env={"PYTHONPATH": str(shop.home)}, needs=["test"], description=f"run {module}")
 
 
-def _sign(shop: Workshop, action: str) -> Task:
-    argv = [PYTHON, str(shop.tools / "sign.py"), action, str(shop.package), str(shop.signature)]
-    return Task(action, argv=argv, env=KEY, needs=["sign"])
+def seal(shop: Workshop, action: str, description: str) -> Task:
+    """A task for the signer. The key comes from the environment and stands in no report."""
+    argv = (sys.executable, str(shop.tools / "sign.py"), action, str(shop.package), str(shop.signature))
+    key = {"RELEASE_KEY": {"secret": "RELEASE_KEY"}}
+    return Task(action, argv=argv, env=key, needs=["sign"], description=description)
 
 
 class Maintainer:
@@ -89,9 +96,9 @@ class Maintainer:
 
     async def edit(self, view: ConstellationView, events: Sequence[Event]) -> EditBatch | None:
         ended = {event.task_id: event for event in events if event.kind in ("task_completed", "task_failed")}
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.3)
         if "test-numbers" in ended and ended["test-numbers"].kind == "task_failed":
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(1.5)
             return self.repair()
         if "find-typesetter" in ended and ended["find-typesetter"].value["tool"] is None:
             await asyncio.sleep(0.6)
@@ -102,9 +109,9 @@ class Maintainer:
         """Patch what the test has found, test again, and let the package wait for that."""
         return EditBatch(
             (
-                edits.AddTask(Task("patch", call=self.shop.patch, priority="critical")),
+                edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
                 edits.AddDependency("test-numbers", "patch", on="failure"),
-                edits.AddTask(_test(self.shop, "retest", "tests.test_numbers")),
+                edits.AddTask(test(self.shop, "retest", "tests.test_numbers")),
                 edits.AddDependency("patch", "retest"),
                 edits.AddDependency("retest", "package"),
                 edits.RemoveDependency("test-numbers", "package"),
@@ -135,11 +142,11 @@ def reached(result: Result) -> bool:
     )
 
 
-async def demonstrate(shop: Workshop, console: Console) -> Result:
+async def demonstrate(shop: Workshop, screen: Screen) -> Result:
     plan = release(shop)
     orchestrator = Orchestrator(devices(), editor=Maintainer(shop))
     recording = Recording(plan, orchestrator.events)
-    async with watched(orchestrator, plan, console):
+    async with watched(orchestrator, plan, screen):
         result = await orchestrator.run(plan)
     recording.close()
     write_report(REPORT, result, recording)
@@ -148,17 +155,17 @@ async def demonstrate(shop: Workshop, console: Console) -> Result:
 
 def main() -> int:
     os.environ.setdefault("RELEASE_KEY", secrets.token_hex(16))
-    console = Console()
+    screen = Screen()
     with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
-        result = asyncio.run(demonstrate(Workshop(Path(home)), console))
-    console.print()
+        result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
+    screen.say()
     for line in [*reasons(result, Secrets(task.task for task in result)), *lines(result)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nReport: {REPORT.resolve()}", markup=False, highlight=False, soft_wrap=True)
+        screen.say(line)
+    screen.say(f"\nReport: {REPORT.resolve()}")
     if not reached(result):
-        console.print("This is not the end that was expected.")
+        screen.say("This is not the end that was expected.")
         return 1
-    console.print("As expected: the failed test is still in the record, and its repair was published.")
+    screen.say("As expected: the failed test is still in the record, and its repair was published.")
     return 0
 
 

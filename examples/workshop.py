@@ -107,7 +107,7 @@ print(json.dumps({"means per second": round(calls / float(sys.argv[1]))}))
 SIGN = """import hashlib, hmac, json, os, pathlib, sys
 
 action, package, signature = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
-key = hashlib.pbkdf2_hmac("sha256", os.environ["RELEASE_KEY"].encode(), b"meridian", 400_000)
+key = hashlib.pbkdf2_hmac("sha256", os.environ["RELEASE_KEY"].encode(), b"meridian", 600_000)
 digest = hmac.new(key, package.read_bytes(), "sha256").hexdigest()
 if action == "sign":
     signature.write_text(digest)

@@ -1,6 +1,6 @@
 """Measures graphs with one peer: the process that `bench.peers.apart` starts.
 
-It reads `{"peer": name, "graphs": [...], "repeats": n}` and writes its samples as the last line of its output.
+It reads `{"peer": name, "graphs": [...], "repeats": n}` and prints its samples as the last line.
 """
 
 import json

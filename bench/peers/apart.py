@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.graphs import Graph
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def measure_apart(peer: str, graphs: Sequence[Graph], repeats: int = 1, timeout: float = 600) -> list[Sample]:
-    """The best of `repeats` runs of each graph, all in one session of the peer; raises with what it printed."""
+    """The best of `repeats` runs of each graph, in one session of the peer; raises with what it printed."""
     request = json.dumps({"peer": peer, "graphs": graphs, "repeats": repeats})
     with scratch() as home:
         output = _child(request, {**os.environ, "HOME": str(home), "TMPDIR": str(home)}, timeout)
@@ -50,7 +51,5 @@ def _child(request: str, environment: Mapping[str, str], timeout: float) -> str:
 
 def _end_group(group: int) -> None:
     """A peer ends its own processes; this is for the one that hung or crashed."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

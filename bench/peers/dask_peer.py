@@ -52,23 +52,20 @@ def _client() -> Iterator[Any]:
     with scratch() as directory:
         settings = {
             "temporary-directory": str(directory),
-            # Tasks go to the worker at once instead of a few at a time, which halves the time of independent ones.
+            # Tasks go to the worker at once, not a few at a time: half the time for independent ones.
             "distributed.scheduler.worker-saturation": "inf",
             # The statistical profiler is for the dashboard, which is off as well.
             "distributed.worker.profile.enabled": False,
         }
+        # There is no way to have no status pages at all; these addresses keep them on the loopback.
+        pages = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+        workers = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "memory_limit": 0}
+        make_cluster: Any = LocalCluster
+        make_client: Any = Client
         with (
             dask.config.set(settings),
-            LocalCluster(
-                n_workers=1,
-                threads_per_worker=2,
-                processes=False,
-                # There is no way to have no status pages at all; this keeps them on the loopback.
-                dashboard_address="127.0.0.1:0",
-                worker_dashboard_address="127.0.0.1:0",
-                memory_limit=0,
-            ) as cluster,
-            Client(cluster) as client,
+            make_cluster(**workers, **pages) as cluster,
+            make_client(cluster) as client,
         ):
             yield client
 

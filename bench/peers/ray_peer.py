@@ -1,7 +1,7 @@
 """`ray`: a remote function per task that gets the object references of its parents; a cluster of two workers.
 
-Measured is from the first `.remote()` to the return of `ray.get` of all references; the processor time is that
-of the driver, the workers and Ray's own servers together.
+Measured is from the first `.remote()` to the return of `ray.get` of all references; the processor time is
+that of the driver, the workers and Ray's own servers together.
 """
 
 import array
@@ -24,7 +24,7 @@ LIMIT = 5_000
 QUIET = {
     "DO_NOT_TRACK": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what newer versions do anyway, and warn about until told
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: one machine only, so listen on the loopback only
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: one machine, so listen on the loopback only
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 

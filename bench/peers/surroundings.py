@@ -1,4 +1,4 @@
-"""Keeps a peer to itself: environment variables for the time of a session, and a directory that goes with it."""
+"""Keeps a peer to itself: environment variables for a session, and a directory that goes with it."""
 
 import os
 import tempfile
@@ -24,7 +24,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for all that a peer writes. Its name is short: sockets lie in it, whose paths are limited."""
+    """A directory for all that a peer writes. Its name is short: sockets in it may not have long paths."""
     # A server that is on its way out may still write there.
     with tempfile.TemporaryDirectory(prefix="ab", ignore_cleanup_errors=True) as name:
         yield Path(name)

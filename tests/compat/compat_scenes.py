@@ -1,5 +1,5 @@
-"""What the tests of the compat room share: a device manager that follows a script, agents that listen on the bus, and the
-two dialects, so that one test can speak both."""
+"""What the tests of the compat room share: a device manager that follows a script, agents that listen on the bus, and
+the two dialects, so that one test can speak both."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from asterism.compat import events
 
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """asyncio only logs a task that was destroyed and an exception that nobody saw, the bus an observer that failed (and an
-    assertion in one). Here all of these fail the test, unless it expects them and clears the list."""
+    """asyncio only logs a task that was destroyed and an exception that nobody saw, the bus an observer that failed
+    (and an assertion in one). Here all of these fail the test, unless it expects them and clears the list."""
     said: list[str] = []
 
     class Ear(logging.Handler):

@@ -57,7 +57,10 @@ class Builder(Agent):
         return new
 
 
-@pytest.mark.parametrize("kind", [Agent, Scribe, Forgetful, Builder])
+KINDS = pytest.mark.parametrize("kind", [Agent, Scribe, Forgetful, Builder])
+
+
+@KINDS
 def test_an_edited_copy_replaces_what_has_not_started(dialect: Dialect, kind: type[Agent]) -> None:
     session = Session(dialect, Devices())
     agent = kind(dialect, session.bus, replace_b, seconds=2.0)
@@ -75,6 +78,73 @@ def test_an_edited_copy_replaces_what_has_not_started(dialect: Dialect, kind: ty
         "completed_modifications": 3,
         "timeout_modifications": 0,
     }
+
+
+@KINDS
+def test_answers_to_ends_that_came_together_build_on_each_other(dialect: Dialect, kind: type[Agent]) -> None:
+    """A and B end at once. The copy for B is made when the answer to A has been merged: what that added is not new."""
+
+    def add(mine: Any, event: Any) -> None:
+        mine.add_task(TaskStar(f"after {event.task_id}")) if event.task_id in ("A", "B") else None
+
+    session = Session(dialect, Devices())
+    session.bus.subscribe(kind(dialect, session.bus, add, seconds=1.0))
+    session.run(dialect.plan("A", "B"))
+    assert sorted(session.devices.started) == ["A", "B", "after A", "after B"]
+
+
+@pytest.mark.parametrize("kind", [Agent, Scribe])
+def test_an_agent_may_take_back_what_it_has_just_added(dialect: Dialect, kind: type[Agent]) -> None:
+    """The copy for B knows that it was made from a plan with ``extra`` in it, so its removal is seen."""
+
+    def change_of_mind(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            mine.add_task(TaskStar("extra"))
+        elif "extra" in mine.tasks:
+            mine.remove_task("extra")
+
+    session = Session(dialect, Devices())
+    session.bus.subscribe(kind(dialect, session.bus, change_of_mind, seconds=1.0))
+    session.run(dialect.plan("A", "B"))
+    assert session.devices.started == ["A", "B"]
+
+
+@KINDS
+def test_what_an_earlier_answer_added_can_be_removed(dialect: Dialect, kind: type[Agent]) -> None:
+    def change_of_mind(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            mine.add_task(TaskStar("extra"))
+            mine.add_dependency(TaskStarLine("B", "extra"))
+        elif event.task_id == "B":
+            mine.remove_task("extra")
+
+    session = Session(dialect, Devices(seconds={"B": 5.0}))
+    session.bus.subscribe(kind(dialect, session.bus, change_of_mind))
+    session.run(dialect.plan("A", "B"))
+    assert session.devices.started == ["A", "B"]
+
+
+@KINDS
+def test_a_late_answer_leaves_alone_what_it_could_not_know(dialect: Dialect, kind: type[Agent]) -> None:
+    """It comes after its timeout; meanwhile somebody else has added a task, which the copy does not have."""
+    session = Session(dialect, Devices(seconds={"B": 20.0}))
+    session.synchronizer.set_modification_timeout(5.0)
+    plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(2.0)
+        mine = kind(dialect, session.bus).copy_of(plan)
+        mine.add_task(TaskStar("from the agent"))
+        await at(8.0)
+        plan.add_task(TaskStar("from somebody else"))
+        plan.add_dependency(TaskStarLine("B", "from somebody else"))
+        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+        session.agent()
+        return await running
+
+    run(main())
+    assert sorted(session.devices.started) == ["A", "B", "C", "from somebody else", "from the agent"]
 
 
 def test_the_copy_shows_the_merged_plan_afterwards(dialect: Dialect) -> None:
@@ -169,7 +239,7 @@ def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
         plan.add_dependency(TaskStarLine("B", "E"))
         plan.add_task(TaskStar("F"))
         plan.add_dependency(TaskStarLine("E", "F"))
-        with pytest.raises(ModificationRejected, match="cycle: F -> E -> F|cycle: E -> F -> E"):
+        with pytest.raises(ModificationRejected, match=r"cycle: F -> E -> F|cycle: E -> F -> E"):
             plan.add_dependency(TaskStarLine("F", "E"))
         plan.tasks["F"].description = "do F well"
         await running
@@ -274,6 +344,71 @@ def test_a_changed_condition_comes_back_with_the_copy(dialect: Dialect) -> None:
     outcome = session.run(plan)
     assert session.devices.started == ["Z", "A"]
     assert outcome["status"] == "completed", "a branch whose condition does not hold was not needed"
+
+
+def test_a_line_id_may_be_used_again_for_other_tasks(dialect: Dialect) -> None:
+    """The agent moves a line from B to C; B has started meanwhile, so its line stays, and each has an id of its own."""
+    session = Session(dialect, Devices(seconds={"A": 1.0, "X": 1.5}))
+    plan = dialect.plan("A", "B", "C", "X", lines=[TaskStarLine("A", "B", line_id="L"), "X>C"])
+    mine = copy.deepcopy(plan)
+    mine.remove_dependency("L")
+    mine.add_dependency(TaskStarLine("A", "C", line_id="L"))
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.2)
+        await session.bus.publish_event(dialect.modified("plan", ["A"]))
+        await at(1.3)
+        assert "B" in session.devices.running
+        await session.bus.publish_event(dialect.modified("plan", ["unasked"], mine))
+        session.agent()
+        return await running
+
+    assert run(main())["status"] == "completed"
+    pairs = {(line.from_task_id, line.to_task_id) for line in plan.dependencies.values()}
+    assert pairs == {("A", "B"), ("A", "C"), ("X", "C")}
+    assert len(plan.dependencies) == 3
+
+
+def test_a_task_of_the_copy_that_is_gone_stands_on_its_own(dialect: Dialect) -> None:
+    """The agent holds a handle of a task that somebody else has removed from the live plan."""
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", lines=["A>B"])
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.5)
+        mine = copy.deepcopy(plan)
+        handle = mine.tasks["B"]
+        plan.remove_task("B")
+        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+        assert list(mine.tasks) == ["A"]
+        handle.description = "nobody minds"
+        return await running
+
+    assert run(main())["total_tasks"] == 1
+
+
+def test_an_agent_far_behind_is_compared_with_what_it_was_asked_about(dialect: Dialect) -> None:
+    """Of so old a JSON nothing is remembered; the plan at the end that is answered stands in for it."""
+    session = Session(dialect, Devices())
+    plan = dialect.plan("A", "B", lines=["A>B"])
+    text = plan.to_json()
+
+    async def main() -> Any:
+        running = asyncio.ensure_future(session.orchestrate(plan))
+        await at(1.5)
+        for n in range(40):
+            plan.tasks["B"].description = f"version {n}"
+            plan.to_json()
+        mine = type(plan).from_json(text)
+        mine.add_task(TaskStar("C"))
+        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+        session.agent()
+        return await running
+
+    assert run(main())["total_tasks"] == 3
+    assert plan.tasks["B"].description == "version 39", "what the agent did not change stays as it is"
 
 
 def test_nonsense_instead_of_a_plan_is_an_answer_without_changes(

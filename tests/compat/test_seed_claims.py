@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at, run
 
+from asterism.compat.events import PromptObserver
 from asterism.compat.galaxy import EventType, TaskStar, TaskStarLine, TaskStatus
 from asterism.compat.vocabulary import STATE_LEVELS
 
@@ -57,6 +58,30 @@ def test_the_end_is_pending_before_anything_can_follow(dialect: Dialect) -> None
         session.run(dialect.plan("A", "B", lines=["A>B"], id=f"plan {seed}"), seed=seed)
     assert all(pending_when_heard)
     assert len(pending_when_heard) == 2 * len(SEEDS)
+
+
+def test_the_end_is_registered_in_the_step_that_records_it(dialect: Dialect) -> None:
+    """Not one turn of the loop passes between the answer of the device and the notice of the synchronizer."""
+    turns: list[int] = []
+
+    class Marked(Devices):
+        async def assign_task_to_device(self, **about: Any) -> Any:
+            result = await super().assign_task_to_device(**about)
+            asyncio.get_running_loop().call_soon(turns.append, 1)
+            return result
+
+    session = Session(dialect, Marked())
+
+    class Watcher(PromptObserver):
+        def notice(self, event: Any) -> None:
+            if event.event_type is EventType.TASK_COMPLETED:
+                pending_at.append((session.synchronizer.get_pending_task_ids(), len(turns)))
+
+    pending_at: list[tuple[list[str], int]] = []
+    session.bus.subscribe(Watcher())
+    session.agent()
+    session.run(dialect.plan("A", "B", lines=["A>B"]))
+    assert pending_at == [(["A"], 0), (["B"], 1)]
 
 
 def test_the_merge_keeps_what_completed_while_the_edit_was_in_flight(dialect: Dialect) -> None:
@@ -148,6 +173,23 @@ def test_the_timeout_never_deadlocks(dialect: Dialect) -> None:
     assert not session.synchronizer.has_pending_modifications()
 
 
+def test_every_end_has_its_own_deadline(dialect: Dialect) -> None:
+    session = Session(dialect, Devices(seconds={"B": 3.0}))
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", "C", lines=["A>C"])))
+        await at(602.0)
+        assert session.synchronizer.get_pending_task_ids() == ["B"]
+        assert session.devices.started == ["A", "B"], "the plan is held until the last of them is over"
+        await at(603.5)
+        assert session.devices.started == ["A", "B", "C"]
+        session.synchronizer.clear_pending_modifications()
+        await running
+
+    run(main())
+    assert session.devices.at("C") == 603.0
+
+
 def test_a_timeout_can_be_set(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.synchronizer.set_modification_timeout(5.0)
@@ -182,7 +224,7 @@ def test_an_answer_after_the_timeout_is_merged_like_any_other_edit(dialect: Dial
 
 
 def test_waiting_by_hand(dialect: Dialect) -> None:
-    """``wait_for_pending_modifications``: at once, after an answer, after the timeout, and with ends that come later."""
+    """``wait_for_pending_modifications``: at once, after an answer, after the timeout, with ends that come later."""
     synchronizer = dialect.synchronizer_class(None)
 
     async def main() -> None:

@@ -1,7 +1,7 @@
 """The usage patterns of the documentation, with nothing changed but their import lines.
 
-What they take for granted (``device_manager``, ``my_constellation`` …) is set up above each; their own lines stand between
-the two rules."""
+What they take for granted (``device_manager``, ``my_constellation`` …) is set up above each; their own lines stand
+between the two rules."""
 
 from __future__ import annotations
 

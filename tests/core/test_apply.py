@@ -174,7 +174,7 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
         (UpdateTask("a", retries=-1), "invalid", "task 'a': retries is a whole number, 0 or more"),
         (UpdateTask("a", colour="red"), "invalid", "task 'a': no such field: colour; the fields are"),
         (UpdateTask("a"), "invalid", "the update changes nothing; name at least one field"),
-        (RemoveTask("a", "adopt"), "invalid", "dependents is 'remove' or 'bridge', not 'adopt'"),
+        (RemoveTask("a", "adopt"), "malformed", "dependents is 'remove' or 'bridge', not 'adopt'"),
     ],
     ids=lambda value: str(value),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_plans import begin, chain, end, ready, structure, violations
+from tiny_plans import begin, chain, end, ready, structure, told, violations
 
 from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateTask
@@ -28,9 +28,10 @@ def test_removing_a_task_with_dependents_is_rejected_with_what_to_do() -> None:
 
 def test_a_task_without_dependents_is_simply_removed() -> None:
     plan = begin(chain("a", "b"))
-    plan.edit([RemoveTask("b")])
+    plan.edit([RemoveTask("b")], author="ada", reason="not needed")
     assert list(plan.nodes) == ["a"]
     assert plan["a"].dependents == ()
+    assert told(plan, "b") == [("removed", "version 1 by ada: not needed")]
     verify(plan)
 
 

@@ -156,6 +156,7 @@ def test_the_document_names_its_schema_and_only_what_differs_from_the_outset() -
         "id": "tiny",
         "version": 0,
         "state": "created",
+        "epochs": 0,
         "started_at": None,
         "ended_at": None,
         "tasks": [{"task": {"id": "a"}}, {"task": {"id": "b"}}],

@@ -431,6 +431,13 @@ def test_a_task_for_a_failure_that_did_not_happen_was_not_needed_and_neither_was
     assert told(plan, "check") == [("cancelled", "not needed: 'repair' was not needed")]
 
 
+def test_a_task_for_the_failure_of_one_that_was_cancelled_is_unreachable() -> None:
+    plan = begin(fork(repair="failure"))
+    plan.cancel(plan.node("a"), 1.0, "not today")
+    assert plan.close(3.0) is ConstellationState.FAILED
+    assert told(plan, "repair") == [("cancelled", "unreachable: it waits for failure of 'a', which was cancelled")]
+
+
 def test_a_task_whose_condition_does_not_hold_was_not_needed() -> None:
     plan = fork(b={"when": "ok"})
     plan.evaluate = truth

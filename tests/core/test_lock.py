@@ -96,14 +96,14 @@ def test_edit_on_failure_reviews_failures_alone() -> None:
 
 def test_a_predicate_decides_which_ends_are_reviewed() -> None:
     plan = pairs("a", "b")
-    lock = locked(plan, edit_on=lambda node, status: node.id == "b")
+    lock = locked(plan, edit_on=lambda node, *end: node.id == "b")
     end(lock, "a")
     end(lock, "b")
     assert lock.waiting == [("b", 2)]
 
 
 def test_a_predicate_that_raises_loses_no_end_and_asks_for_a_review() -> None:
-    def crash(node: Node, status: TaskStatus) -> bool:
+    def crash(node: Node, *end: Any) -> bool:
         raise ZeroDivisionError("crash")
 
     plan = pairs("a")

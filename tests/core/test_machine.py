@@ -68,7 +68,7 @@ class LivingPlan(RuleBasedStateMachine):
         if ranked:
             plan.ranks = Ranks()
             plan.ranks.all(plan.nodes)
-        self.lock = AssignmentLock(plan, policy, cycles, edit_on=lambda node, status: node.id != "t0")
+        self.lock = AssignmentLock(plan, policy, cycles, edit_on=lambda node, *end: node.id != "t0")
         self.ended: dict[str, tuple[TaskStatus, Any]] = {}
         self.now = 0.0
         self.running: dict[int, Node] = {}

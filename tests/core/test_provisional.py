@@ -425,6 +425,18 @@ def test_a_condition_is_asked_about_a_provisional_end() -> None:
     verify(plan)
 
 
+def test_a_condition_sees_how_a_task_ended_provisionally_or_not() -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("below a"), after={"a": {"when": "x"}})
+    plan.add(Task("below b"), after={"b": {"when": "x", "on": "failure"}})
+    seen = []
+    plan.evaluate = lambda condition, status, result: bool(seen.append(status))
+    begin(plan, speculative=True)
+    end(plan, "a", review=True)
+    fail(plan, "b")
+    assert seen == [COMPLETED, FAILED]
+
+
 def test_a_condition_that_does_not_hold_for_a_provisional_end_blocks() -> None:
     plan = conditional()
     end(plan, "b", value=1)

@@ -75,9 +75,9 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"device": ""}, "device is the id of a device"),
         ({"device": 5}, "device is the id of a device"),
         ({"needs": [5]}, "needs is a list of strings"),
-        ({"needs": 5}, "needs is a list of capabilities, not 5"),
-        ({"priority": "urgent"}, "priority 'urgent' is not one of low, normal, high, critical"),
-        ({"priority": 9}, "priority 9 is not one of low, normal, high, critical"),
+        ({"needs": 5}, "needs is a list of strings, not 5"),
+        ({"priority": "urgent"}, "priority is one of low, normal, high, critical, not 'urgent'"),
+        ({"priority": 9}, "priority is one of low, normal, high, critical, not 9"),
     ],
 )
 def test_a_task_that_contradicts_itself_is_refused_with_the_reason(fields: dict[str, Any], words: str) -> None:
@@ -91,7 +91,7 @@ def test_one_message_names_everything_that_is_wrong_and_the_task() -> None:
         Task("build", retries=-1, timeout=0, device="")
     assert str(caught.value) == (
         "task 'build': retries is a whole number, 0 or more; timeout is a number of seconds above 0; "
-        "device is the id of a device"
+        "device is the id of a device, not ''"
     )
 
 

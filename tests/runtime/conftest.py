@@ -24,6 +24,13 @@ class Ear(logging.Handler):
         self.said.append(record.getMessage() + (f" ({error!r})" if error is not None else ""))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def what_is_there_before() -> None:
+    """Nothing that was imported has to be looked at again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """asyncio only logs a task that was destroyed and an exception that nobody saw. Here both fail the test."""

@@ -47,7 +47,7 @@ class Attempts:
         return [later - earlier for earlier, later in zip(self.at, self.at[1:], strict=False)]
 
 
-# -- retries ---------------------------------------------------------------------------------------------------------------
+# -- retries -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_without_retries_is_tried_once() -> None:
@@ -144,7 +144,7 @@ def test_only_the_last_failure_is_reviewed() -> None:
     assert asked == ["task_completed"]
 
 
-# -- timeouts --------------------------------------------------------------------------------------------------------------
+# -- timeouts ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_outlives_its_timeout_fails_and_says_so() -> None:
@@ -238,7 +238,7 @@ def test_a_thread_that_fails_after_its_timeout_is_heard_by_nobody() -> None:
     assert isinstance(asyncio.run(main())["late"].error, TimeoutError)
 
 
-# -- what a task may raise ---------------------------------------------------------------------------------------------------
+# -- what a task may raise ---------------------------------------------------------------------------------------------
 
 
 class Peculiar(BaseException):
@@ -299,7 +299,7 @@ def test_an_error_that_cannot_be_printed_fails_its_task_and_nothing_else() -> No
     assert result["b"].status == "completed"
 
 
-# -- whose turn it is ----------------------------------------------------------------------------------------------------------
+# -- whose turn it is --------------------------------------------------------------------------------------------------
 
 
 def order(result: Any) -> list[str]:
@@ -390,7 +390,7 @@ def test_a_limit_below_one_is_refused(limit: int) -> None:
         LocalDevice("d", slots=limit)
 
 
-# -- several plans -------------------------------------------------------------------------------------------------------------
+# -- several plans -----------------------------------------------------------------------------------------------------
 
 
 def test_several_constellations_share_the_devices_fairly() -> None:

@@ -67,7 +67,7 @@ def soon(condition: Any, seconds: float = 20.0) -> Any:
 
 async def soon_async(condition: Any, seconds: float = 20.0) -> Any:
     async with asyncio.timeout(seconds):
-        while not (found := condition()):
+        while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.005)
         return found
 
@@ -78,7 +78,7 @@ def pids(path: Path, count: int = 1) -> list[int]:
     return [int(line) for line in lines[:-1]] if len(lines) > count else []
 
 
-# -- what comes back -----------------------------------------------------------------------------------------------------------
+# -- what comes back ---------------------------------------------------------------------------------------------------
 
 
 def test_a_command_returns_what_it_printed() -> None:
@@ -182,7 +182,7 @@ def test_what_a_command_leaves_running_in_its_group_ends_with_it_and_does_not_ho
     soon(lambda: not alive(left))
 
 
-# -- what it sees --------------------------------------------------------------------------------------------------------------
+# -- what it sees ------------------------------------------------------------------------------------------------------
 
 
 def test_a_command_sees_its_inputs_its_environment_and_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,8 @@ def test_a_command_sees_its_inputs_its_environment_and_who_it_is(monkeypatch: py
     plan.add(
         Task(
             "a",
-            shell='echo "$FROM_OUTSIDE|$WORD|$WHOLE|$PART|$EXTRA|$ASTERISM_CONSTELLATION|$ASTERISM_TASK|$ASTERISM_EPOCH"',
+            shell='echo "$FROM_OUTSIDE|$WORD|$WHOLE|$PART|$EXTRA"'
+            ' "$ASTERISM_CONSTELLATION|$ASTERISM_TASK|$ASTERISM_EPOCH"',
             inputs={
                 "WORD": "a b",
                 "WHOLE": {"from": "up-stream"},
@@ -203,7 +204,7 @@ def test_a_command_sees_its_inputs_its_environment_and_who_it_is(monkeypatch: py
         after="up-stream",
     )
     result = Orchestrator([LocalDevice("device")]).run_sync(plan)
-    assert result["a"].value == 'outside|a b|{"n": [1, 2]}|2|2|p|a|2'
+    assert result["a"].value == 'outside|a b|{"n": [1, 2]}|2|2 p|a|2'
 
 
 def test_inputs_fill_the_words_of_a_command_and_never_split_or_inject() -> None:
@@ -280,7 +281,7 @@ def test_a_secret_that_is_not_there_fails_the_task_and_is_named() -> None:
     assert "the environment has no secret 'NO_SUCH_SECRET'" in str(result["a"].error)
 
 
-# -- stopping ------------------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
 def cancel_when(path: Path, task: Task, count: int = 1, **terms: Any) -> tuple[Any, list[int]]:
@@ -362,7 +363,7 @@ def test_cancelling_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path)
         soon(lambda pid=pid: not alive(pid))
 
 
-# -- the guard -------------------------------------------------------------------------------------------------------------------
+# -- the guard ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def edited(plan: Constellation, **terms: Any) -> tuple[Any, Diary]:
     return result, diary
 
 
-# -- who may start when ----------------------------------------------------------------------------------------------------------
+# -- who may start when ------------------------------------------------------------------------------------------------
 
 
 def two_branches(revocable: bool = False) -> Constellation:
@@ -104,7 +104,7 @@ def test_a_dependent_never_starts_before_the_review_of_what_it_waits_for_is_over
     assert result.state == "completed"
 
 
-# -- who is asked ----------------------------------------------------------------------------------------------------------------
+# -- who is asked ------------------------------------------------------------------------------------------------------
 
 
 def test_every_end_is_reviewed_by_default() -> None:
@@ -208,7 +208,7 @@ def test_a_cancelled_task_is_not_reviewed() -> None:
     assert editor.reviewed == [["a"]]
 
 
-# -- stuck -----------------------------------------------------------------------------------------------------------------------
+# -- stuck -------------------------------------------------------------------------------------------------------------
 
 
 def test_when_nothing_can_move_the_editor_is_asked_once_more() -> None:
@@ -246,7 +246,7 @@ def test_a_plan_that_is_complete_is_not_stuck() -> None:
     assert "stuck" not in diary.kinds()
 
 
-# -- provisional -----------------------------------------------------------------------------------------------------------------
+# -- provisional -------------------------------------------------------------------------------------------------------
 
 
 def provisional_chain(*names: str) -> Constellation:
@@ -434,7 +434,7 @@ def test_a_provisional_failure_counts_only_when_confirmed() -> None:
     assert diary.tasks("task_failed") == ["b"]
 
 
-# -- timeouts --------------------------------------------------------------------------------------------------------------------
+# -- timeouts ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_cycle_that_outlives_its_timeout_closes_with_a_warning_and_the_plan_goes_on(caplog: Any) -> None:
@@ -517,7 +517,7 @@ def test_an_editor_that_hangs_for_ever_and_ignores_its_cancellation_does_not_kee
     assert ended == pytest.approx(13, abs=0.1)
 
 
-# -- rejected answers --------------------------------------------------------------------------------------------------------------
+# -- rejected answers --------------------------------------------------------------------------------------------------
 
 
 def test_a_rejected_edit_is_handed_back_with_its_violations_and_may_be_mended() -> None:
@@ -566,7 +566,7 @@ def test_an_edit_that_reaches_a_task_which_has_started_meanwhile_is_rejected_and
     assert editor.reviewed == [["a"], ["a"]]
 
 
-# -- bad editors -------------------------------------------------------------------------------------------------------------------
+# -- bad editors -------------------------------------------------------------------------------------------------------
 
 
 class Unprintable:
@@ -755,7 +755,7 @@ def test_an_editor_that_changes_the_view_or_a_copy_of_it_changes_nothing() -> No
     assert "editor_failed" not in diary.kinds()
 
 
-# -- forms of editors and answers -----------------------------------------------------------------------------------------------
+# -- forms of editors and answers --------------------------------------------------------------------------------------
 
 
 def add_extra(view: Any, events: Any) -> Any:

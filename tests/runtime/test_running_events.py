@@ -121,7 +121,7 @@ def test_every_task_that_ends_cancelled_has_its_event(way: str) -> None:
     run(main())
 
 
-# -- iterators -----------------------------------------------------------------------------------------------------------------
+# -- iterators ---------------------------------------------------------------------------------------------------------
 
 
 def test_events_can_be_iterated_over() -> None:
@@ -160,7 +160,7 @@ def test_an_iterator_that_falls_behind_loses_the_oldest_events() -> None:
     assert run(main()) == ["task_started", "task_completed"]
 
 
-# -- observers that misbehave ----------------------------------------------------------------------------------------------------
+# -- observers that misbehave ------------------------------------------------------------------------------------------
 
 
 def test_a_slow_observer_delays_neither_the_plan_nor_the_others() -> None:
@@ -297,7 +297,7 @@ def test_an_observer_may_close_its_own_subscription_and_edit_the_plan() -> None:
     assert run(main())["b"].value == "b"
 
 
-# -- pay for what is used ----------------------------------------------------------------------------------------------------------
+# -- pay for what is used ----------------------------------------------------------------------------------------------
 
 KINDS = (TaskEvent, ConstellationEvent, DeviceEvent, EditEvent)
 

@@ -91,7 +91,7 @@ def test_run_sync_inside_a_running_loop_is_refused_without_leaving_a_coroutine_b
     asyncio.run(main())
 
 
-# -- parameters ----------------------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
 
 
 def gather(function: Any, **upstream: Any) -> Any:
@@ -236,7 +236,7 @@ def test_a_task_with_no_action_is_handed_to_the_device_as_it_is() -> None:
     assert seen == [("hello", {"a": 1})]
 
 
-# -- threads and references ------------------------------------------------------------------------------------------------
+# -- threads and references --------------------------------------------------------------------------------------------
 
 
 def test_plain_functions_run_in_threads_beside_each_other() -> None:
@@ -306,7 +306,7 @@ def test_a_function_is_not_kept_alive_when_its_plan_is_gone() -> None:
     assert remembered() is None
 
 
-# -- JSON -----------------------------------------------------------------------------------------------------------------
+# -- JSON --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [object(), {1: "a"}, float("nan"), {"deep": [1, {2}]}, b"bytes"])
@@ -341,7 +341,7 @@ def test_a_callable_without_an_import_path_cannot_be_written_down() -> None:
         independent(Task("a", call=after(0))).to_json()
 
 
-# -- what a run gives back ---------------------------------------------------------------------------------------------------
+# -- what a run gives back ---------------------------------------------------------------------------------------------
 
 
 def diamond() -> Constellation:

@@ -1,4 +1,4 @@
-"""Large plans run, in time that grows with their size and not faster. The limits are generous: this measures nothing."""
+"""Large plans run, and deep ones need no recursion. The limits are generous: this measures nothing."""
 
 from __future__ import annotations
 

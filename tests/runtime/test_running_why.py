@@ -29,9 +29,9 @@ def ask(
         await at(when)
         if before is not None:
             outcome = before(orchestrator)
-            if asyncio.iscoroutine(outcome):
-                asyncio.ensure_future(outcome)
-                await asyncio.sleep(0)
+            doing = asyncio.ensure_future(outcome) if asyncio.iscoroutine(outcome) else None
+            await asyncio.sleep(0)
+            del doing
         answer = orchestrator.why(task)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,7 +146,8 @@ def test_a_task_no_device_can_take_says_what_it_asks_for_and_who_is_there() -> N
     answer = ask(independent(Task("a", needs=["gpu", "disk"])), "a", 0.001)
     assert holder(answer)[0] == "no_device"
     assert str(answer) == (
-        "a is pending: no device could take task 'a', which asks for a device that can disk, gpu; the devices are device"
+        "a is pending: no device could take task 'a', which asks for a device that can disk, gpu; "
+        "the devices are device"
     )
     assert "the devices are none" in str(ask(independent(Task("a")), "a", 0.001, devices=[]))
 

@@ -7,10 +7,8 @@ it, and knows what it was copied from, so that what was changed in it can be tol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
@@ -70,9 +68,6 @@ class LivingPlan:
         if star is None or star.node is not node:
             star = self._stars[node.id] = TaskStar.of(self.plan, node)
         return star
-
-    def _stars_with(self, *statuses: core.TaskStatus) -> list[TaskStar]:
-        return [self._star(node) for node in self.plan.nodes.values() if node.status in statuses]
 
     def add_task(self, task: TaskStar) -> None:
         """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
@@ -166,23 +161,12 @@ class LivingPlan:
 
     def get_ready_tasks(self) -> list[TaskStar]:
         """What could start, the most urgent first."""
-        ready = [star for star in self._stars_with(core.PENDING) if star.is_ready_to_execute]
+        ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
         return sorted(ready, key=lambda star: -star.priority)
 
     def get_modifiable_tasks(self) -> list[TaskStar]:
-        return self._stars_with(core.PENDING)
-
-    def get_pending_tasks(self) -> list[TaskStar]:
-        return self._stars_with(core.PENDING)
-
-    def get_running_tasks(self) -> list[TaskStar]:
-        return self._stars_with(core.RUNNING)
-
-    def get_completed_tasks(self) -> list[TaskStar]:
-        return self._stars_with(core.COMPLETED)
-
-    def get_failed_tasks(self) -> list[TaskStar]:
-        return self._stars_with(core.FAILED)
+        """What has not started."""
+        return [self._star(node) for node in self.plan.nodes.values() if node.status is core.PENDING]
 
     def mark_task_completed(
         self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
@@ -287,20 +271,11 @@ class LivingPlan:
         return made
 
     def to_json(self, save_path: str | None = None) -> str:
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
-        if save_path is not None:
-            Path(save_path).write_text(text, encoding="utf-8")
-        return text
+        return records.write(self.to_dict(), save_path)
 
     @classmethod
     def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
-        if (json_data is None) == (file_path is None):
-            raise ValueError("give either json_data or file_path")
-        text = json_data if json_data is not None else Path(str(file_path)).read_text(encoding="utf-8")
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError(f"a {cls.naming.noun} is a JSON object, not {data!r:.80}")
-        return cls.from_dict(data)
+        return cls.from_dict(records.read(json_data, file_path))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"

@@ -79,7 +79,7 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
         if isinstance(edit, RemoveDependency):
             return there is None
         return there == Dependency(edit.source, edit.target, edit.on, edit.when)
-    return False
+    return False  # a task cannot be cancelled through a copy
 
 
 def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Logger) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asterism.compat.lines import TaskStarLine
@@ -19,6 +20,24 @@ from asterism.core.node import Node
 
 if TYPE_CHECKING:
     from asterism.compat.living import LivingPlan
+
+
+def write(data: dict[str, Any], path: str | None) -> str:
+    """As text, and into a file if one is named."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def read(text: str | None, path: str | None) -> dict[str, Any]:
+    """From a text or from a file. Raises ValueError for what is not a JSON object."""
+    if (text is None) == (path is None):
+        raise ValueError("give either json_data or file_path")
+    data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
+    if not isinstance(data, dict):
+        raise ValueError(f"a plan is a JSON object, not {data!r:.80}")
+    return data
 
 
 def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
@@ -87,7 +106,13 @@ def _line_to_dict(living: LivingPlan, line: TaskStarLine) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """JSON data as it is; what JSON cannot hold as text."""
+    """JSON data as it is; what JSON cannot hold as text, entry by entry."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=str, allow_nan=False))
     except (TypeError, ValueError, RecursionError):

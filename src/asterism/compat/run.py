@@ -31,7 +31,7 @@ class _Prompt(runtime.Subscription):
     """A subscription without a queue: it hears within the step that publishes."""
 
     def __init__(self, bus: runtime.EventBus, hear: Callable[[runtime.Event], None]) -> None:
-        super().__init__(bus, (), None, 0)
+        super().__init__(bus, (), None, 1)
         self._hear = hear
 
     def offer(self, event: runtime.Event) -> None:

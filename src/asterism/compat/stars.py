@@ -71,7 +71,6 @@ class TaskStar:
 
     name = _Spec[str]()
     description = _Spec[str]("description")
-    tips = _Spec["list[str] | None"]()
     timeout = _Spec["float | None"]("timeout")
     retry_count = _Spec[int]("retries")
     expected_output_type = _Spec["str | None"]()
@@ -94,7 +93,7 @@ class TaskStar:
         kind = None if device_type is None else member(DeviceType, device_type)
         data = {
             "name": name or f"task_{task_id[:8]}",
-            "tips": tips,
+            "tips": None if tips is None else tuple(tips),
             "device_type": kind,
             "task_data": dict(task_data or {}),
             "expected_output_type": expected_output_type,
@@ -149,6 +148,16 @@ class TaskStar:
     @property
     def task_id(self) -> str:
         return self.node.id
+
+    @property
+    def tips(self) -> list[str] | None:
+        """A copy; assign another list to change them."""
+        tips = self.node.task.data["tips"]
+        return None if tips is None else list(tips)
+
+    @tips.setter
+    def tips(self, value: list[str] | None) -> None:
+        self.update(data={**self.node.task.data, "tips": None if value is None else tuple(value)})
 
     @property
     def target_device_id(self) -> str | None:

@@ -50,7 +50,7 @@ class PlanSynchronizer(PromptObserver):
         self._late: dict[Key, _Pending] = {}  # timed out, and may be answered yet
         self._live: dict[str, LivingPlan] = {}
         self._current: LivingPlan | None = None
-        self._current_seen: Outline | None = None
+        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy for a plan that nobody runs
         self._alarm: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -123,12 +123,12 @@ class PlanSynchronizer(PromptObserver):
         if not isinstance(new, LivingPlan):
             self.logger.warning("%s must be a %s, not %r", self.naming.new_key, self.naming.noun, new)
         elif live is None:
-            self._current, self._current_seen = new, seen
+            self._current, self._unmerged = new, (new, seen)
         else:
             self._merge(live, new, seen, tasks)
 
     def _merge(self, live: LivingPlan, new: LivingPlan, seen: Outline | None, tasks: tuple[str, ...] = ()) -> None:
-        self._current, self._current_seen = live, None
+        self._current = live
         if new is live:
             return  # it was changed in place, and each change was checked then
         try:
@@ -206,9 +206,9 @@ class PlanSynchronizer(PromptObserver):
 
     def merge_and_sync(self, live: LivingPlan) -> LivingPlan:
         """The plan with the agent's last changes merged in. While it runs, that has happened already."""
-        new = self._current
-        if new is not None and new is not live:
-            self._merge(live, new, self._current_seen)
+        if self._unmerged is not None:
+            (new, seen), self._unmerged = self._unmerged, None
+            self._merge(live, new, seen)
         return live
 
     def current(self) -> LivingPlan | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from asterism.core.errors import NotJson, PlanError, RecordedError
+from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
 from asterism.core.graph import Graph
 from asterism.core.jsonable import plain
 from asterism.core.node import Node
@@ -43,6 +43,7 @@ def encode(graph: Graph) -> dict[str, Any]:
         "id": graph.id,
         "version": graph.version,
         "state": str(graph.state),
+        "epochs": graph.epochs,
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
         "tasks": [_encode_node(node) for node in graph.nodes.values()],
@@ -78,19 +79,37 @@ def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, Mapping) else None
         raise PlanError(f"this is not a constellation of schema {SCHEMA} (it says {schema!r})")
+    try:
+        return _decode(data, make)
+    except PlanError:
+        raise
+    except KeyError as error:
+        raise PlanError(f"this constellation lacks {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"this constellation cannot be read: {error}") from None
+
+
+def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph = make(data["id"])
-    graph.version, graph.state = data["version"], ConstellationState(data["state"])
+    graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
     graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
     for item in data["tasks"]:
-        _place(graph, _decode_node(graph, item))
+        node = _decode_node(graph, item)
+        if node.id in graph.nodes:
+            raise DuplicateTask(node.id)
+        _place(graph, node)
     for item in data["dependencies"]:
         edge = dict(item)
         verdict = edge.pop("verdict", None)
-        graph.link(Dependency(**edge), verdict)
+        dependency = Dependency(**edge)
+        if dependency.source in graph.node(dependency.target).parents:
+            raise PlanError(f"{dependency.target!r} depends on {dependency.source!r} twice")
+        graph.link(dependency, verdict)
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
         graph.tell(*entry)
-    _conclude(graph)
+    for node in graph.nodes.values():
+        graph.requeue(node)
     return graph
 
 
@@ -111,18 +130,12 @@ def _place(graph: Graph, node: Node) -> None:
     graph.nodes[node.id] = node
     graph.counts[node.status] += 1
     graph.provisionals += node.provisional
-    graph.resume_epochs(node.epoch)
     node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)
-
-
-def _conclude(graph: Graph) -> None:
-    for node in graph.nodes.values():
-        graph.requeue(node)
 
 
 def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """The plan and its progress in another graph that nobody runs. What was only provisional is pending there."""
-    into.version = graph.version
+    into.version, into.epochs = graph.version, graph.epochs
     for node in graph.nodes.values():
         twin = Node(node.task, into.order.fresh())
         if not node.provisional:

@@ -209,18 +209,20 @@ class EditBatch:
         """The batch that ``to_json`` wrote, or that a person or a model wrote in the same form."""
         if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):
             raise InvalidTask("a batch is an object with a list 'edits'")
-        return cls(
-            tuple(edit_from_json(item) for item in data["edits"]),
-            author=data.get("author", ""),
-            reason=data.get("reason", ""),
-            base_version=data.get("base_version"),
-            triggers=tuple(data.get("triggers", ())),
-        )
+        author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
+        triggers = data.get("triggers", ())
+        if not isinstance(author, str) or not isinstance(reason, str):
+            raise InvalidTask("author and reason of a batch are texts")
+        if base is not None and type(base) is not int:
+            raise InvalidTask(f"base_version of a batch is a whole number, not {base!r}")
+        if not isinstance(triggers, list | tuple) or not all(isinstance(trigger, str) for trigger in triggers):
+            raise InvalidTask("triggers of a batch is a list of ids of tasks")
+        return cls(tuple(edit_from_json(item) for item in data["edits"]), author, reason, base, tuple(triggers))
 
 
 def edit_from_json(data: Any) -> Edit:
     """One edit from its JSON form; InvalidTask says what is wrong with it."""
-    if not isinstance(data, Mapping) or data.get("op") not in EDITS:
+    if not isinstance(data, Mapping) or not isinstance(data.get("op"), str) or data["op"] not in EDITS:
         raise InvalidTask(f"an edit is an object whose 'op' is one of {', '.join(EDITS)}; this is {data!r}")
     fields = {name: value for name, value in data.items() if name != "op"}
     kind = EDITS[data["op"]]
@@ -228,11 +230,16 @@ def edit_from_json(data: Any) -> Edit:
         if kind is AddTask:
             return AddTask(Task.from_json(fields.pop("task")), **fields)
         if kind is UpdateTask:
-            return UpdateTask(fields["task_id"], **fields["changes"])
+            return UpdateTask(fields.pop("task_id"), **fields.pop("changes"), **_nothing(**fields))
         made: Edit = kind(**fields)
         return made
     except (TypeError, KeyError) as error:
         raise InvalidTask(f"edit {data['op']!r} is incomplete or has a field too many: {error}") from None
+
+
+def _nothing() -> dict[str, Any]:
+    """Called with what is left of an edit: a TypeError names the first field too many."""
+    return {}
 
 
 def _edge(edit: AddDependency | UpdateDependency) -> dict[str, Any]:

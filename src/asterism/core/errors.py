@@ -113,10 +113,21 @@ class RecordedError(AsterismError):
 
     @classmethod
     def of(cls, error: BaseException) -> RecordedError:
-        return error if isinstance(error, RecordedError) else cls(type(error).__name__, str(error))
+        if isinstance(error, RecordedError):
+            return error
+        try:
+            message = str(error)
+        except Exception:  # an error that cannot be printed must not stop the one who records it
+            message = "(its message cannot be shown)"
+        return cls(type(error).__name__, message)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def reason_of(error: BaseException | None) -> str:
+    """An error as a line of a story."""
+    return "" if error is None else str(RecordedError.of(error))
 
 
 class NotJson(AsterismError, TypeError):

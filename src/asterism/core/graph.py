@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from asterism.core import provisional
-from asterism.core.errors import InvalidTransition, PlanError, RecordedError, UnknownTask
+from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, reason_of
 from asterism.core.node import Node, outcome_fits
 from asterism.core.order import Order
 from asterism.core.rank import Ranks
@@ -68,7 +68,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.order = Order(self.nodes)
         self.touched: dict[Key, int] = {}  # what accepted edits changed, and in which version: decides staleness
-        self._epochs = 0
+        self.epochs = 0  # how many executions were begun: each has the number at its start for a name
         self._story: list[tuple[float, str, str | None, str]] = []
 
     def node(self, task_id: str) -> Node:
@@ -77,10 +77,6 @@ class Graph:
             return self.nodes[task_id]
         except KeyError:
             raise UnknownTask(task_id) from None
-
-    def resume_epochs(self, epoch: int) -> None:
-        """Epochs go on from one that was read back from a record."""
-        self._epochs = max(self._epochs, epoch)
 
     def story(self, task_id: str | None = None) -> list[Entry]:
         """Everything that happened, or everything that happened to one task."""
@@ -107,19 +103,19 @@ class Graph:
 
         A running task without a device is one that waits for its next attempt; it keeps its status."""
         if node.status is not RUNNING or node.device is not None:
-            if node.open:
+            if node.open or (node.held and not (self.speculative and node.task.revocable)):
                 self._refuse(node, "start")
             self.move(node, "start")
             node.started_at = now
             if node.held:
                 node.provisional = True
                 self.provisionals += 1
-        self._epochs += 1
-        node.epoch = self._epochs
+        self.epochs += 1
+        node.epoch = self.epochs
         node.attempts += 1
         node.device = device
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
-        return self._epochs
+        return self.epochs
 
     def finish(
         self,
@@ -155,7 +151,10 @@ class Graph:
 
     def _verdict(self, node: Node, dependency: Dependency, child: Node) -> bool:
         """Evaluate a condition once and remember what it said; an error counts as false."""
-        verdict = self.evaluate(dependency.when or "", node.tentative or node.status, node.value)
+        try:
+            verdict = self.evaluate(dependency.when or "", node.tentative or node.status, node.value)
+        except Exception as error:
+            verdict = reason_of(error)
         if child.verdicts is None:
             child.verdicts = {}
         child.verdicts[node.id] = verdict
@@ -262,8 +261,7 @@ class Graph:
     def insert(self, node: Node) -> None:
         self.nodes[node.id] = node
         self.counts[PENDING] += 1
-        if self.ranks is not None:
-            self.ranks.refresh(self.nodes, node)
+        self.rerank(node)
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
         """Add an edge; raises CycleFound with nothing changed. ``verdict`` is what its condition said before, if it
@@ -280,8 +278,7 @@ class Graph:
             target.open += 1
         if source.unsettled:
             target.held += 1
-        if self.ranks is not None:
-            self.ranks.refresh(self.nodes, source)
+        self.rerank(source)
 
     def unlink(self, dependency: Dependency) -> bool | str | None:
         """Take an edge out. Returns what its condition said, so that a rollback can put it back as it was."""
@@ -291,9 +288,15 @@ class Graph:
         if source.unsettled:
             target.held -= 1
         del source.children[target.id], target.parents[source.id]
-        if self.ranks is not None:
-            self.ranks.refresh(self.nodes, source)
+        self.rerank(source)
         return target.verdicts.pop(source.id, None) if target.verdicts else None
+
+    def rerank(self, node: Node) -> None:
+        """The estimate of a node or the edges out of it changed: correct the ranks, and the places in the queue."""
+        if self.ranks is not None:
+            for changed in self.ranks.refresh(self.nodes, node):
+                if changed.entry is not None:
+                    self.queue.push(changed)
 
     def requeue(self, node: Node) -> None:
         """Make the ready queue agree with the counters of a pending node."""
@@ -325,8 +328,3 @@ class Graph:
 def is_modifiable(node: Node) -> bool:
     """Whether an edit may change the node: I3 makes running and ended tasks immutable, provisional ones not."""
     return node.status is PENDING or node.provisional
-
-
-def reason_of(error: BaseException | None) -> str:
-    """An error as a line of a story."""
-    return "" if error is None else str(RecordedError.of(error))

@@ -27,8 +27,8 @@ from asterism.core.status import FAILED, TaskStatus
 
 POLICIES = ("global", "scoped", "speculative")
 
-EditOn = Callable[[Node, TaskStatus], bool]
-"""Which ends open a cycle."""
+EditOn = Callable[[Node, TaskStatus, Any, BaseException | None], bool]
+"""Which ends open a cycle, given (task, status, result, error)."""
 
 
 class CycleGone(AsterismError):
@@ -94,7 +94,10 @@ class AssignmentLock:
         error: BaseException | None = None,
     ) -> None:
         """Record an end and, in the same step, hold what lies below it until its review is over."""
-        review = self.edit_on is not None and self.edit_on(node, status)
+        try:
+            review = self.edit_on is not None and self.edit_on(node, status, value, error)
+        except Exception:  # a predicate that fails must not lose the end; when in doubt, ask
+            review = True
         self.graph.finish(node, status, now, value, error, review)
         if review:
             self.waiting.append((node.id, node.epoch))
@@ -115,8 +118,10 @@ class AssignmentLock:
         """The next cycle, with everything that waits; None if nothing does or too many editors are thinking."""
         if not self.waiting or len(self.cycles) >= self.max_cycles:
             return None
-        ends, self.waiting = tuple(self.waiting), []
-        return self._open(ends, now)
+        nodes = self.graph.nodes
+        stands = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
+        self.waiting = []
+        return self._open(tuple(stands), now) if stands else None  # what was revoked meanwhile needs no review
 
     def open_stuck(self, now: float) -> EditCycle | None:
         """One last cycle when nothing can move; not again before something has ended since the last one."""
@@ -143,7 +148,7 @@ class AssignmentLock:
         cycle.closed_at, cycle.outcome = now, outcome
         return self.graph.settle(cycle.ends, now)
 
-    def reopen_for_retry(self, cycle: EditCycle) -> None:
+    def rejected(self, cycle: EditCycle) -> None:
         """An answer was rejected: the next one is based on the plan as it is now."""
         cycle.rejections += 1
         cycle.version = self.graph.version
@@ -185,9 +190,9 @@ class AssignmentLock:
         return min((min(c.expires_at, c.claim_by) for c in self.cycles.values()), default=float("inf"))
 
 
-def edit_on_all(node: Node, status: TaskStatus) -> bool:
+def edit_on_all(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
     return True
 
 
-def edit_on_failure(node: Node, status: TaskStatus) -> bool:
+def edit_on_failure(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
     return status is FAILED

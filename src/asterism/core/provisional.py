@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from asterism.core.errors import reason_of
 from asterism.core.node import Node
 from asterism.core.status import EVENTS
 
@@ -96,5 +97,5 @@ def _confirm(graph: Graph, node: Node, now: float) -> bool:
         return False
     status, node.tentative = node.tentative, None
     graph.move(node, EVENTS[status])
-    graph.tell(now, status, node.id)
+    graph.tell(now, status, node.id, reason_of(node.error))
     return node.reviewed

@@ -26,8 +26,9 @@ class Ranks:
         for node in sorted(nodes.values(), key=lambda node: node.label, reverse=True):
             node.rank = self._rank(node)
 
-    def refresh(self, nodes: dict[str, Node], node: Node) -> None:
-        """A node or its outgoing edges changed: correct it and those above it."""
+    def refresh(self, nodes: dict[str, Node], node: Node) -> list[Node]:
+        """A node or its outgoing edges changed: correct it and those above it. Returns those whose rank changed."""
+        changed = []
         heap = [(-node.label, node.id)]
         while heap:
             _, node_id = heappop(heap)
@@ -36,8 +37,10 @@ class Ranks:
             if rank == node.rank or node.status is not PENDING:
                 continue
             node.rank = rank
+            changed.append(node)
             for parent_id in node.parents:
                 heappush(heap, (-nodes[parent_id].label, parent_id))
+        return changed
 
     def _rank(self, node: Node) -> float:
         tail = max((child.rank for child in node.children.values()), default=0.0)

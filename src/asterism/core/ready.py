@@ -50,13 +50,13 @@ class ReadyQueue:
 
     def best(self, lane: Lane) -> Entry | None:
         """The first entry of a lane that still stands, left in its place."""
-        heap = self.lanes[lane]
+        heap = self.lanes.get(lane)
         while heap:
             entry = heap[0]
             if entry[3].entry is entry:
                 return entry
             heappop(heap)
-        del self.lanes[lane]
+        self.lanes.pop(lane, None)
         return None
 
     def take(self, lane: Lane) -> Node:

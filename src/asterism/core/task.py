@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from asterism.core.errors import InvalidTask, NotJson
@@ -59,16 +59,14 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def __post_init__(self) -> None:
-        if type(self.priority) is not Priority:
-            object.__setattr__(self, "priority", _priority(self.priority))
-        if type(self.needs) is not frozenset:
-            object.__setattr__(self, "needs", _needs(self.needs))
-        if self.argv is not None and type(self.argv) is not tuple:
-            object.__setattr__(self, "argv", _argv(self.argv))
-        problems = _problems(self)
+        problems = [
+            *_coerce(self, "priority", Priority, _priority),
+            *_coerce(self, "needs", frozenset, _needs),
+            *(_coerce(self, "argv", tuple, _argv) if self.argv is not None else ()),
+            *_problems(self),
+        ]
         if problems:
-            name = self.id if isinstance(self.id, str) else repr(self.id)
-            raise InvalidTask(f"task {name!r}: {'; '.join(problems)}")
+            raise InvalidTask(f"task {self.id!r}: {'; '.join(problems)}")
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
         """This task with some fields replaced; the id cannot change."""
@@ -133,26 +131,49 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _priority(value: object) -> Priority:
+def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[str]:
+    """Bring a field into its own type; what is wrong with it if that cannot be done."""
+    value = getattr(task, name)
+    if type(value) is kind:
+        return []
     try:
-        return Priority[value.upper()] if isinstance(value, str) else Priority(value)  # type: ignore[arg-type]
+        object.__setattr__(task, name, convert(value))
+    except InvalidTask as error:
+        return [str(error)]
+    return []
+
+
+def _priority(value: Any) -> Priority:
+    try:
+        return Priority[value.upper()] if isinstance(value, str) else Priority(value)
     except (KeyError, ValueError):
         names = ", ".join(p.name.lower() for p in Priority)
-        raise InvalidTask(f"priority {value!r} is not one of {names}") from None
+        raise InvalidTask(f"priority is one of {names}, not {value!r}") from None
 
 
-def _needs(value: object) -> frozenset[str]:
-    if isinstance(value, str):
-        return frozenset({value})
-    if isinstance(value, Iterable):
-        return frozenset(value)
-    raise InvalidTask(f"needs is a list of capabilities, not {value!r}")
+def _needs(value: Any) -> frozenset[str]:
+    needs = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    if all(isinstance(need, str) for need in needs):
+        return frozenset(needs)
+    raise InvalidTask(f"needs is a list of strings, not {value!r}")
 
 
-def _argv(value: object) -> tuple[str, ...]:
+def _argv(value: Any) -> tuple[str, ...]:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return tuple(value)
     raise InvalidTask(f"argv is a list of words, not {value!r}; use shell= for a shell line")
+
+
+_TYPES: dict[str, tuple[type, str]] = {
+    "shell": (str, "a shell line"),
+    "http": (Mapping, "a mapping"),
+    "inputs": (Mapping, "a mapping"),
+    "env": (Mapping, "a mapping"),
+    "data": (Mapping, "a mapping"),
+    "description": (str, "a text"),
+    "revocable": (bool, "true or false"),
+    "device": (str, "the id of a device"),
+}
 
 
 def _problems(task: Task) -> list[str]:
@@ -166,7 +187,7 @@ def _problems(task: Task) -> list[str]:
         problems.append(f"give one of {', '.join(ACTIONS)}, not several")
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
         problems.append("call is a function or 'package.module:function'")
-    if task.argv is not None and not (task.argv and all(isinstance(word, str) for word in task.argv)):
+    if isinstance(task.argv, tuple) and not (task.argv and all(isinstance(word, str) for word in task.argv)):
         problems.append("argv is a non-empty list of strings")
     if type(task.retries) is not int or task.retries < 0:
         problems.append("retries is a whole number, 0 or more")
@@ -176,10 +197,14 @@ def _problems(task: Task) -> list[str]:
         value = getattr(task, name)
         if value is not None and (not _is_number(value) or value <= 0):
             problems.append(f"{name} is a number of seconds above 0")
-    if task.device is not None and (not isinstance(task.device, str) or not task.device):
-        problems.append("device is the id of a device")
-    if not all(isinstance(need, str) for need in task.needs):
-        problems.append("needs is a list of strings")
+    for name, (kind, words) in _TYPES.items():
+        value = getattr(task, name)
+        if value is not None and not isinstance(value, kind):
+            problems.append(f"{name} is {words}, not {value!r}")
+    if task.device == "":
+        problems.append("device is the id of a device, not ''")
+    if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
+        problems.append("http needs a url")
     return problems
 
 
@@ -198,7 +223,9 @@ def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
     if isinstance(call, str):
         return call
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", None)
-    if not module or not name or module == "__main__" or "<" in name:
+    owner = getattr(call, "__self__", None)  # the path of a method would lose its object
+    bound = owner is not None and not isinstance(owner, type | ModuleType)
+    if not module or not name or module == "__main__" or "<" in name or bound:
         raise NotJson(
             f"task {task_id!r}: {call!r} has no import path, so it cannot be stored or sent; "
             "define it at the top level of an importable module"
@@ -246,7 +273,10 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
     if isinstance(after, str):
         return [Dependency(after, target)]
     if not isinstance(after, Mapping):
-        return [Dependency(source, target) for source in dict.fromkeys(after)]
+        sources = list(after) if isinstance(after, Iterable) else [after]
+        if not all(isinstance(source, str) for source in sources):
+            raise InvalidTask(f"after= takes ids of tasks, not {after!r}")
+        return [Dependency(source, target) for source in dict.fromkeys(sources)]
     found = []
     for source, terms in after.items():
         if isinstance(terms, str):

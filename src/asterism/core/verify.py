@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asterism.core.graph import Graph
 from asterism.core.node import Node
+from asterism.core.ready import lane_of
 from asterism.core.status import PENDING, RUNNING, TERMINAL, ConstellationState
 
 
@@ -30,6 +31,7 @@ def _verify_edges(graph: Graph, node: Node) -> None:
         assert parent.label < node.label, f"I2: {source} is not ordered before {node.id}"
     for child in node.children.values():
         assert node.id in child.parents, f"I4: {child.id} does not know its parent {node.id}"
+        assert graph.nodes.get(child.id) is child, f"I4: {child.id}, a child of {node.id}, is gone"
 
 
 def _verify_counters(graph: Graph, node: Node) -> None:
@@ -51,11 +53,14 @@ def _verify_progress(node: Node) -> None:
         assert node.held > 0, f"{node.id} is provisional with nothing to wait for"
     if node.unsettled:
         assert node.tentative is not None or node.status in TERMINAL, f"{node.id} is unsettled and has not ended"
+    elif not node.reviewed:
+        raise AssertionError(f"the end of {node.id} is not reviewed and holds nobody")
 
 
 def _verify_queue(graph: Graph, node: Node) -> None:
     if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
         ready = node.open == 0 and (node.held == 0 or (graph.speculative and node.task.revocable))
         assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
+        assert not ready or node.entry in graph.queue.lanes.get(lane_of(node.task), []), f"{node.id} is in no heap"
     if node.status in TERMINAL:
         assert node.entry is None, f"{node.id} has ended and is queued"

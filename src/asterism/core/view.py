@@ -82,6 +82,28 @@ class TaskView:
         return f"<task {self.id!r} {'waiting' if self.waiting else self.status}>"
 
 
+class EndView(TaskView):
+    """A task in the moment of its end, before that is recorded: what a predicate of ``edit_on`` sees."""
+
+    __slots__ = ("_error", "_status", "_value")
+
+    def __init__(self, node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> None:
+        super().__init__(node)
+        self._status, self._value, self._error = status, value, error
+
+    @property
+    def status(self) -> TaskStatus:
+        return self._status
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
+
+
 class Upstream(Mapping[str, Any]):
     """The results of the tasks that one depends on, by id; read when asked for. A task that failed has None."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asterism.core.graph import Graph
-from asterism.core.lock import AssignmentLock
+from asterism.core.lock import AssignmentLock, EditCycle
 from asterism.core.node import Node
 from asterism.core.status import PENDING, RUNNING
 
@@ -66,30 +66,34 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
 
 
 def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
-    if lock.holds_everything:
-        held_by = [task_id for task_id, _ in lock.waiting] + [t for c in lock.cycles.values() for t in c.tasks]
-    else:
-        held_by = [source for source in node.parents if graph.nodes[source].unsettled]
-    return tuple(_review(graph, lock, source, now) for source in dict.fromkeys(held_by))
+    if not lock.holds_everything:
+        return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
+    ends = [task_id for task_id, _ in lock.waiting] + [t for c in lock.cycles.values() for t in c.tasks]
+    reviews = [_review(graph, lock, source, now) for source in dict.fromkeys(ends) if source in graph.nodes]
+    stuck = [_cycle(cycle, "that nothing can move", now) for cycle in lock.cycles.values() if cycle.stuck]
+    return tuple(reviews + stuck)
+
+
+def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:
+    by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
+    age = f"{now - cycle.opened_at:.1f} s"
+    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}")
 
 
 def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:
+    end = (source, graph.nodes[source].epoch)
     for cycle in lock.cycles.values():
-        if source in cycle.tasks:
-            by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
-            age = f"{now - cycle.opened_at:.1f} s"
-            return Holder(
-                "cycle",
-                str(cycle.id),
-                f"the end of {source!r} is being reviewed {by}in cycle {cycle.id}, for {age}",
-            )
+        if end in cycle.ends:
+            return _cycle(cycle, f"the end of {source!r}", now)
     if graph.nodes[source].provisional:
         return Holder(
             "provisional",
             source,
             f"{source!r} has ended only provisionally: what lies above it is under review",
         )
-    return Holder("review", source, f"the end of {source!r} waits for its review: {len(lock.cycles)} cycles are open")
+    count = len(lock.cycles)
+    are = "1 cycle is" if count == 1 else f"{count} cycles are"
+    return Holder("review", source, f"the end of {source!r} waits for its review: {are} open")
 
 
 def _placed(placement: Holder | None) -> tuple[Holder, ...]:
@@ -99,7 +103,7 @@ def _placed(placement: Holder | None) -> tuple[Holder, ...]:
 def _running(node: Node, now: float) -> Holder:
     if node.device is None:
         return Holder("retry", "", f"attempt {node.attempts} failed and the next one has not begun")
-    since = now - (node.started_at or now)
+    since = now - node.started_at if node.started_at is not None else 0.0
     kind = " provisionally" if node.provisional else ""
     return Holder(
         "device",

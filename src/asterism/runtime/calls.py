@@ -40,7 +40,7 @@ class Signature:
         """The keyword arguments for one call. Raises TypeError naming the parameter that nothing fills."""
         given: dict[str, Any] = {}
         if self.everything:
-            given = {name: value for name, value in results.items() if name.isidentifier()} | dict(inputs)
+            given = {**results, **inputs}
         for name in self.names:
             if name in inputs:
                 given[name] = inputs[name]

@@ -27,6 +27,7 @@ class Cycles:
         self.editor = execution.orchestrator.editor
         self.jobs: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._answered: EditCycle | None = None  # the cycle whose answer is being applied
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -71,10 +72,9 @@ class Cycles:
         while True:
             try:
                 answer = await ask(self.editor, ConstellationView(self.plan), events)
-            except asyncio.CancelledError as error:
-                self._failed(cycle, error)
-                return
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also a cancellation and an exit: no editor stops the plan
                 self._failed(cycle, error)
                 return
             try:
@@ -95,11 +95,10 @@ class Cycles:
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            if cycle.id in self.lock.cycles:
-                self.lock.reopen_for_retry(cycle)
-                if cycle.rejections > self.execution.orchestrator.max_rejections:
-                    self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
-                    self._close(cycle, "abandoned")
+            self.lock.rejected(cycle)
+            if cycle.rejections > self.execution.orchestrator.max_rejections and cycle.id in self.lock.cycles:
+                self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
+                self._close(cycle, "abandoned")
             raise
         cycle.edits += len(applied.batch.edits)
         if cycle.id in self.lock.cycles:
@@ -107,11 +106,18 @@ class Cycles:
         return applied
 
     def apply(self, batch: EditBatch, cycle: EditCycle | None = None) -> Applied:
-        """Apply a batch to the live plan and tell whoever listens."""
-        applied = self.plan.apply(batch, self.execution.now())
-        if batch.edits:
-            self._publish("edit_applied", cycle, author=batch.author, edits=tuple(map(str, batch.edits)))
-        return applied
+        """Apply a batch to the live plan; the plan tells us of it as of any other edit (``announce``)."""
+        self._answered = cycle
+        try:
+            return self.plan.apply(batch, self.execution.now())
+        finally:
+            self._answered = None
+
+    def announce(self, applied: Applied) -> None:
+        """Tell whoever listens of an edit that was applied, from whatever side it came."""
+        if applied.batch.edits:
+            edits = tuple(map(str, applied.batch.edits))
+            self._publish("edit_applied", self._answered, author=applied.batch.author, edits=edits)
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self.lock.cycles:
@@ -136,9 +142,8 @@ class Cycles:
             return self.judge(known[0], answer, who)
         cycle = self.lock.get(cycle_id)
         if cycle.claimed_by != who:
-            raise CycleClaimed(
-                f"cycle {cycle_id} is not claimed by {who!r} but by {cycle.claimed_by!r}; claim it first"
-            )
+            holder = "by nobody" if cycle.claimed_by is None else f"by {cycle.claimed_by!r}"
+            raise CycleClaimed(f"cycle {cycle_id} is claimed {holder}, not by {who!r}; claim it first")
         return self.judge(cycle, answer, who)
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -190,5 +195,5 @@ class Cycles:
 
     def _publish(self, kind: str, cycle: EditCycle | None, **fields: Any) -> None:
         events = self.execution.orchestrator.events
-        if events.subscriptions:
+        if events.wants(EditEvent):
             events.publish(self._event(kind, cycle, **fields))

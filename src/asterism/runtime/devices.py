@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
 from asterism.core.jsonable import plain
@@ -74,6 +75,8 @@ class LocalDevice:
         task = work.task
         simple = task.call is not None and not task.inputs and not task.env
         value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
+        if type(value) is CoroutineType:  # a plain function that made a coroutine, such as a lambda
+            value = await value
         return plain(value, f"the result of task {task.id!r}") if self.json_results else value
 
     async def _with_inputs(self, work: Work) -> Any:
@@ -91,7 +94,7 @@ class LocalDevice:
                 value = await request(terms)
             else:
                 value = await self._call(work, resolved.inputs)
-        except Exception as error:
+        except BaseException as error:
             if resolved.secrets:
                 _hide_in(error, resolved)
             raise
@@ -127,10 +130,13 @@ def _environment(work: Work, resolved: inputs.Resolved) -> dict[str, str]:
     return {**os.environ, **given, **resolved.environment, **own}
 
 
-def _hide_in(error: Exception, resolved: inputs.Resolved) -> None:
+def _hide_in(error: BaseException, resolved: inputs.Resolved) -> None:
     """Blot secrets out of an error before anybody can write it down."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            _hide_in(inner, resolved)
     error.args = tuple(resolved.hide(argument) for argument in error.args)
-    for name, value in list(vars(error).items()):
+    for name in [*vars(error), "code"]:  # the code of SystemExit is no ordinary attribute
         with contextlib.suppress(AttributeError):
-            setattr(error, name, resolved.hide(value))
+            setattr(error, name, resolved.hide(getattr(error, name)))
     error.__cause__ = error.__context__ = None

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from asterism.core.constellation import Constellation
 from asterism.core.diff import merge
 from asterism.core.edits import EDITS, Edit, EditBatch, edit_from_json
-from asterism.core.errors import EditRejected, InvalidTask, Violation
+from asterism.core.errors import EditRejected, Violation, reason_of
 from asterism.core.lock import EditCycle, EditOn, edit_on_all, edit_on_failure
 from asterism.core.node import Node
 from asterism.core.status import TaskStatus
-from asterism.core.view import ConstellationView, TaskView
+from asterism.core.view import ConstellationView, EndView, TaskView
 from asterism.runtime.events import Event
 
 Answer = Any
@@ -49,37 +49,49 @@ def edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
     if callable(choice):
         predicate = choice
 
-        def by_predicate(node: Node, status: TaskStatus) -> bool:
-            return bool(predicate(TaskView(node)))
+        def by_predicate(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
+            return bool(predicate(EndView(node, status, value, error)))
 
         return by_predicate
     raise ValueError(f"edit_on is 'all', 'failure' or a function of a task, not {choice!r}")
 
 
 def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> EditBatch:
-    """The batch that an answer stands for. Raises EditRejected for nonsense."""
-    about: dict[str, Any] = {"author": author, "triggers": cycle.tasks}
+    """The batch that an answer stands for. Raises EditRejected for nonsense, whatever kind of nonsense it is."""
     try:
-        if answer is None:
-            return EditBatch((), base_version=cycle.version, **about)
-        if isinstance(answer, Constellation):
-            batch, _ = merge(plan, answer.origin or plan, answer, **about)
-            return batch
-        if isinstance(answer, Mapping):
-            answer = EditBatch.from_json(answer)
-        if isinstance(answer, EditBatch):
-            base = cycle.version if answer.base_version is None else answer.base_version
-            return EditBatch(
-                tuple(answer.edits), answer.author or author, answer.reason, base, answer.triggers or cycle.tasks
-            )
-        edits = [answer] if isinstance(answer, tuple(EDITS.values())) else answer
-        if isinstance(edits, Iterable) and not isinstance(edits, str | bytes):
-            return EditBatch(tuple(map(_edit, edits)), base_version=cycle.version, **about)
-    except InvalidTask as error:
-        raise EditRejected([Violation(None, "malformed", str(error))]) from None
-    raise EditRejected(
-        [Violation(None, "malformed", f"an editor answers with None, edits or a batch of edits, not with {answer!r}")]
-    )
+        batch = _batch(answer, plan, cycle, author)
+    except Exception as error:
+        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {reason_of(error)}")]) from None
+    if batch is None:
+        kind = type(answer).__name__
+        words = f"an editor answers with None, edits or a batch of edits, not with {_shown(answer)} ({kind})"
+        raise EditRejected([Violation(None, "malformed", words)])
+    return batch
+
+
+def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> EditBatch | None:
+    about: dict[str, Any] = {"author": author, "triggers": cycle.tasks}
+    if answer is None:
+        return EditBatch((), base_version=cycle.version, **about)
+    if isinstance(answer, Constellation):
+        return merge(plan, answer.origin or plan, answer, **about)[0]
+    if isinstance(answer, Mapping):
+        answer = EditBatch.from_json(answer)
+    if isinstance(answer, EditBatch):
+        base = cycle.version if answer.base_version is None else answer.base_version
+        triggers = tuple(answer.triggers) or cycle.tasks
+        return EditBatch(tuple(map(_edit, answer.edits)), answer.author or author, answer.reason, base, triggers)
+    edits = [answer] if isinstance(answer, tuple(EDITS.values())) else answer
+    if not isinstance(edits, Iterable) or isinstance(edits, str | bytes):
+        return None
+    return EditBatch(tuple(map(_edit, edits)), base_version=cycle.version, **about)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:200]
+    except Exception:
+        return "something that cannot be shown"
 
 
 def _edit(item: Any) -> Edit:

@@ -82,58 +82,71 @@ Observer = Callable[[Any], Awaitable[None] | None]
 
 
 class Subscription:
-    """One listener with its queue. ``close()`` ends it."""
+    """One listener with its queue; an asynchronous iterator if it has no observer. ``close()`` ends it."""
 
     def __init__(self, bus: EventBus, kinds: tuple[type[Event], ...], observer: Observer | None, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a queue of events has room for 1 or more, not {limit}")
         self._bus, self._kinds, self._observer = bus, kinds, observer
         self._queue: deque[Event] = deque()
         self._limit = limit
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._task: asyncio.Task[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._delivery: asyncio.Task[None] | None = None
+        self._closed = False
         self.dropped = 0
 
+    def wants(self, kind: type[Event]) -> bool:
+        return not self._kinds or issubclass(kind, self._kinds)
+
     def offer(self, event: Event) -> None:
-        if self._kinds and not isinstance(event, self._kinds):
-            return
         if len(self._queue) >= self._limit:
             self._queue.popleft()
             self.dropped += 1
         self._queue.append(event)
-        self._wake.set()
-        self._idle.clear()
-        if self._observer is not None and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._deliver(self._observer))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if self._observer is not None and self.delivering is None:
+            self._delivery = asyncio.get_running_loop().create_task(self._deliver(self._observer))
+
+    @property
+    def delivering(self) -> asyncio.Task[None] | None:
+        """The task that is emptying the queue now; an idle subscription costs none."""
+        task = self._delivery
+        return task if task is not None and not task.done() and not task.get_loop().is_closed() else None
 
     async def _deliver(self, observer: Observer) -> None:
-        """Empty the queue into the observer, then end: an idle subscription costs no task."""
         while self._queue:
             event = self._queue.popleft()
             try:
                 answer = observer(event)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if self._closed and isinstance(error, asyncio.CancelledError):
+                    raise
                 logger.exception("an observer failed on %s; it goes on with the next event", event.kind)
-        self._idle.set()
 
-    async def next(self) -> Event:
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
         while not self._queue:
-            self._idle.set()
-            self._wake.clear()
-            await self._wake.wait()
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._queue.popleft()
-
-    async def idle(self) -> None:
-        await self._idle.wait()
 
     def close(self) -> None:
         self._bus.remove(self)
+        self._closed = True
         self._queue.clear()
-        self._idle.set()
-        if self._task is not None:
-            self._task.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if self.delivering is not None:
+            self.delivering.cancel()
 
 
 class EventBus:
@@ -149,12 +162,12 @@ class EventBus:
         return subscription
 
     @contextlib.asynccontextmanager
-    async def listen(self, *kinds: type[Event], limit: int = 10_000) -> AsyncIterator[AsyncIterator[Event]]:
+    async def listen(self, *kinds: type[Event], limit: int = 10_000) -> AsyncIterator[Subscription]:
         """``async with bus.listen(TaskEvent) as events: async for event in events: …``"""
         subscription = Subscription(self, kinds, None, limit)
         self.subscriptions.append(subscription)
         try:
-            yield _iterate(subscription)
+            yield subscription
         finally:
             subscription.close()
 
@@ -162,19 +175,17 @@ class EventBus:
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
 
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody listens for events of a type; if not, none is made."""
+        return any(subscription.wants(kind) for subscription in self.subscriptions)
+
     def publish(self, event: Event) -> None:
         for subscription in tuple(self.subscriptions):
-            subscription.offer(event)
+            if subscription.wants(type(event)):
+                subscription.offer(event)
 
     async def drain(self, timeout: float) -> None:
         """Wait until every observer has caught up, but no longer than ``timeout`` seconds."""
-        waits = [asyncio.ensure_future(s.idle()) for s in self.subscriptions if s._observer is not None]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=timeout)
-            for wait in late:
-                wait.cancel()
-
-
-async def _iterate(subscription: Subscription) -> AsyncIterator[Event]:
-    while True:
-        yield await subscription.next()
+        deliveries = [delivery for s in self.subscriptions if (delivery := s.delivering) is not None]
+        if deliveries:
+            await asyncio.wait(deliveries, timeout=timeout)

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
-from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice
-from asterism.core.graph import reason_of
+from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, reason_of
 from asterism.core.lock import AssignmentLock
 from asterism.core.node import Node
 from asterism.core.ready import Entry, Lane, lane_of
@@ -44,10 +42,11 @@ MAX_BACKOFF = 60.0
 class Active:
     """A task that a device is working on."""
 
-    __slots__ = ("job", "node", "place", "timer")
+    __slots__ = ("begun", "job", "node", "place", "timer")
 
     def __init__(self, node: Node, place: Place) -> None:
         self.node, self.place = node, place
+        self.begun = False
         self.job: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -115,13 +114,16 @@ class Execution:
         value: Any = None
         error: BaseException | None = None
         status = COMPLETED
+        active.begun = True
         try:
-            if not active.place.reachable:
+            if active.place.left:
                 raise DeviceUnavailable(f"{active.place.id!r} left before the task began")
             value = await active.place.device.execute(work)
+        except KeyboardInterrupt:
+            raise
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
-        except (Exception, SystemExit) as failure:
+        except BaseException as failure:  # whatever a task raises is its own failure, even an exit
             status, error = FAILED, failure
         self._ended(active, epoch, status, value, error)
 
@@ -137,7 +139,9 @@ class Execution:
             return
         active.place.running -= 1
         node = active.node
-        if status is COMPLETED:
+        if self.refused_since and not isinstance(error, DeviceUnavailable):
+            self.refused_since.pop(node, None)
+        if status is COMPLETED and not (self.cancelling and node.provisional):
             self.lock.finish(node, COMPLETED, self.now(), value)
             if self.orchestrator.events.subscriptions:
                 self._publish_end(node)
@@ -170,7 +174,8 @@ class Execution:
             self.lock.finish(node, FAILED, self.now(), None, error)
             self._publish_end(node)
             return
-        delay = min(MAX_BACKOFF, node.task.backoff * 2 ** (failures - 1)) * self.orchestrator.random.uniform(0.5, 1.5)
+        grown = node.task.backoff * 2 ** min(failures - 1, 30)
+        delay = min(MAX_BACKOFF, grown) * self.orchestrator.random.uniform(0.5, 1.5)
         self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
         self.publish_task("task_retrying", node, error)
@@ -217,9 +222,14 @@ class Execution:
         self.stopping[epoch] = active
         if active.timer is not None:
             active.timer.cancel()
+        self._ask_to_stop(active, epoch)
+        self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
+
+    def _ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
         active.job.cancel()
-        self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
+        if not active.begun:  # its coroutine will never run, and so never report its own end
+            active.job.add_done_callback(lambda job: self._ended(active, epoch, CANCELLED, None, None))
 
     def _abandon(self, epoch: int) -> None:
         active = self.stopping.pop(epoch, None)
@@ -244,22 +254,25 @@ class Execution:
 
     def applied(self, applied: Applied) -> None:
         """An edit was accepted: stop what it revoked or cancelled, and look what can start now."""
+        self.cycles.announce(applied)
         for _, epoch in applied.stopped:
             if epoch in self.active:
-                node = self.active[epoch].node
                 self.stop(epoch)
-                self.publish_task("task_revoked" if node.status is PENDING else "task_cancelled", node)
-        for node in [*self.backing_off, *self.stranded]:
-            if not self._still_waits(node):
-                self._forget_timers(node)
+        for node in applied.revoked:
+            self.publish_task("task_revoked", node)
+        for node in applied.cancelled:
+            self._publish_end(node)
+        for node in [node for node in self.backing_off if node.status is not RUNNING]:
+            self._forget_timers(node)
+        for node in [node for node in self.stranded if not self._still_stranded(node)]:
+            self._forget_timers(node)
         self.orchestrator.wake(self)
 
-    def _still_waits(self, node: Node) -> bool:
-        """Whether a node that waits for its next attempt, or for a device to join, is left alone by the edits since."""
+    def _still_stranded(self, node: Node) -> bool:
+        """Whether the edit left a node alone that waits for a device to join: it is ready, and not queued anew."""
         if node.status is RUNNING:
             return True
-        present = self.plan.nodes.get(node.id) is node
-        return present and node.status is PENDING and not node.open and node.entry is None
+        return self.plan.nodes.get(node.id) is node and node.status is PENDING and not node.open and node.entry is None
 
     def cancel(self) -> None:
         """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after
@@ -272,16 +285,17 @@ class Execution:
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
                 self._cancel(node, "the constellation was cancelled")
-        for active in tuple(self.active.values()):
-            assert active.job is not None
-            active.job.cancel()
+        for epoch, active in tuple(self.active.items()):
+            self._ask_to_stop(active, epoch)
         self.loop.call_later(self.orchestrator.grace, self.cancel_hard)
         self.orchestrator.wake(self)
 
     def cancel_hard(self) -> None:
         """Stop waiting for tasks that ignore the request."""
-        for active in tuple(self.active.values()):
-            self._cancel(active.node, "the constellation was cancelled, and it did not stop when asked")
+        if self.done.done():
+            return
+        for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
+            self._cancel(node, "the constellation was cancelled, and it did not stop when asked")
         self.orchestrator.wake(self)
 
     # -- no device -----------------------------------------------------------------------------------------------------
@@ -313,7 +327,7 @@ class Execution:
 
     def devices_changed(self) -> None:
         """A device joined or left: what found none is looked at again."""
-        for node in tuple(self.stranded):
+        for node in [node for node in self.stranded if self.orchestrator.roster.capable(lane_of(node.task))]:
             self._forget_timers(node)
             if node.status is RUNNING:
                 self.plan.queue.push(node)
@@ -333,6 +347,9 @@ class Execution:
         capable = roster.capable(lane)
         if not capable:
             return Holder("no_device", "", f"{self._wanted(node)}; the devices are {roster.names()}")
+        if not any(place.reachable for place in capable):
+            resting = ", ".join(place.id for place in capable)
+            return Holder("resting", resting, f"it was given back by every device that could take it: {resting}")
         if not any(place.free for place in capable):
             busy = ", ".join(f"{place.id} ({place.running})" for place in capable)
             return Holder("busy", busy, f"every device that could take it is busy: {busy}")
@@ -362,7 +379,10 @@ class Execution:
         self._end(cancelled=False)
 
     def _end(self, cancelled: bool) -> None:
+        left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._tells_tasks else []
         state = self.plan.close(self.now(), cancelled)
+        for node in left:
+            self._publish_end(node)
         self.cycles.cancel()
         for node in [*self.backing_off, *self.stranded]:
             self._forget_timers(node)
@@ -379,10 +399,14 @@ class Execution:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def publish(self, make: Callable[..., Event], **fields: Any) -> None:
+    def publish(self, make: type[Event], **fields: Any) -> None:
         events = self.orchestrator.events
-        if events.subscriptions:
+        if events.wants(make):
             events.publish(make(at=self.now(), constellation=self.plan.id, **fields))
+
+    @property
+    def _tells_tasks(self) -> bool:
+        return self.orchestrator.events.wants(TaskEvent)
 
     def publish_task(self, kind: str, node: Node, error: BaseException | None = None) -> None:
         self.publish(
@@ -399,7 +423,7 @@ class Execution:
 
     def _publish_end(self, node: Node) -> None:
         """A provisional end is not an event: it becomes one when it is confirmed."""
-        if not node.provisional and self.orchestrator.events.subscriptions:
+        if not node.provisional and self._tells_tasks:
             self.orchestrator.events.publish(self.end_event(node))
 
     def end_event(self, node: Node) -> TaskEvent:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from asterism.core.errors import AsterismError
@@ -18,6 +20,17 @@ class RequestFailed(AsterismError):
         super().__init__(f"{url} answered {status}: {body[:200]}")
 
 
+_in_request: ContextVar[bool] = ContextVar("asterism_in_request", default=False)
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """httpx logs every address it asks for, and ours may hold secrets; requests of others are none of our business."""
+    return not _in_request.get()
+
+
+logging.getLogger("httpx").addFilter(_not_ours)
+
+
 async def request(terms: Mapping[str, Any]) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise.
 
@@ -27,15 +40,19 @@ async def request(terms: Mapping[str, Any]) -> Any:
         import httpx
     except ImportError:
         raise AsterismError("HTTP tasks need httpx: pip install 'asterism[http]'") from None
-    async with httpx.AsyncClient(timeout=None, follow_redirects=True) as client:
-        answer = await client.request(
-            terms.get("method", "GET"),
-            terms["url"],
-            headers=terms.get("headers"),
-            params=terms.get("params"),
-            json=terms.get("json"),
-            content=terms.get("body"),
-        )
+    quiet = _in_request.set(True)
+    try:
+        async with httpx.AsyncClient(timeout=None, follow_redirects=True) as client:  # the task's own timeout rules
+            answer = await client.request(
+                terms.get("method", "GET"),
+                terms["url"],
+                headers=terms.get("headers"),
+                params=terms.get("params"),
+                json=terms.get("json"),
+                content=terms.get("body"),
+            )
+    finally:
+        _in_request.reset(quiet)
     expected = terms.get("expect")
     if answer.status_code not in expected if expected else not answer.is_success:
         raise RequestFailed(answer.status_code, str(answer.request.url), answer.text)

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from asterism.core.errors import AsterismError
 from asterism.core.jsonable import plain
@@ -34,8 +34,8 @@ class Resolved:
         self.inputs, self.environment, self.secrets = inputs, environment, secrets
 
     def hide(self, value: Any) -> Any:
-        """``value`` with every secret in its texts blotted out."""
-        return _hide(value, self.secrets) if self.secrets else value
+        """``value`` with every secret blotted out, however it is written: plain, quoted for a URL or JSON, a number."""
+        return _hide(value, _forms(self.secrets)) if self.secrets else value
 
 
 def resolve(inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any]) -> Resolved:
@@ -110,13 +110,22 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(plain(value))
 
 
-def _hide(value: Any, secrets: frozenset[str]) -> Any:
+def _forms(secrets: frozenset[str]) -> list[str]:
+    """The ways in which a secret may come back, the longest first."""
+    forms = {form for text in secrets for form in (text, quote(text), quote(text, safe=""), quote_plus(text))}
+    forms |= {json.dumps(text)[1:-1] for text in secrets}
+    return sorted(forms, key=len, reverse=True)
+
+
+def _hide(value: Any, forms: list[str]) -> Any:
     if isinstance(value, str):
-        for secret in sorted(secrets, key=len, reverse=True):
-            value = value.replace(secret, HIDDEN)
+        for form in forms:
+            value = value.replace(form, HIDDEN)
         return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return HIDDEN if str(value) in forms else value
     if isinstance(value, Mapping):
-        return {_hide(key, secrets): _hide(item, secrets) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_hide(item, secrets) for item in value) if type(value) in (list, tuple) else value
+        return {_hide(key, forms): _hide(item, forms) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_hide(item, forms) for item in value)
     return value

@@ -95,6 +95,7 @@ class Orchestrator:
         self._rank = rank
         self._executions: dict[str, Execution] = {}
         self._awake: dict[Execution, None] = {}
+        self._departed: list[Device] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock_began = 0.0
         AssignmentLock(Constellation(), **self._lock_terms)  # complains now about terms that make no sense
@@ -115,11 +116,20 @@ class Orchestrator:
                 raise
         finally:
             await self._dismiss(execution)
-        return Result(plan, execution.lock.history, self.roster.slots, execution.lock.policy)
+        return Result(plan, execution.lock.history, self._slots(), execution.lock.policy)
+
+    def _slots(self) -> int | None:
+        """How much can run at once, by the devices and by ``concurrency``."""
+        limits = [limit for limit in (self.roster.slots, self.concurrency) if limit is not None]
+        return min(limits, default=None)
 
     def run_sync(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
         """``run``, for callers without an event loop."""
-        return asyncio.run(self.run(plan, assignments=assignments))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(plan, assignments=assignments))
+        raise RuntimeError("run_sync cannot be called from a running event loop; await run there")
 
     async def _wait_hard(self, execution: Execution) -> None:
         """Wait for a cancelled execution; a second cancellation stops the waiting, not the cleaning up."""
@@ -157,9 +167,9 @@ class Orchestrator:
         ]
         if problems:
             raise PlanError(f"constellation {plan.id!r} cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
-        for task_id, device in assignments.items():
-            node = plan.node(task_id)
-            node.task = node.task.changed({"device": device})
+        assigned = [(plan.node(id), plan.node(id).task.changed({"device": it})) for id, it in assignments.items()]
+        for node, task in assigned:
+            node.task = task
         if self._rank:
             plan.ranks = Ranks()
             plan.ranks.all(plan.nodes)
@@ -173,6 +183,8 @@ class Orchestrator:
             self._loop = loop
             self._clock_began = time.time() - loop.time()
             self._awake.clear()
+            for place in self.roster:
+                place.reachable = True  # the timer that would have ended a rest died with the old loop
 
     async def _dismiss(self, execution: Execution) -> None:
         del self._executions[execution.plan.id]
@@ -182,10 +194,15 @@ class Orchestrator:
             await self.events.drain(DRAIN)
         finally:
             if not self._executions:
-                for place in self.roster:
-                    close = getattr(place.device, "close", None)
-                    if close is not None:
-                        close()
+                self._close_devices()
+
+    def _close_devices(self) -> None:
+        """Nothing runs any more: devices may end what they keep up for the work; they can be used again."""
+        for device in [*(place.device for place in self.roster), *self._departed]:
+            close = getattr(device, "close", None)
+            if close is not None:
+                close()
+        self._departed.clear()
 
     def now(self) -> float:
         """Seconds since 1970, counted by the loop's clock so that it never jumps."""
@@ -243,7 +260,7 @@ class Orchestrator:
     def leave(self, device_id: str) -> None:
         """A device gets no more work. What it is executing goes on; what it had not begun it gives back
         (DeviceUnavailable)."""
-        self.roster.leave(device_id)
+        self._departed.append(self.roster.leave(device_id).device)
         self._devices_changed("device_left", device_id)
 
     def rest(self, place: Place) -> None:
@@ -253,7 +270,7 @@ class Orchestrator:
         self._loop.call_later(REST, self._rested, place)
 
     def _rested(self, place: Place) -> None:
-        place.reachable = place in self.roster
+        place.reachable = True
         for execution in self._executions.values():
             self.wake(execution)
 
@@ -284,7 +301,7 @@ class Orchestrator:
 
     def edit(self, plan_id: str, batch: EditBatch) -> Applied:
         """Edit a running constellation from anywhere. Raises EditRejected; after the end, with the rule ``ended``."""
-        return self._execution(plan_id).cycles.apply(batch)
+        return self._editable(plan_id).cycles.apply(batch)
 
     def why(self, task_id: str, plan_id: str | None = None) -> Why:
         """Why a task is not running: the actual holder. ``plan_id`` may be left out while one constellation runs."""
@@ -308,7 +325,7 @@ class Orchestrator:
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected, and the cycle stays open for another
         try."""
-        return self._execution(plan_id).cycles.answer(cycle_id, who, answer)
+        return self._editable(plan_id).cycles.answer(cycle_id, who, answer)
 
     def _execution(self, plan_id: str | None) -> Execution:
         if plan_id is None and len(self._executions) == 1:
@@ -318,9 +335,14 @@ class Orchestrator:
         running = ", ".join(self._executions) or "none"
         if plan_id is None:
             raise PlanError(f"say which constellation is meant; running here: {running}")
-        raise EditRejected(
-            [Violation(None, "ended", f"no constellation {plan_id!r} is running here (running: {running})")]
-        )
+        raise PlanError(f"no constellation {plan_id!r} is running here (running: {running})")
+
+    def _editable(self, plan_id: str | None) -> Execution:
+        """The execution to edit; an edit that comes after the end is rejected like any other that cannot be applied."""
+        try:
+            return self._execution(plan_id)
+        except PlanError as error:
+            raise EditRejected([Violation(None, "ended", str(error))]) from None
 
 
 _edit_on = edit_on

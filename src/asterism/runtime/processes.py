@@ -19,14 +19,42 @@ OUTPUT_LIMIT = 1 << 20
 
 
 class CommandFailed(AsterismError):
-    """A command that ended with another code than 0. ``code`` is negative for a signal; ``output`` is the tail of
-    what it said."""
+    """A command that ended with another code than 0. ``code`` is negative for a signal; ``output`` is the tail of what
+    it said."""
 
     def __init__(self, code: int, output: str) -> None:
         self.code, self.output = code, output
-        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        ended = f"was ended by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         last = output.strip().splitlines()[-1:]
         super().__init__(f"the command {ended}" + (f": {last[0]}" if last else ""))
+
+
+class _Listener(asyncio.SubprocessProtocol):
+    """Keeps the tail of what a command says, and tells its exit from the end of its output: a process that the command
+    left behind may hold the pipes open long after."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.silent: asyncio.Future[None] = loop.create_future()
+        self._kept = {1: bytearray(), 2: bytearray()}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self._kept[fd]
+        kept += data
+        if len(kept) > 2 * OUTPUT_LIMIT:
+            del kept[:-OUTPUT_LIMIT]
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.silent.done():
+            self.silent.set_result(None)
+
+    def said(self, fd: int) -> str:
+        return bytes(self._kept[fd][-OUTPUT_LIMIT:]).decode(errors="replace")
 
 
 class Commands:
@@ -35,46 +63,76 @@ class Commands:
     def __init__(self, grace: float = 5.0) -> None:
         self.grace = grace
         self._guard = guard.Guard()
+        self._running = 0
+        self._closing = False
 
     async def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Any:
         """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
 
-        When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds."""
-        pipe = self._guard.pipe()
-        process = await asyncio.create_subprocess_exec(
+        When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds. What the command
+        leaves behind in its group ends with it."""
+        self._running += 1
+        self._closing = False
+        ticket, pipe = self._guard.admit()
+        try:
+            return await self._run(argv, environment, partial(guard.report, pipe, ticket))
+        finally:
+            self._guard.finished(ticket)
+            self._running -= 1
+            if self._closing and not self._running:
+                self._guard.close()
+
+    async def _run(self, argv: Sequence[str], environment: Mapping[str, str], report: Any) -> Any:
+        # not cancelled half-way: a process that has been forked has to be stopped as a whole group
+        spawning = asyncio.ensure_future(self._spawn(argv, environment, report))
+        try:
+            transport, listener = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            await asyncio.wait([spawning])
+            if not spawning.cancelled() and spawning.exception() is None:
+                await self._stop(*spawning.result())
+            raise
+        try:
+            await listener.exited
+        except asyncio.CancelledError:
+            await self._stop(transport, listener)
+            raise
+        await self._end(transport, listener)
+        code = transport.get_returncode() or 0
+        if code != 0:
+            raise CommandFailed(code, listener.said(2) or listener.said(1))
+        return _parsed(listener.said(1))
+
+    async def _spawn(
+        self, argv: Sequence[str], environment: Mapping[str, str], report: Any
+    ) -> tuple[asyncio.SubprocessTransport, _Listener]:
+        return await asyncio.get_running_loop().subprocess_exec(
+            _Listener,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=dict(environment),
             process_group=0,
-            preexec_fn=partial(guard.report, pipe),  # the pipe itself is closed in the child: it is not passed on
+            preexec_fn=report,  # the guard's pipe is closed in the child right after: it is not passed on
         )
-        try:
-            output, errors = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
-            code = await process.wait()
-        except asyncio.CancelledError:
-            await self._stop(process)
-            raise
-        finally:
-            self._end_group(process.pid)
-        if code != 0:
-            raise CommandFailed(code, errors or output)
-        return _parsed(output)
 
-    async def _stop(self, process: asyncio.subprocess.Process) -> None:
-        _signal_group(process.pid, signal.SIGTERM)
-        ended = asyncio.ensure_future(process.wait())
-        await asyncio.wait([ended], timeout=self.grace)
-        _signal_group(process.pid, signal.SIGKILL)
-        await ended
+    async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+        _signal_group(transport.get_pid(), signal.SIGTERM)
+        await asyncio.wait([listener.exited], timeout=self.grace)
+        await self._end(transport, listener)
 
-    def _end_group(self, group: int) -> None:
-        _signal_group(group, signal.SIGKILL)  # what the command left behind in its group ends with it
-        self._guard.finished(group)
+    async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+        """End what is left of the group, and read what is left of the output."""
+        _signal_group(transport.get_pid(), signal.SIGKILL)
+        await asyncio.wait([listener.silent], timeout=self.grace)  # somebody outside the group may hold the pipes
+        transport.close()
 
     def close(self) -> None:
-        self._guard.close()
+        """End the guard as soon as no command runs; the next command starts another."""
+        self._closing = True
+        if not self._running:
+            self._guard.close()
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
@@ -82,18 +140,16 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-async def _tail(stream: asyncio.StreamReader | None) -> str:
-    """All of a stream, or its end if it is longer than the limit."""
-    assert stream is not None
-    kept = b""
-    while chunk := await stream.read(1 << 16):
-        kept = (kept + chunk)[-OUTPUT_LIMIT:]
-    return kept.decode(errors="replace")
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _parsed(output: str) -> Any:
     text = output.strip()
     if text[:1] in ("{", "["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
     return text

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 from asterism.core.ready import Lane
 from asterism.core.selection import STRATEGIES, Candidate, Strategy, capable
 from asterism.runtime.devices import Device
 
+logger = logging.getLogger("asterism.roster")
+
 
 class Place(Candidate):
     """A device that has joined, with what selection needs to know of it."""
 
-    __slots__ = ("device",)
+    __slots__ = ("device", "left")
 
     def __init__(self, device: Device) -> None:
         super().__init__(device.id, frozenset(device.can), device.slots)
         self.device = device
+        self.left = False
 
 
 class Roster:
@@ -44,7 +48,7 @@ class Roster:
             place = self._places.pop(device_id)
         except KeyError:
             raise ValueError(f"there is no device {device_id!r}; the devices are {self.names()}") from None
-        place.reachable = False
+        place.left = True
         self._capable.clear()
         return place
 
@@ -53,9 +57,6 @@ class Roster:
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
-
-    def __contains__(self, place: object) -> bool:
-        return isinstance(place, Place) and self._places.get(place.id) is place
 
     @property
     def slots(self) -> int | None:
@@ -78,7 +79,15 @@ class Roster:
         free = [place for place in places if place.free]
         if not free:
             return None
-        return self._strategy(free, lane)  # type: ignore[return-value]
+        try:
+            chosen = self._strategy(free, lane)
+        except Exception:
+            logger.exception("the strategy failed; the first free device is taken")
+            return free[0]
+        if chosen in free:
+            return chosen
+        logger.error("the strategy chose %r, which is no free device; the first free one is taken", chosen)
+        return free[0]
 
     def give(self, place: Place) -> None:
         place.running += 1

@@ -17,9 +17,11 @@ from asterism.surfaces.commands.check import check
 from asterism.surfaces.commands.run import run
 from asterism.surfaces.commands.schema import schema
 from asterism.surfaces.commands.show import show
+from asterism.surfaces.screen import forget_output
 
 UNUSABLE = 64
 CANCELLED = 130
+NOBODY_READS = 141
 
 
 class CommandLine(click.Group):
@@ -31,12 +33,19 @@ class CommandLine(click.Group):
         except click.ClickException as error:
             error.show()
             sys.exit(UNUSABLE)
-        except (AsterismError, OSError, ValueError) as error:
+        except (AsterismError, OSError) as error:
             click.echo(f"Error: {error}", err=True)
             sys.exit(UNUSABLE)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(CANCELLED)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # a level higher, click would make it the end of a failed plan
+            forget_output(sys.stdout)
+            return NOBODY_READS
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})

@@ -19,6 +19,7 @@ from asterism.surfaces.words import names, reason
 MOST_DEVICES = 6
 MOST_CYCLES = 3
 WIDEST_NAME = 28
+WIDEST_DEVICE = 16
 _DONE = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.RUNNING)
 
 
@@ -115,14 +116,15 @@ def _seconds(seconds: float) -> str:
 def _devices(progress: Progress, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and by what."""
     places = list(progress.orchestrator.roster)
-    wide = max((len(shorten(place.id, 16)) for place in places[:MOST_DEVICES]), default=0)
+    wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
+    most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
     lines = []
     for place in places[:MOST_DEVICES]:
-        line = Text(f"{shorten(place.id, 16):<{wide}}  ", no_wrap=True, overflow="ellipsis")
-        slots = place.slots or 0
-        if 0 < slots <= 16:
-            line.append("■" * place.running, tone("running")).append("□" * (slots - place.running), DIM)
-            line.append("  ")
+        line = Text(f"{shorten(place.id, WIDEST_DEVICE):<{wide}}  ", no_wrap=True, overflow="ellipsis")
+        if most <= WIDEST_DEVICE:
+            taken = min(place.running, place.slots or 0)  # one without a limit has no boxes
+            line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
+            line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
         line.append(f"{place.running}/{place.slots or '∞'}", DIM)
         tasks = tuple(progress.on_device.get(place.id, ()))
         lines.append(line.append(f"  {clean(names(tasks))}" if tasks else ""))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from typing import IO
 
@@ -21,6 +20,7 @@ from asterism.runtime.orchestrator import Orchestrator
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.frame import frame
 from asterism.surfaces.progress import Progress
+from asterism.surfaces.screen import forget_output
 from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.words import sentence
 
@@ -92,15 +92,7 @@ class _Lines:
                 self._file.flush()
             except BrokenPipeError:
                 self._reader_is_gone = True
-                _forget_output(self._file)
-
-
-def _forget_output(file: IO[str]) -> None:
-    """What is still in the buffer goes nowhere, instead of failing again at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, file.fileno())
-        os.close(nowhere)
+                forget_output(self._file)
 
 
 class _View:

@@ -89,7 +89,7 @@ class Progress:
                 yield from self._below(task_id, limit)
         yield from (nodes[task_id] for task_id in islice(self.stranded, limit) if task_id in nodes)
         for heap in islice(self.plan.queue.lanes.values(), limit):
-            yield from (entry[3] for entry in heap[:limit])
+            yield from (entry[3] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
         for task_id in islice(self.running, limit):
             yield from self._below(task_id, limit)
 
@@ -104,16 +104,19 @@ class Progress:
             return "waiting", f"for {node.open:,} of {len(node.parents):,} tasks"
         if node.open == 0 and sum(len(cycle.ends) for cycle in cycles) > MANY:
             return "held", f"by cycle {cycles[0].id}, the oldest of {len(cycles)}"
-        return _told(self.orchestrator.why(node.id, self.plan.id).holders)
+        return _told(node, self.orchestrator.why(node.id, self.plan.id).holders)
 
 
-def _told(holders: tuple[Holder, ...]) -> tuple[str, str]:
+def _told(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
     """The holders in few words: a table has little room, and ``why`` has the whole sentences."""
     first, all_names = holders[0], names(tuple(dict.fromkeys(holder.name for holder in holders)))
     if first.kind == "dependency":
         return "waiting", f"for {all_names}"
     if first.kind == "cycle":
-        return "held", f"by cycle {all_names}: {first.text}"
+        return "held", f"by cycle {all_names}"
     if first.kind in ("review", "provisional"):
         return "held", first.text
-    return "ready", first.text
+    if first.kind == "no_device":
+        named = [repr(node.task.device)] if node.task.device is not None else []
+        return "ready", f"no device {' '.join([*named, *(f'can {need}' for need in sorted(node.task.needs))])}"
+    return "ready", f"busy: {first.name}" if first.kind == "busy" else first.text

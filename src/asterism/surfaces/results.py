@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asterism.core.graph import reason_of
+from asterism.core.errors import reason_of
 from asterism.core.jsonable import plain
 from asterism.core.node import Node
 from asterism.core.status import COMPLETED

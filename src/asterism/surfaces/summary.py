@@ -20,12 +20,13 @@ MOST_REASONS = 20
 def figures(result: Result) -> tuple[tuple[str, str], ...]:
     """Names and values. L is the longest chain of work, W all work, and no schedule beats the lower bound."""
     summary, shape = result.summary, result.summary.parallelism
-    over = f", {summary.makespan / summary.lower_bound:.2f} × the lower bound" if summary.lower_bound else ""
+    over = f"{summary.makespan / summary.lower_bound:.2f} ×" if summary.lower_bound else ""
     return (
         ("State", result.state.replace("_", " ")),
         ("Tasks", counts(result)),
-        ("Makespan", f"{duration(summary.makespan)}{over}"),
+        ("Makespan", duration(summary.makespan)),
         ("Lower bound", duration(summary.lower_bound)),
+        ("Makespan over bound", over),
         ("Critical path L", duration(shape.critical_path)),
         ("Path", _path(shape.path)),
         ("Total work W", duration(shape.work)),

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asterism.core.constellation import Constellation
-from asterism.core.errors import AsterismError
-from asterism.core.graph import reason_of
+from asterism.core.errors import AsterismError, reason_of
 from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.surfaces.drawing.lettering import plural
 from asterism.surfaces.drawing.times import duration

@@ -44,6 +44,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
+        # asyncio adds this to the time to see which timers are due; below the step of a float late in virtual time it
+        # would be lost, and a timer would never be due
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._virtual
@@ -69,8 +72,10 @@ def run(main: Coroutine[Any, Any, Result], seed: int | None = None) -> Result:
         return loop.run_until_complete(main)
     finally:
         asyncio.set_event_loop(None)
-        _cancel_all(loop)
-        loop.close()
+        try:
+            _cancel_all(loop)
+        finally:
+            loop.close()
 
 
 def _cancel_all(loop: SimLoop) -> None:
@@ -79,3 +84,4 @@ def _cancel_all(loop: SimLoop) -> None:
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from rich.console import Console
 
 from asterism.core.lock import POLICIES
 from asterism.core.selection import STRATEGIES
@@ -25,6 +24,7 @@ from asterism.surfaces.planfile import PlanFile
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.reporting import write_report
 from asterism.surfaces.results import result_json
+from asterism.surfaces.screen import Screen, forget_output
 from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.summary import lines, reasons
 
@@ -87,25 +87,29 @@ async def _run(found: PlanFile, terms: dict[str, Any], wishes: Wishes) -> int:
     rank = any(node.task.estimate is not None for node in plan.nodes.values())
     orchestrator = Orchestrator(devices, rank=rank, **terms)
     recording = Recording(plan, orchestrator.events)
-    console = Console(stderr=wishes.as_json)
-    async with watched(orchestrator, plan, console, plain=wishes.plain):
+    screen = Screen(stderr=wishes.as_json)
+    async with watched(orchestrator, plan, screen, plain=wishes.plain):
         result = await run_until_interrupted(orchestrator, plan)
     recording.close()
-    return _tell(result, recording, wishes, console)
+    _tell(result, recording, wishes, screen)
+    return result.exit_code
 
 
-def _tell(result: Result, recording: Recording, wishes: Wishes, console: Console) -> int:
+def _tell(result: Result, recording: Recording, wishes: Wishes, screen: Screen) -> None:
     secrets = Secrets(node.task for node in result.plan.nodes.values())
-    console.print()
-    for line in [*reasons(result, secrets), *lines(result)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if wishes.as_json:
-        json.dump(result_json(result), sys.stdout, ensure_ascii=False)
-        sys.stdout.write("\n")
+    screen.say()
+    for reason in reasons(result, secrets):
+        screen.say(reason)
+    for figure in lines(result):
+        screen.say(figure)
     if wishes.report is not None:
         try:
             write_report(wishes.report, result, recording)
         except OSError as error:
             raise Unusable(f"The report {wishes.report} cannot be written: {error.strerror}.") from None
-        console.print(f"Report: {wishes.report}", markup=False, highlight=False, soft_wrap=True)
-    return result.exit_code
+        screen.say(f"Report: {wishes.report}")
+    if wishes.as_json:
+        try:
+            click.echo(json.dumps(result_json(result), ensure_ascii=False))
+        except BrokenPipeError:
+            forget_output(sys.stdout)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from asterism.surfaces.commands.planfiles import Unusable, plan_argument, usable
 from asterism.surfaces.drawing import mermaid, svg, terminal
 from asterism.surfaces.pictures import picture
+from asterism.surfaces.screen import Screen
 from asterism.surfaces.secrets import Secrets
 
 
@@ -33,5 +33,5 @@ def show(plan: str, svg_path: str | None, as_mermaid: bool) -> None:
         except OSError as error:
             raise Unusable(f"{svg_path} cannot be written: {error.strerror}.") from None
     else:
-        console = Console()
-        console.print(terminal(drawn, console.width), soft_wrap=True)
+        screen = Screen()
+        screen.say(terminal(drawn, screen.width))

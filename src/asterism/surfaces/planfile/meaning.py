@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -62,7 +63,7 @@ class Meaning:
         given = [action for action in ACTIONS if getattr(self.task, action) is not None]
         if len(given) > 1:
             yield (given[1],), f"has {' and '.join(given)}; a task does one thing", False
-        if not given and not any(action in self.faulty for action in ACTIONS):
+        if not given and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
             yield (), f"does nothing; give it one of {', '.join(ACTIONS)}", False
 
     def _dependencies(self) -> Iterator[Finding]:

@@ -71,16 +71,16 @@ def _unknown_key(path: tuple[Path, ...], model: type[BaseModel]) -> str:
 
 def _keys(parent: tuple[Path, ...], model: type[BaseModel]) -> list[str]:
     """The keys that may stand under ``parent``."""
-    if not parent:
-        found: type[BaseModel] = model
-    else:
-        inner: dict[str, type[BaseModel]] = {
-            "http": shape.Request if len(parent) == 1 else shape.From,
-            "after": shape.Terms,
-            "device": shape.Wanted,
-            "devices": shape.Device,
-        }
-        found = inner.get(str(parent[0]), shape.From)
+    inner: dict[tuple[Path, ...], type[BaseModel]] = {
+        (): model,
+        ("http",): shape.Request,
+        ("device",): shape.Wanted,
+        ("after",): shape.Terms,
+        ("devices",): shape.Device,
+    }
+    found = inner.get(parent if parent[:1] == ("http",) else parent[:1])
+    if found is None:
+        return ["secret", "from", "select"]
     keys = [field.alias or name for name, field in found.model_fields.items()]
     return [*keys, "tasks"] if found is shape.Head else keys
 

@@ -1,0 +1,170 @@
+"""What the documentation shows runs as shown, and what it links to is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import docs_pages
+import pytest
+from docs_pages import ROOT, Block, Page, blocks, commands
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LIMIT = 120
+"""Seconds a page may take."""
+
+_LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
+_CODE = re.compile(r"`+[^`]*`+")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(markdown: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a page that are not in a fenced block."""
+    fenced = False
+    for number, line in enumerate(markdown.splitlines(), 1):
+        if line.strip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def headings(markdown: str) -> set[str]:
+    """The anchors of a page, made from its headings as forges make them."""
+    found = set()
+    for _, line in prose(markdown):
+        if line.startswith("#"):
+            text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip()).lower()
+            found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return found
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for number, line in prose(page.read_text("utf-8")):
+        for target in _LINK.findall(_CODE.sub("", line)):
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            path, _, anchor = unquote(target).partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if not there.exists():
+                yield f"{name_of(page)}:{number}: there is no {target}"
+            elif anchor and there.suffix == ".md" and anchor not in headings(there.read_text("utf-8")):
+                yield f"{name_of(page)}:{number}: {path or 'this page'} has no heading {anchor!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):
+        return
+    done = subprocess.run(
+        [sys.executable, "-W", "error", docs_pages.__file__, str(page)],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert not list(broken_links(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_exists(page: Path) -> None:
+    """Also of the commands that no page runs, and of those in a sentence."""
+    text = page.read_text("utf-8")
+    named = {words.split()[0] for words in re.findall(r"`asterism ([a-z][^`]*)`", text)}
+    for block in blocks(text):
+        if block.language == "console":
+            named |= {c.words[1] for c in commands(block) if c.words[0] == "asterism" and c.words[1][0] != "-"}
+    for name in sorted({one for word in named for one in word.split("/")}):
+        done = subprocess.run([*docs_pages.COMMAND, name, "--help"], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0, f"{name_of(page)}: asterism {name}: {done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_target_of_make_exists(page: Path) -> None:
+    for name in re.findall(r"`make ([a-z-]+)[^`]*`", page.read_text("utf-8")):
+        assert name in docs_pages.make_targets(), f"{name_of(page)}: make {name}"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(index.read_text("utf-8"))}
+    missing = [name_of(page) for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in {*linked, index}]
+    assert not missing
+
+
+# -- the means themselves, tested --------------------------------------------------------------------------------------
+
+
+def run_page(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    Page(page).run()
+
+
+def test_a_block_is_found_with_its_terms_and_its_line() -> None:
+    found = list(blocks("text\n\n```python file=a.py\nx = 1\n```\n  ```console exit=2\n  $ make test\n  ```\n"))
+    assert found == [
+        Block("python", {"file": "a.py"}, "x = 1\n", 4),
+        Block("console", {"exit": "2"}, "$ make test\n", 7),
+    ]
+
+
+def test_blocks_of_a_page_share_a_namespace_and_their_output_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = "```python\nx = 1\n```\n```python\nprint('it took', x, 's')\n```\n```text output\nit took {} s\n```\n"
+    run_page(shown.format("..."), tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="the page says"):
+        run_page(shown.format("2"), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```console\n$ asterism run nothing.yaml\n```\n",
+        "```console\n$ asterism fly\n```\n",
+        "```console\n$ asterism --version\nasterism 99\n```\n",
+        "```console exit=1\n$ asterism --version\n```\n",
+        "```console\n$ make nothing-of-the-kind\n```\n",
+        "```python file=a.py\nprint(1)\n```\n```console\n$ python a.py\n2\n```\n",
+    ],
+)
+def test_a_command_that_does_not_do_what_the_page_says_is_noticed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=r"page\.md:\d"):
+        run_page(text, tmp_path, monkeypatch)
+
+
+def test_a_python_block_that_fails_is_noticed_and_one_that_is_not_to_run_is_only_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_page("```python no-run\nraise RuntimeError\n```\n", tmp_path, monkeypatch)
+    with pytest.raises(RuntimeError):
+        run_page("```python\nraise RuntimeError\n```\n", tmp_path, monkeypatch)
+    with pytest.raises(SyntaxError):
+        run_page("```python no-run\nplan add\n```\n", tmp_path, monkeypatch)
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Here\n[a](page.md#here) [b](nowhere.md) `[c](code.md)`\n[d](#there) [e](https://x.example/y)\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert list(broken_links(page)) == [
+        "page.md:2: there is no nowhere.md",
+        "page.md:3: this page has no heading 'there'",
+    ]

@@ -1,0 +1,81 @@
+"""Running the command line: in this process, and as a real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from asterism.surfaces.cli import commands
+
+ASTERISM = [sys.executable, "-c", "from asterism.surfaces.cli import main; main()"]
+PATIENCE = 30.0
+"""How long a test waits for something that is about to happen, in seconds."""
+
+
+def asterism(*words: str) -> Result:
+    """Run the command in this process."""
+    result = CliRunner().invoke(commands, words)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert "Traceback" not in result.output
+    return result
+
+
+def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
+    path = folder / name
+    path.write_text(f"asterism: 1\n{text}", encoding="utf-8")
+    return str(path)
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process; whatever happens, it is gone afterwards."""
+    process = subprocess.Popen(
+        [*ASTERISM, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
+    """The lines of a process up to the one that contains ``words``."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} never came; all that came: {lines}")
+
+
+def gone(pids: Iterable[int]) -> bool:
+    """Whether all these processes end soon. Nothing announces the end of another's child: look again and again."""
+    deadline = time.monotonic() + PATIENCE
+    while any(map(alive, pids)):
+        if time.monotonic() > deadline:
+            return False
+        os.sched_yield()
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not only waiting to be buried."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
