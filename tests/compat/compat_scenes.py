@@ -106,7 +106,7 @@ class Devices:
         answer = self.answers.get(task_id)
         if isinstance(answer, list):
             answer = answer.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer if isinstance(answer, ExecutionResult) else ExecutionResult(task_id, "completed", answer)
 

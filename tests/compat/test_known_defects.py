@@ -161,6 +161,7 @@ def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialec
         "X": "completed",
     }
     assert outcome["results"]["B"].status is TaskStatus.CANCELLED
+    assert outcome["results"]["B"].error == "unreachable: it waits for success of 'A', which is failed"
     assert session.devices.started == ["A", "X"]
 
 
@@ -389,6 +390,7 @@ def test_timeout_is_honoured(dialect: Dialect) -> None:
         (OSError("disk full"), "disk full"),
         (ExecutionResult("A", "failed", result="the screen was locked"), "the screen was locked"),
         (ExecutionResult("A", "unheard of"), "the device reported 'unheard of' and no reason"),
+        (SystemExit("out of order"), "out of order"),
     ],
 )
 def test_the_error_message_is_kept(dialect: Dialect, answer: Any, said: str) -> None:

@@ -199,7 +199,7 @@ def test_a_rejected_answer_is_followed_by_one_that_is_based_on_the_plan_as_it_is
     end(lock, "a")
     cycle = opened(lock)
     plan.edit([UpdateTask("aa", timeout=5)])
-    lock.reopen_for_retry(cycle)
+    lock.rejected(cycle)
     assert (cycle.rejections, cycle.version) == (1, 1)
 
 

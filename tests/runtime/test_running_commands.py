@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -414,7 +415,8 @@ def test_the_guard_is_not_left_with_the_number_of_a_command_that_was_cancelled_a
     for turns in range(1, 16):
         asyncio.run(main(turns))
     begun, ended = ledger()
-    assert begun == ended
+    assert begun, "no command was cancelled late enough to have begun"
+    assert not Counter(begun) - Counter(ended)
 
 
 def test_a_device_that_left_leaves_no_guard_behind() -> None:

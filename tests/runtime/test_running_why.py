@@ -82,7 +82,7 @@ def test_an_end_that_waits_for_its_cycle_is_named() -> None:
     plan.add(Task("b"), after="a")
     answer = ask(plan, "b", 4, editor=Script(seconds=10), max_cycles=1)
     assert holder(answer) == ("review", "a")
-    assert "waits for its review: 1 cycles are open" in str(answer)
+    assert "waits for its review: 1 cycle is open" in str(answer)
 
 
 def test_under_global_the_cycle_that_holds_everything_is_named() -> None:

@@ -66,12 +66,13 @@ tasks:
 """
     lines = [line[10:] for line in asterism("run", write(tmp_path, text)).stdout.splitlines()]
     began = [line for line in lines if " completed after " not in line and " failed after " not in line]
-    assert began[:6] == [
+    assert began[:7] == [
         "plan started with 3 tasks",
         "fetch started on laptop",
         "build started on laptop",
         "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
+        "pack cancelled",
         "plan ended: partially failed, version 0",
     ]
     assert any(line.startswith("fetch completed after ") for line in lines)

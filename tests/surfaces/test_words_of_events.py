@@ -8,7 +8,6 @@ import pytest
 
 from asterism import Constellation, ConstellationEvent, DeviceEvent, EditEvent, Event, Task, TaskEvent, Violation
 from asterism.core.status import ConstellationState, TaskStatus
-from asterism.runtime.events import ConstellationEvent as _Constellation
 from asterism.runtime.processes import CommandFailed
 from asterism.surfaces.words import names, sentence
 
@@ -79,7 +78,7 @@ def test_every_kind_of_edit_event_has_words(kind: str) -> None:
     assert edit(kind, author="repair") not in ("", kind.replace("_", " "))
 
 
-@pytest.mark.parametrize("kind", kinds(_Constellation))
+@pytest.mark.parametrize("kind", kinds(ConstellationEvent))
 def test_every_kind_of_constellation_event_has_words(kind: str) -> None:
     event = ConstellationEvent(kind=kind, at=1.0, state=ConstellationState.EXECUTING, version=0)
     assert told(event).startswith("release ")

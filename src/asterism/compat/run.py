@@ -85,8 +85,9 @@ class Run:
             node.device = node.device or BY_HAND
             plan.release(node, plan.clock(), "it was marked as running, and nobody was running it")
         await self.core.run(plan, assignments=self.assignments)
+        why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
         return {
-            "results": {node.id: execution_of(node) for node in plan.nodes.values()},
+            "results": {node.id: execution_of(node, why.get(node.id)) for node in plan.nodes.values()},
             "status": self.live.state.value,
             "total_tasks": len(plan),
             "statistics": self.live.get_statistics(),
@@ -94,41 +95,30 @@ class Run:
 
     async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
         """The editor: it is done when every end it is told of is answered. The answers are applied as they come."""
-        if self.synchronizer is not None:
-            ended = [event.task_id for event in events if isinstance(event, runtime.TaskEvent)]
-            await self.synchronizer.answered(self.live.plan_id, ended)
+        assert self.synchronizer is not None
+        ended = [event.task_id for event in events if isinstance(event, runtime.TaskEvent)]
+        await self.synchronizer.answered(self.live.plan_id, ended)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _hear(self, event: runtime.Event) -> None:
-        if isinstance(event, runtime.TaskEvent):
-            if event.kind == "task_started" and event.attempt == 1:
-                self._tell_task(EventType.TASK_STARTED, event, TaskStatus.RUNNING)
-            elif event.kind == "task_completed":
-                self._tell_task(EventType.TASK_COMPLETED, event, TaskStatus.COMPLETED)
-            elif event.kind == "task_failed":
-                self._tell_task(EventType.TASK_FAILED, event, TaskStatus.FAILED)
-            if event.kind != "task_started":
-                self.fleet.refresh(self.core)
-        elif isinstance(event, runtime.ConstellationEvent):
+        if isinstance(event, runtime.ConstellationEvent):
             self._tell_plan(event)
+        elif isinstance(event, runtime.TaskEvent):
+            if event.kind == "task_started" and event.attempt == 1:
+                self._tell_task(EventType.TASK_STARTED, event)
+            elif event.kind in _ENDS:
+                self._tell_task(_ENDS[event.kind], event)
+                self.fleet.refresh(self.core)
 
-    def _tell_task(self, kind: EventType, event: runtime.TaskEvent, status: TaskStatus) -> None:
-        naming, node = self.naming, self.live.plan.nodes[event.task_id]
-        over = kind is not EventType.TASK_STARTED
-        data = {naming.id_key: self.live.plan_id, naming.noun: self.live}
-        self.bus.hand_out(
-            TaskEvent(
-                kind,
-                self.source_id,
-                event.at,
-                {**data, "newly_ready_tasks": newly_ready(node)} if over else data,
-                task_id=node.id,
-                status=status.value,
-                result=execution_of(node) if over else None,
-                error=node.error,
-            )
-        )
+    def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:
+        node = self.live.plan.nodes[event.task_id]
+        data: dict[str, Any] = {self.naming.id_key: self.live.plan_id, self.naming.noun: self.live}
+        told = TaskEvent(kind, self.source_id, event.at, data, node.id, event.status.value)
+        if kind is not EventType.TASK_STARTED:
+            data["newly_ready_tasks"] = newly_ready(node)
+            told.result, told.error = execution_of(node), node.error
+        self.bus.hand_out(told)
 
     def _tell_plan(self, event: runtime.ConstellationEvent) -> None:
         naming, what = self.naming, _TOLD.get(event.kind)
@@ -147,6 +137,8 @@ class Run:
         self.bus.hand_out(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, self.live.state.value))
 
 
+_ENDS = {"task_completed": EventType.TASK_COMPLETED, "task_failed": EventType.TASK_FAILED}
+
 _TOLD = {
     "constellation_started": "started",
     "constellation_completed": "completed",
@@ -156,7 +148,7 @@ _TOLD = {
 }
 
 
-def execution_of(node: Node) -> ExecutionResult:
+def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
     """How a task ended, as the device manager told it or, where it told nothing, as the plan knows it."""
     if isinstance(node.value, ExecutionResult):
         return node.value
@@ -166,7 +158,7 @@ def execution_of(node: Node) -> ExecutionResult:
         node.id,
         TaskStatus(node.status),
         node.value,
-        node.error if isinstance(node.error, Exception) else None,
+        why if node.error is None else node.error if isinstance(node.error, Exception) else repr(node.error),
         start_time=moment(node.started_at),
         end_time=moment(node.ended_at),
     )

@@ -27,7 +27,16 @@ from asterism.core.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.errors import CycleFound, DuplicateTask, EditRejected, InvalidTask, UnknownTask, Violation, reason_of
+from asterism.core.errors import (
+    CycleFound,
+    DuplicateTask,
+    EditRejected,
+    InvalidTask,
+    UnknownTask,
+    Violation,
+    reason_of,
+    shown,
+)
 from asterism.core.graph import Graph, Key, is_modifiable
 from asterism.core.node import Node
 from asterism.core.status import ENDED_STATES, PENDING, TRANSITIONS
@@ -360,14 +369,14 @@ def _descendants(node: Node) -> list[Node]:
 def _malformed(edit: Edit) -> str | None:
     """What is wrong with the shape of an edit, so that nonsense from an editor is a violation and not a crash."""
     if type(edit) not in _HANDLERS:
-        return f"{edit!r} is not an edit"
+        return f"{shown(edit)} is not an edit"
     if isinstance(edit, AddTask):
-        return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {edit.task!r}"
+        return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {shown(edit.task)}"
     if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
-        return f"dependents is 'remove' or 'bridge', not {edit.dependents!r}"
+        return f"dependents is 'remove' or 'bridge', not {shown(edit.dependents)}"
     for key in edit.names():
         if not all(isinstance(name, str) for name in (key if isinstance(key, tuple) else (key,))):
-            return f"a task is named by a string, not by {key!r}"
+            return f"a task is named by a string, not by {shown(key)}"
     return None
 
 

@@ -125,6 +125,14 @@ class RecordedError(AsterismError):
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
+def shown(value: object) -> str:
+    """A value as it is shown in a message, even if it does not want to be."""
+    try:
+        return repr(value)[:200]
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
 def reason_of(error: BaseException | None) -> str:
     """An error as a line of a story."""
     return "" if error is None else str(RecordedError.of(error))

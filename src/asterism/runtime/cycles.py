@@ -143,7 +143,7 @@ class Cycles:
         cycle = self.lock.get(cycle_id)
         if cycle.claimed_by != who:
             holder = "by nobody" if cycle.claimed_by is None else f"by {cycle.claimed_by!r}"
-            raise CycleClaimed(f"cycle {cycle_id} is claimed {holder}, not by {who!r}; claim it first")
+            raise CycleClaimed(f"cycle {cycle_id} is not claimed by {who!r} but {holder}; claim it first")
         return self.judge(cycle, answer, who)
 
     # -- closing -------------------------------------------------------------------------------------------------------

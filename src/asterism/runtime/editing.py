@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from asterism.core.constellation import Constellation
 from asterism.core.diff import merge
 from asterism.core.edits import EDITS, Edit, EditBatch, edit_from_json
-from asterism.core.errors import EditRejected, Violation, reason_of
+from asterism.core.errors import EditRejected, Violation, reason_of, shown
 from asterism.core.lock import EditCycle, EditOn, edit_on_all, edit_on_failure
 from asterism.core.node import Node
 from asterism.core.status import TaskStatus
@@ -64,7 +64,7 @@ def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str)
         raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {reason_of(error)}")]) from None
     if batch is None:
         kind = type(answer).__name__
-        words = f"an editor answers with None, edits or a batch of edits, not with {_shown(answer)} ({kind})"
+        words = f"an editor answers with None, edits or a batch of edits, not with {shown(answer)} ({kind})"
         raise EditRejected([Violation(None, "malformed", words)])
     return batch
 
@@ -85,13 +85,6 @@ def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -
     if not isinstance(edits, Iterable) or isinstance(edits, str | bytes):
         return None
     return EditBatch(tuple(map(_edit, edits)), base_version=cycle.version, **about)
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)[:200]
-    except Exception:
-        return "something that cannot be shown"
 
 
 def _edit(item: Any) -> Edit:

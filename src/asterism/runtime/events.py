@@ -86,7 +86,7 @@ class Subscription:
 
     def __init__(self, bus: EventBus, kinds: tuple[type[Event], ...], observer: Observer | None, limit: int) -> None:
         if limit < 1:
-            raise ValueError(f"a queue of events has room for 1 or more, not {limit}")
+            raise ValueError(f"limit is the room in a queue of events: 1 or more, not {limit}")
         self._bus, self._kinds, self._observer = bus, kinds, observer
         self._queue: deque[Event] = deque()
         self._limit = limit

@@ -41,8 +41,13 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets = 0
 
-    def admit(self) -> tuple[int, int]:
-        """A ticket for a child, and the file descriptor it reports to; the guard is started if it is not there."""
+    def admit(self) -> int:
+        """A ticket for a child that is about to be started."""
+        self._tickets += 1
+        return self._tickets
+
+    def pipe(self) -> int:
+        """The file descriptor children report to; the guard is started if it is not there."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM],
@@ -51,15 +56,12 @@ class Guard:
                 start_new_session=True,  # a Ctrl-C in the terminal must not reach it
             )
         assert self._process.stdin is not None
-        self._tickets += 1
-        return self._tickets, self._process.stdin.fileno()
+        return self._process.stdin.fileno()
 
     def finished(self, ticket: int) -> None:
         """The group has ended, or never began; its number may be given to somebody else."""
-        if self._process is None or self._process.stdin is None:
-            return
         try:
-            os.write(self._process.stdin.fileno(), b"-%d\n" % ticket)
+            os.write(self.pipe(), b"-%d\n" % ticket)
         except BrokenPipeError:  # the guard was killed; the next child starts another
             self.close()
 

@@ -73,9 +73,9 @@ class Commands:
         leaves behind in its group ends with it."""
         self._running += 1
         self._closing = False
-        ticket, pipe = self._guard.admit()
+        ticket = self._guard.admit()
         try:
-            return await self._run(argv, environment, partial(guard.report, pipe, ticket))
+            return await self._run(argv, environment, partial(guard.report, self._guard.pipe(), ticket))
         finally:
             self._guard.finished(ticket)
             self._running -= 1
@@ -93,7 +93,7 @@ class Commands:
                 await self._stop(*spawning.result())
             raise
         try:
-            await listener.exited
+            await asyncio.shield(listener.exited)  # a cancelled wait would cancel the future it waits for
         except asyncio.CancelledError:
             await self._stop(transport, listener)
             raise

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from asterism.core.constellation import Constellation
-from asterism.core.errors import EditRejected
+from asterism.core.errors import PlanError
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.runtime.result import Result
 
@@ -53,5 +53,5 @@ class _Interrupts:
             asyncio.get_running_loop().call_later(0.05, self._running.cancel)
 
     async def _ask(self) -> None:
-        with contextlib.suppress(EditRejected):  # it has just ended
+        with contextlib.suppress(PlanError):  # it has just ended
             await self._orchestrator.cancel(self._plan.id)
