@@ -186,15 +186,6 @@ class Session:
         return run(self.orchestrate(plan, *more), seed=seed)
 
 
-async def until(condition: Callable[[], Any], turns: int = 1000) -> None:
-    """Let the loop turn until something is so, without any time passing."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came true")
-
-
 async def at(seconds: float) -> None:
     """Wait until so many seconds of virtual time have passed since the loop began."""
     await asyncio.sleep(seconds - asyncio.get_running_loop().time())

@@ -14,7 +14,7 @@ from asterism.compat.galaxy import EventType, TaskStarLine, get_event_bus
 
 
 def test_nothing_recurses_on_a_deep_graph() -> None:
-    """Twelve thousand tasks one below the other: built, copied, written, read, edited by an agent, and run."""
+    """Twelve thousand tasks one below the other: built, copied, written, read, measured and run."""
     depth = 12_000
     names = [f"t{i}" for i in range(depth)]
     plan = GALAXY.plan(*names, lines=[f"{above}>{below}" for above, below in pairwise(names)])

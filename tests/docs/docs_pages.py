@@ -11,9 +11,9 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
-In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism`` and
-``python FILE`` are executed, with ``NAME=value`` in front of them in their environment; ``make`` must name a target of the
-Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
+In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism``
+and ``python FILE`` are executed, with ``NAME=value`` in front of them in their environment; ``make`` must name a target
+of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 """
 
 from __future__ import annotations

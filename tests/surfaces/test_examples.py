@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cli_scenes import asterism
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -15,19 +16,26 @@ LONG = 120.0
 
 
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "RELEASE_KEY"}
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script)],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=LONG,
-        env={**environment, "RELEASE_KEY": "a-key-that-nobody-may-see"},
+        env={**os.environ, "RELEASE_KEY": "a-key-that-nobody-may-see"},
     )
 
 
-def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path) -> None:
-    done = python("release_demo.py", tmp_path)
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("demonstration")
+    return python("release_demo.py", folder), folder
+
+
+def test_the_demonstration_reaches_its_end_and_writes_its_report(
+    demonstration: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, folder = demonstration
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     lines = [line[10:] for line in done.stdout.splitlines()]
@@ -37,16 +45,18 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path)
     assert any(line.startswith("test-numbers failed after ") for line in lines)
     assert any(line.startswith("retest completed after ") for line in lines)
     assert "Tasks                17 completed, 1 failed\n" in done.stdout
-    report = tmp_path / "asterism-report.html"
+    report = folder / "asterism-report.html"
     assert f"Report: {report.resolve()}\n" in done.stdout
     page = report.read_text("utf-8")
     assert "proofread-pdf" in page
     assert "a-key-that-nobody-may-see" not in page + done.stdout
-    assert list(tmp_path.iterdir()) == [report]
+    assert list(folder.iterdir()) == [report]
 
 
-def test_other_tasks_go_on_while_the_editor_thinks_about_the_failure(tmp_path: Path) -> None:
-    lines = [line[10:] for line in python("release_demo.py", tmp_path).stdout.splitlines()]
+def test_other_tasks_go_on_while_the_editor_thinks_about_the_failure(
+    demonstration: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    lines = [line[10:] for line in demonstration[0].stdout.splitlines()]
     failed = next(number for number, line in enumerate(lines) if line.startswith("test-numbers failed"))
     repaired = next(number for number, line in enumerate(lines) if "add task 'patch'" in line)
     assert any(" started on " in line or " completed after " in line for line in lines[failed + 1 : repaired])

@@ -88,7 +88,11 @@ class Commands:
         try:
             transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            await asyncio.wait([spawning])
+            try:
+                await asyncio.wait([spawning])
+            except asyncio.CancelledError:
+                spawning.add_done_callback(_kill)  # nobody else will end it
+                raise
             if not spawning.cancelled() and spawning.exception() is None:
                 await self._stop(*spawning.result())
             raise
@@ -119,7 +123,10 @@ class Commands:
 
     async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGTERM)
-        await asyncio.wait([listener.exited], timeout=self.grace)
+        try:
+            await asyncio.wait([listener.exited], timeout=self.grace)
+        finally:  # also when the patience of the caller has run out: the group must not outlive us
+            _signal_group(transport.get_pid(), signal.SIGKILL)
         await self._end(transport, listener)
 
     async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
@@ -133,6 +140,12 @@ class Commands:
         self._closing = True
         if not self._running:
             self._guard.close()
+
+
+def _kill(spawning: asyncio.Future[tuple[asyncio.SubprocessTransport, _Listener]]) -> None:
+    """For a command whose caller was cancelled twice while it was being started: nobody else will end it."""
+    if not spawning.cancelled() and spawning.exception() is None:
+        _signal_group(spawning.result()[0].get_pid(), signal.SIGKILL)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -19,7 +19,8 @@ MOST_REASONS = 20
 
 def figures(result: Result) -> tuple[tuple[str, str], ...]:
     """Names and values. L is the longest chain of work, W all work, and no schedule beats the lower bound."""
-    summary, shape = result.summary, result.summary.parallelism
+    summary = result.summary
+    shape = summary.parallelism
     over = f"{summary.makespan / summary.lower_bound:.2f} ×" if summary.lower_bound else ""
     return (
         ("State", result.state.replace("_", " ")),

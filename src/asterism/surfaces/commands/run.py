@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,9 +67,20 @@ def run(
     import_from_beside(plan)
     found = usable(plan)
     terms |= {"policy": policy or found.policy or "scoped", "editor": _editor(editor)}
-    # What goes wrong is told as an event; a warning in the log would tell it again.
-    logging.getLogger("asterism").setLevel(logging.ERROR)
-    return asyncio.run(_run(found, terms, Wishes(report, as_json, plain)))
+    with _quiet_log():
+        return asyncio.run(_run(found, terms, Wishes(report, as_json, plain)))
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """What goes wrong is told as an event; a warning in the log would tell it again."""
+    log = logging.getLogger("asterism")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _editor(path: str | None) -> Any:

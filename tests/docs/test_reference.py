@@ -1,0 +1,207 @@
+"""The tables of the reference name everything that is there, with its default: they cannot drift from the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from docs_pages import ROOT
+
+import asterism
+from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
+from asterism.core import edits
+from asterism.core.status import EXIT_CODES, TERMINAL
+from asterism.core.view import ConstellationView, TaskView
+from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
+from asterism.surfaces.cli import commands
+from asterism.surfaces.planfile import json_schema
+
+SOURCE = ROOT / "src" / "asterism"
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of its level."""
+    level = heading.partition(" ")[0]
+    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^{level} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no heading {heading!r}"
+    return found[1]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of all tables, without their heads, cell by cell."""
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("|") and not line.startswith("| ---") and not following.startswith("| ---"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def first_names(text: str) -> set[str]:
+    """The names in the first column of all tables, without what stands in brackets after them."""
+    return {re.split(r"[ (=]", name)[0] for row in rows(text) for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+API = page("docs/reference/python-api.md")
+EDITS = page("docs/reference/edits.md")
+EVENTS = page("docs/reference/events.md")
+COMMANDS = page("docs/reference/command-line.md")
+PLAN_FILE = page("docs/reference/plan-file.md")
+
+
+def test_every_exported_name_is_told() -> None:
+    missing = [name for name in asterism.__all__ if not re.search(rf"\b{name}\b", API)]
+    assert not missing
+
+
+def test_every_field_of_a_task_is_told_with_its_default() -> None:
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section(API, "## Task"))}
+    assert list(told) == [field.name for field in fields(Task)]
+    blank = Task("blank")
+    for name in list(told)[1:]:
+        value = getattr(blank, name)
+        written = "normal" if name == "priority" else dict(value) if isinstance(value, Mapping) else value
+        assert told[name] == repr(written).replace("'", '"'), name
+
+
+def test_every_parameter_of_the_orchestrator_is_told_with_its_default() -> None:
+    parameters = list(inspect.signature(Orchestrator).parameters.values())
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section(API, "## Orchestrator")) if len(row) == 3}
+    assert list(told) == [parameter.name for parameter in parameters]
+    for parameter in parameters:
+        shown = "CEL" if parameter.name == "conditions" else repr(parameter.default).replace("'", '"')
+        assert told[parameter.name] == shown, parameter.name
+
+
+def test_every_method_of_the_orchestrator_is_told() -> None:
+    used_by_the_runtime = {"wake", "ended", "has_room", "rest"}
+    told = section(API, "## Orchestrator")
+    missing = [name for name in public(Orchestrator) - used_by_the_runtime if f"{name}(" not in told]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("kind", "heading"), [(TaskView, "## Constellation"), (ConstellationView, "## Editors"), (Result, "## Result")]
+)
+def test_every_member_of_what_is_read_is_told(kind: type, heading: str) -> None:
+    told = section(API, heading)
+    assert not [name for name in public(kind) if not re.search(rf"`(?:\w+\.)?{name}\b", told)]
+
+
+def test_every_parameter_of_a_local_device_is_told() -> None:
+    told = section(API, "## Devices")
+    assert not [name for name in inspect.signature(LocalDevice).parameters if f"{name}" not in told]
+
+
+def test_every_edit_is_told() -> None:
+    told = section(EDITS, "## The seven edits")
+    assert len(edits.EDITS) == 7
+    for op, kind in edits.EDITS.items():
+        assert f"`{kind.__name__}(" in told
+        assert f'"op": "{op}"' in told
+
+
+def test_every_rule_is_told() -> None:
+    broken = re.compile(r"(?:Violation\(\s*(?:None|\w+),|violate\(\s*\w+,|_Refused\()\s*\"(\w+)\"")
+    there = {rule for path in SOURCE.rglob("*.py") for rule in broken.findall(path.read_text("utf-8"))}
+    assert first_names(section(EDITS, "## Rules")) | {"progress"} == there
+
+
+@pytest.mark.parametrize("kind", [TaskEvent, ConstellationEvent, EditEvent, DeviceEvent])
+def test_every_field_of_an_event_is_told(kind: Any) -> None:
+    told = section(EVENTS, f"## {kind.__name__}")
+    assert not [field.name for field in fields(kind)[3:] if f"`{field.name}`" not in told]
+
+
+def test_every_kind_of_event_is_told() -> None:
+    published = re.compile(r'"((?:task|constellation|cycle|edit|editor|device)_[a-z_]+|stuck|no_device)"')
+    there = {
+        kind
+        for name in ("execution.py", "cycles.py", "orchestrator.py")
+        for kind in published.findall((SOURCE / "runtime" / name).read_text("utf-8"))
+    }
+    there |= {f"task_{status}" for status in TERMINAL} | {f"constellation_{state}" for state in EXIT_CODES}
+    told = first_names(EVENTS.partition("## TaskEvent")[2])
+    assert told == there - {"edit_on", "task_id", "cycle_id"}
+
+
+def test_every_error_is_in_the_tree_at_its_place() -> None:
+    tree = page("docs/reference/errors.md")
+    for module in pkgutil.walk_packages(asterism.__path__, "asterism."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    missing = []
+    stack: list[tuple[type, int]] = [(AsterismError, 0)]
+    while stack:
+        kind, depth = stack.pop()
+        if not kind.__module__.startswith("asterism"):
+            continue
+        shown = re.search(rf"^([│├└─ ]*){kind.__name__}\b", tree, re.MULTILINE)
+        if shown is None or len(shown[1]) != 4 * depth:
+            missing.append(kind.__name__)
+        stack += [(child, depth + 1) for child in kind.__subclasses__()]
+    assert not missing
+
+
+def test_every_command_and_option_is_told() -> None:
+    for name, command in commands.commands.items():
+        told = section(COMMANDS, f"## asterism {name}{' PLAN.YAML' if command.params and name != 'schema' else ''}")
+        options = {option for param in command.params if isinstance(param, click.Option) for option in param.opts}
+        assert first_names(told) == options - {"-h", "--help"}, name
+
+
+def test_every_exit_code_is_told() -> None:
+    assert {row[0] for row in rows(section(COMMANDS, "## Exit codes"))} == {*map(str, EXIT_CODES.values()), "64"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "heading"),
+    [
+        ("Plan", "## The file"),
+        ("Device", "## A device"),
+        ("Task", "## A task"),
+        ("Terms", "## After"),
+        ("Wanted", "## Device"),
+        ("Request", "## Http"),
+    ],
+)
+def test_every_key_of_a_plan_file_is_told(shape: str, heading: str) -> None:
+    schema = json_schema()
+    properties = (schema if shape == "Plan" else schema["$defs"][shape])["properties"]
+    assert first_names(section(PLAN_FILE, heading)) == set(properties)
+
+
+def test_every_file_has_its_line_in_the_architecture() -> None:
+    told = page("ARCHITECTURE.md")
+    files = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py")) if path.name != "__init__.py"]
+    missing = []
+    for path in files:
+        room = section(told, f"### `{path.parts[0]}/`")
+        name = path.name if path.parts[1] == "drawing" else str(Path(*path.parts[1:]))
+        if f"`{name}`" not in room:
+            missing.append(str(path))
+    assert not missing
+
+
+def test_the_architecture_names_no_file_that_is_gone() -> None:
+    told = page("ARCHITECTURE.md")
+    there = {path.name for path in SOURCE.rglob("*.py")} | {path.name for path in (ROOT / "tests").rglob("*.py")}
+    assert not [name for name in re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", told) if name not in there]
+
+
+def test_the_changelog_has_the_version() -> None:
+    assert f"## [{asterism.__version__}]" in page("CHANGELOG.md")

@@ -1,0 +1,16 @@
+"""What the commands change in a process of their own must not outlive a test in this one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def search_path_is_restored() -> Iterator[None]:
+    """`run` and `check` let modules beside a plan be imported."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
