@@ -57,7 +57,7 @@ class Cycles:
         """What the editor is told: the ends it has to review (those that still stand), or that nothing moves."""
         nodes = self.plan.nodes
         told: list[Event] = [
-            self.execution.end_event(nodes[task_id])
+            self.execution.tell.end_event(nodes[task_id])
             for task_id, epoch in cycle.ends
             if task_id in nodes and nodes[task_id].epoch == epoch
         ]
@@ -150,7 +150,7 @@ class Cycles:
 
     def _close(self, cycle: EditCycle, outcome: str) -> None:
         confirmed = self.lock.close(cycle, self.execution.now(), outcome)
-        self.execution.confirmed(confirmed)
+        self.execution.tell.confirmed(confirmed)
         self._publish("cycle_closed", cycle)
         self._set_alarm()
         self.execution.orchestrator.wake(self.execution)

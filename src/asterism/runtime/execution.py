@@ -2,8 +2,7 @@
 
 Nothing here waits in a loop. A task's coroutine ends, and its end is recorded on the spot, in the same call that
 holds its dependents (``_ended``); then the orchestrator is woken once, however much has happened, and looks what can
-start (``settle_up`` and
-``place_one``).
+start (``settle_up`` and ``place_one``).
 
 An execution's word counts while its epoch is in ``active``. Whatever stops it early (a timeout, a cancel, a
 revocation) moves the epoch to ``stopping``: from then on its result is refused. Its slot is free again when it has
@@ -28,8 +27,10 @@ from asterism.core.view import Upstream
 from asterism.core.why import Holder
 from asterism.runtime.cycles import Cycles
 from asterism.runtime.devices import Work
-from asterism.runtime.events import ConstellationEvent, DeviceEvent, Event, TaskEvent
+from asterism.runtime.events import DeviceEvent
 from asterism.runtime.roster import Place
+from asterism.runtime.stranded import Stranded, wanted
+from asterism.runtime.telling import Telling
 
 if TYPE_CHECKING:
     from asterism.runtime.orchestrator import Orchestrator
@@ -62,15 +63,16 @@ class Execution:
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
-        self.stranded: dict[Node, asyncio.TimerHandle] = {}  # ready, and no device could ever take them
+        self.stranded = Stranded(self)
         self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
+        self.tell = Telling(orchestrator.events, plan, self.now)
         self.cycles = Cycles(self)
 
     def begin(self) -> None:
         self.plan.clock = self.now
         self.plan.on_applied = self.applied
         self.plan.begin(self.now())
-        self.publish_constellation("constellation_started")
+        self.tell.constellation("constellation_started")
         self.orchestrator.wake(self)
 
     # -- placing tasks -------------------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ class Execution:
                 if entry is not None and (best is None or entry < best[0]):
                     best = (entry, lane, place)
             elif not roster.capable(lane):
-                self._strand(lane)
+                self.stranded.take_in(lane)
         if best is None:
             return False
         self._start(queue.take(best[1]), best[2], now)
@@ -107,8 +109,7 @@ class Execution:
         )
         if task.timeout is not None:
             active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
-        if self.orchestrator.events.subscriptions:
-            self.publish_task("task_started", node)
+        self.tell.task("task_started", node)
 
     async def _work(self, active: Active, epoch: int, work: Work) -> None:
         value: Any = None
@@ -143,8 +144,7 @@ class Execution:
             self.refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
             self.lock.finish(node, COMPLETED, self.now(), value)
-            if self.orchestrator.events.subscriptions:
-                self._publish_end(node)
+            self.tell.end(node)
             if node.reviewed:
                 self.orchestrator.ended(self)
                 return
@@ -164,21 +164,26 @@ class Execution:
             active.place.running -= 1
         if status is COMPLETED:
             self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
-            self.publish_task("task_result_refused", active.node)
+            self.tell.task("task_result_refused", active.node)
         self.orchestrator.wake(self)
 
     def _failed(self, node: Node, error: BaseException | None) -> None:
         """An attempt failed: try again while there are retries left, or let the failure stand."""
         failures = node.attempts - node.losses
         if failures > node.task.retries:
-            self.lock.finish(node, FAILED, self.now(), None, error)
-            self._publish_end(node)
+            self.fail(node, error)
             return
         grown = node.task.backoff * 2 ** min(failures - 1, 30)
         delay = min(MAX_BACKOFF, grown) * self.orchestrator.random.uniform(0.5, 1.5)
         self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
-        self.publish_task("task_retrying", node, error)
+        self.tell.task("task_retrying", node, error)
+
+    def fail(self, node: Node, error: BaseException | None) -> None:
+        """The failure stands."""
+        self.lock.finish(node, FAILED, self.now(), None, error)
+        self.tell.end(node)
+        self.orchestrator.wake(self)
 
     def _try_again(self, node: Node) -> None:
         del self.backing_off[node]
@@ -188,28 +193,26 @@ class Execution:
     def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
         """The device vanished: that is counted apart from failures of the work."""
         node.losses += 1
-        self.publish(DeviceEvent, kind="device_lost", device=place.id, detail=node.id)
+        self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, detail=node.id)
         if node.losses > self.orchestrator.max_losses:
-            self.lock.finish(node, FAILED, self.now(), None, error)
-            self._publish_end(node)
+            self.fail(node, error)
         else:
             self.plan.retry(node, self.now(), reason_of(error))
             self.plan.queue.push(node)
-            self.publish_task("task_retrying", node, error)
+            self.tell.task("task_retrying", node, error)
 
     def _release(self, node: Node, place: Place, error: DeviceUnavailable) -> None:
         """The device gave the task back unbegun. It is left alone for a while, so that nothing spins."""
         now = self.now()
         if now - self.refused_since.setdefault(node, now) >= self.orchestrator.no_device_timeout:
-            self.lock.finish(node, FAILED, now, None, NoDevice(f"every device gave task {node.id!r} back: {error}"))
-            self._publish_end(node)
+            self.fail(node, NoDevice(f"every device gave task {node.id!r} back: {error}"))
             return
         self.plan.release(node, now, reason_of(error))
-        self.publish_task("task_released", node)
+        self.tell.task("task_released", node)
         self.orchestrator.rest(place)
 
     def _timed_out(self, node: Node, epoch: int) -> None:
-        if epoch in self.active:
+        if epoch in self.active and not self.cancelling:  # a cancelled task has been asked to stop already
             self.stop(epoch)
             self._failed(node, TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s"))
             self.orchestrator.wake(self)
@@ -244,13 +247,13 @@ class Execution:
             if epoch in self.active:
                 self.stop(epoch)
         self._forget_timers(node)
-        self._publish_end(node)
+        self.tell.end(node)
 
     def _forget_timers(self, node: Node) -> None:
-        for timers in (self.backing_off, self.stranded):
-            timer = timers.pop(node, None)
-            if timer is not None:
-                timer.cancel()
+        self.stranded.forget(node)
+        timer = self.backing_off.pop(node, None)
+        if timer is not None:
+            timer.cancel()
 
     def applied(self, applied: Applied) -> None:
         """An edit was accepted: stop what it revoked or cancelled, and look what can start now."""
@@ -259,20 +262,13 @@ class Execution:
             if epoch in self.active:
                 self.stop(epoch)
         for node in applied.revoked:
-            self.publish_task("task_revoked", node)
+            self.tell.task("task_revoked", node)
         for node in applied.cancelled:
-            self._publish_end(node)
+            self.tell.end(node)
         for node in [node for node in self.backing_off if node.status is not RUNNING]:
             self._forget_timers(node)
-        for node in [node for node in self.stranded if not self._still_stranded(node)]:
-            self._forget_timers(node)
+        self.stranded.edited()
         self.orchestrator.wake(self)
-
-    def _still_stranded(self, node: Node) -> bool:
-        """Whether the edit left a node alone that waits for a device to join: it is ready, and not queued anew."""
-        if node.status is RUNNING:
-            return True
-        return self.plan.nodes.get(node.id) is node and node.status is PENDING and not node.open and node.entry is None
 
     def cancel(self) -> None:
         """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after
@@ -280,7 +276,7 @@ class Execution:
         if self.cancelling or self.done.done():
             return
         self.cancelling = True
-        self.publish_constellation("constellation_cancelling")
+        self.tell.constellation("constellation_cancelling")
         self.cycles.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
@@ -298,41 +294,11 @@ class Execution:
             self._cancel(node, "the constellation was cancelled, and it did not stop when asked")
         self.orchestrator.wake(self)
 
-    # -- no device -----------------------------------------------------------------------------------------------------
-
-    def _strand(self, lane: Lane) -> None:
-        """No device of the roster could ever take these: each may wait ``no_device_timeout`` for one to join."""
-        queue = self.plan.queue
-        while queue.best(lane) is not None:
-            node = queue.take(lane)
-            if node not in self.stranded:
-                self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
-                self.publish(DeviceEvent, kind="no_device", device="", detail=f"{node.id}: {self._wanted(node)}")
-
-    def _give_up(self, node: Node) -> None:
-        if node.held:  # it may be edited away yet: its own turn has not come
-            self.stranded[node] = self.loop.call_later(self.orchestrator.no_device_timeout, self._give_up, node)
-            return
-        del self.stranded[node]
-        error = NoDevice(f"{self._wanted(node)} within {self.orchestrator.no_device_timeout:g} s")
-        self.lock.finish(node, FAILED, self.now(), None, error)
-        self._publish_end(node)
-        self.orchestrator.wake(self)
-
-    def _wanted(self, node: Node) -> str:
-        task = node.task
-        wanted = [f"the device {task.device!r}"] if task.device is not None else []
-        wanted += [f"a device that can {', '.join(sorted(task.needs))}"] if task.needs else []
-        return f"no device could take task {node.id!r}, which asks for {' and '.join(wanted) or 'any device'}"
+    # -- devices -------------------------------------------------------------------------------------------------------
 
     def devices_changed(self) -> None:
         """A device joined or left: what found none is looked at again."""
-        for node in [node for node in self.stranded if self.orchestrator.roster.capable(lane_of(node.task))]:
-            self._forget_timers(node)
-            if node.status is RUNNING:
-                self.plan.queue.push(node)
-            else:
-                self.plan.requeue(node)
+        self.stranded.look_again()
         self.orchestrator.wake(self)
 
     def placement(self, node: Node) -> Holder | None:
@@ -346,7 +312,7 @@ class Execution:
             return Holder("backoff", "", "it waits before its next attempt")
         capable = roster.capable(lane)
         if not capable:
-            return Holder("no_device", "", f"{self._wanted(node)}; the devices are {roster.names()}")
+            return Holder("no_device", "", f"{wanted(node)}; the devices are {roster.names()}")
         if not any(place.reachable for place in capable):
             resting = ", ".join(place.id for place in capable)
             return Holder("resting", resting, f"it was given back by every device that could take it: {resting}")
@@ -379,15 +345,16 @@ class Execution:
         self._end(cancelled=False)
 
     def _end(self, cancelled: bool) -> None:
-        left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._tells_tasks else []
+        left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self.tell.of_tasks else []
         state = self.plan.close(self.now(), cancelled)
         for node in left:
-            self._publish_end(node)
+            self.tell.end(node)
         self.cycles.cancel()
-        for node in [*self.backing_off, *self.stranded]:
+        for node in tuple(self.backing_off):
             self._forget_timers(node)
+        self.stranded.clear()
         self.plan.on_applied = None
-        self.publish_constellation(f"constellation_{state}")
+        self.tell.constellation(f"constellation_{state}")
         self.done.set_result(None)
 
     async def stopped(self) -> None:
@@ -396,58 +363,3 @@ class Execution:
         jobs += [job for job in self.cycles.jobs if not job.done()]
         if jobs:
             await asyncio.wait(jobs, timeout=self.orchestrator.grace)
-
-    # -- events --------------------------------------------------------------------------------------------------------
-
-    def publish(self, make: type[Event], **fields: Any) -> None:
-        events = self.orchestrator.events
-        if events.wants(make):
-            events.publish(make(at=self.now(), constellation=self.plan.id, **fields))
-
-    @property
-    def _tells_tasks(self) -> bool:
-        return self.orchestrator.events.wants(TaskEvent)
-
-    def publish_task(self, kind: str, node: Node, error: BaseException | None = None) -> None:
-        self.publish(
-            TaskEvent,
-            kind=kind,
-            task_id=node.id,
-            status=node.status,
-            device=node.device,
-            epoch=node.epoch,
-            attempt=node.attempts,
-            error=error,
-            provisional=node.provisional,
-        )
-
-    def _publish_end(self, node: Node) -> None:
-        """A provisional end is not an event: it becomes one when it is confirmed."""
-        if not node.provisional and self._tells_tasks:
-            self.orchestrator.events.publish(self.end_event(node))
-
-    def end_event(self, node: Node) -> TaskEvent:
-        status = node.tentative or node.status
-        return TaskEvent(
-            kind=f"task_{status}",
-            at=node.ended_at or self.now(),
-            constellation=self.plan.id,
-            task_id=node.id,
-            status=status,
-            device=node.device,
-            epoch=node.epoch,
-            attempt=node.attempts,
-            value=node.value,
-            error=node.error,
-            provisional=node.provisional,
-        )
-
-    def confirmed(self, nodes: list[Node]) -> None:
-        for node in nodes:
-            if node.ended_at is None:
-                self.publish_task("task_confirmed", node)
-            else:
-                self._publish_end(node)
-
-    def publish_constellation(self, kind: str) -> None:
-        self.publish(ConstellationEvent, kind=kind, state=self.plan.state, version=self.plan.version)

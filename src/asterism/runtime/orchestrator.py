@@ -276,7 +276,7 @@ class Orchestrator:
 
     def _devices_changed(self, kind: str, device_id: str) -> None:
         for execution in self._executions.values():
-            execution.publish(DeviceEvent, kind=kind, device=device_id)
+            execution.tell.tell(DeviceEvent, kind=kind, device=device_id)
             execution.devices_changed()
 
     # -- steering ------------------------------------------------------------------------------------------------------
@@ -285,12 +285,12 @@ class Orchestrator:
         """Start nothing more; what runs goes on."""
         execution = self._execution(plan_id)
         execution.paused = True
-        execution.publish_constellation("constellation_paused")
+        execution.tell.constellation("constellation_paused")
 
     def resume(self, plan_id: str) -> None:
         execution = self._execution(plan_id)
         execution.paused = False
-        execution.publish_constellation("constellation_resumed")
+        execution.tell.constellation("constellation_resumed")
         self.wake(execution)
 
     async def cancel(self, plan_id: str) -> None:

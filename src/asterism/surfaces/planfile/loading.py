@@ -176,11 +176,11 @@ class _Examination:
         return order
 
     def _add(self, plan: Constellation, task_id: str, task: shape.Task, raw: Any, sources: Sources) -> None:
+        # A new task takes its place in the order behind the first parent it is joined to: begin with the last of them.
+        above = sorted(sources, key=lambda source: plan.nodes[source].label, reverse=True)
+        after = {source: dict(zip(("on", "when"), sources[source], strict=True)) for source in above}
         try:
-            plan.add(
-                _core_task(task_id, task, raw),
-                {source: {"on": on, "when": when} for source, (on, when) in sources.items()} or None,
-            )
+            plan.add(_core_task(task_id, task, raw), after or None)
         except PlanError as error:  # a rule of the core that this room does not know
             self.blame(("tasks", task_id), str(error))
 
