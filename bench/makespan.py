@@ -112,15 +112,15 @@ def wave_by_wave(seed: int, latency: float, devices: int) -> float:
     return total / max(max(finish), sum(scene.durations) / devices)
 
 
-def cells(plans: int = PLANS) -> list[Cell]:
-    found = []
-    for changes, share in CHANGES.items():
-        for latency in LATENCIES:
-            for devices in DEVICES:
-                mean = {
-                    policy: sum(over_bound(policy, seed, latency, devices, share) for seed in range(plans)) / plans
-                    for policy in POLICIES
-                }
-                slow = sum(wave_by_wave(seed, latency, devices) for seed in range(plans)) / plans
-                found.append(Cell(changes, latency, devices, slow, mean))
-    return found
+def cell(changes: str, latency: float, devices: int, plans: int = PLANS) -> Cell:
+    share = CHANGES[changes]
+    mean = {
+        policy: sum(over_bound(policy, seed, latency, devices, share) for seed in range(plans)) / plans
+        for policy in POLICIES
+    }
+    slow = sum(wave_by_wave(seed, latency, devices) for seed in range(plans)) / plans
+    return Cell(changes, latency, devices, slow, mean)
+
+
+def cells() -> list[Cell]:
+    return [cell(changes, latency, devices) for changes in CHANGES for latency in LATENCIES for devices in DEVICES]

@@ -194,6 +194,7 @@ the lower bound (the longer of critical path and work over devices), up to the e
         text
         + table(head, rows)
         + f"\nThe cut is what is saved against wave by wave; the origin of this design claims {makespan.CLAIM:.0%}. "
-        + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than tasks take,\n"
-        + "only speculation is quicker than wave by wave: a plan that asks about every end cannot outrun its editor.\n"
+        + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than\n"
+        + "tasks take, only speculation is quicker than wave by wave: a plan that asks about every end cannot outrun\n"
+        + "its editor.\n"
     )

@@ -1,0 +1,50 @@
+"""The parts of the benchmarks that are exact are tests too; of the others only that they run."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import cost, editing, latency, makespan, memory, page
+from bench.graphs import chain, independent
+from bench.measure import Sample
+
+
+@pytest.mark.parametrize("changes", makespan.CHANGES)
+@pytest.mark.parametrize("devices", makespan.DEVICES)
+def test_the_makespan_keeps_its_bars_where_editors_are_slowest(changes: str, devices: int) -> None:
+    """In virtual time, so exact: the same figures on every machine."""
+    slowest = max(makespan.LATENCIES)
+    cell = makespan.cell(changes, slowest, devices)
+    assert cell.policies["speculative"] <= makespan.BARS[changes]
+    assert cell.policies["scoped"] <= cell.policies["global"]
+
+
+def test_a_pending_task_weighs_no_more_than_it_may() -> None:
+    assert memory.bytes_per_task(20_000) <= memory.BAR
+
+
+def test_ours_is_measured_beside_the_bare_executor() -> None:
+    found = [cost.versus("chain", chain(20), 1), cost.versus("independent", independent(20), 1)]
+    text = page.per_task(found, found)
+    assert "| chain | " in text
+    assert all(versus.ratio > 0 for versus in found)
+
+
+def test_editing_is_measured_and_the_plan_grows_as_it_should() -> None:
+    assert editing.with_empty_answers(100).tasks == 100
+    assert editing.with_growth(200).cpu > 0
+    assert editing.ten_operations(4_000) > 0
+    assert "| growth | " in page.growth([editing.Growth("growth", 1e-5, 2e-5)])
+
+
+def test_the_steps_of_a_run_are_timed() -> None:
+    found = latency.measure(40)
+    assert set(found.steps) == set(latency.CLAIMS)
+    assert "tasks/s" in page.latencies([found])
+
+
+def test_a_peer_that_is_not_installed_is_named_as_such() -> None:
+    sample = Sample(10, 0.1, 0.1)
+    ours = cost.PeerCost("asterism", "1", dict.fromkeys(cost.SMALL, sample))
+    missing = cost.PeerCost("ray", "not installed", {})
+    assert "| ray | not installed | – | – | – |" in page.against_peers([ours, missing])
