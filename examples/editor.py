@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asterism import ConstellationView, EditBatch, Event, Task, edits
+from asterism import ConstellationView, EditBatch, Event, Task, TaskEvent, edits
 
 ENOUGH = 100
 
 
 async def throw_more(view: ConstellationView, events: Sequence[Event]) -> EditBatch | None:
     """If there are too few throws, throw again, and let everybody use the new throws instead."""
-    if "throw-more" in view or not any(event.kind == "task_completed" and event.task_id == "throw" for event in events):
-        return None
-    if len(view["throw"].value) >= ENOUGH:
+    ended = [event.task_id for event in events if isinstance(event, TaskEvent) and event.kind == "task_completed"]
+    if "throw" not in ended or "throw-more" in view or len(view["throw"].value) >= ENOUGH:
         return None
     again = Task(
         "throw-more",

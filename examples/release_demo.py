@@ -19,7 +19,19 @@ from typing import Any
 
 from workshop import Workshop
 
-from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
+from asterism import (
+    Constellation,
+    ConstellationView,
+    EditBatch,
+    Event,
+    LocalDevice,
+    Orchestrator,
+    Result,
+    Task,
+    TaskEvent,
+    edits,
+)
+from asterism.surfaces.interrupts import run_until_interrupted
 from asterism.surfaces.live import watched
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.reporting import write_report
@@ -95,39 +107,37 @@ class Maintainer:
         self.shop = shop
 
     async def edit(self, view: ConstellationView, events: Sequence[Event]) -> EditBatch | None:
-        ended = {event.task_id: event for event in events if event.kind in ("task_completed", "task_failed")}
+        ended = {event.task_id: event for event in events if isinstance(event, TaskEvent)}
         await asyncio.sleep(0.3)
-        if "test-numbers" in ended and ended["test-numbers"].kind == "task_failed":
+        changes: list[edits.Edit] = []
+        reasons: list[str] = []
+        if "test-numbers" in ended and ended["test-numbers"].error is not None:
             await asyncio.sleep(1.5)
-            return self.repair()
+            changes += self.repair()
+            reasons.append("the median of an even number of values is wrong")
         if "find-typesetter" in ended and ended["find-typesetter"].value["tool"] is None:
             await asyncio.sleep(0.6)
-            return self.prune()
-        return None
+            changes += self.prune()
+            reasons.append("there is no program here that makes PDF")
+        return EditBatch(tuple(changes), reason="; ".join(reasons)) if changes else None
 
-    def repair(self) -> EditBatch:
+    def repair(self) -> list[edits.Edit]:
         """Patch what the test has found, test again, and let the package wait for that."""
-        return EditBatch(
-            (
-                edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
-                edits.AddDependency("test-numbers", "patch", on="failure"),
-                edits.AddTask(test(self.shop, "retest", "tests.test_numbers")),
-                edits.AddDependency("patch", "retest"),
-                edits.AddDependency("retest", "package"),
-                edits.RemoveDependency("test-numbers", "package"),
-            ),
-            reason="the median of an even number of values is wrong",
-        )
+        return [
+            edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
+            edits.AddDependency("test-numbers", "patch", on="failure"),
+            edits.AddTask(test(self.shop, "retest", "tests.test_numbers")),
+            edits.AddDependency("patch", "retest"),
+            edits.AddDependency("retest", "package"),
+            edits.RemoveDependency("test-numbers", "package"),
+        ]
 
-    def prune(self) -> EditBatch:
+    def prune(self) -> list[edits.Edit]:
         """No PDF: the documentation is bundled without it."""
-        return EditBatch(
-            (
-                edits.RemoveDependency("proofread-pdf", "bundle-docs"),
-                edits.RemoveTask("docs-pdf", dependents="remove"),
-            ),
-            reason="there is no program here that makes PDF",
-        )
+        return [
+            edits.RemoveDependency("proofread-pdf", "bundle-docs"),
+            edits.RemoveTask("docs-pdf", dependents="remove"),
+        ]
 
 
 def reached(result: Result) -> bool:
@@ -147,7 +157,7 @@ async def demonstrate(shop: Workshop, screen: Screen) -> Result:
     orchestrator = Orchestrator(devices(), editor=Maintainer(shop))
     recording = Recording(plan, orchestrator.events)
     async with watched(orchestrator, plan, screen):
-        result = await orchestrator.run(plan)
+        result = await run_until_interrupted(orchestrator, plan)
     recording.close()
     write_report(REPORT, result, recording)
     return result
@@ -159,8 +169,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
         result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
     screen.say()
-    for line in [*reasons(result, Secrets(task.task for task in result)), *lines(result)]:
-        screen.say(line)
+    for reason in reasons(result, Secrets(task.task for task in result)):
+        screen.say(reason)
+    for figure in lines(result):
+        screen.say(figure)
     screen.say(f"\nReport: {REPORT.resolve()}")
     if not reached(result):
         screen.say("This is not the end that was expected.")

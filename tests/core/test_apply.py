@@ -433,7 +433,7 @@ def test_a_cancel_edit_stops_a_running_task_and_tells_why() -> None:
     plan = begin(chain("a", "b"))
     epoch = start(plan, "a")
     applied = plan.edit([CancelTask("a", "it loops")])
-    assert applied.stopped == (("a", epoch),)
+    assert (applied.stopped, applied.revoked, applied.cancelled) == ((("a", epoch),), (), (plan.node("a"),))
     assert plan["a"].status is CANCELLED
     assert told(plan, "a")[-1] == ("cancelled", "it loops")
     assert ready(plan) == []

@@ -16,6 +16,8 @@ from asterism.core.errors import (
     RecordedError,
     UnknownTask,
     Violation,
+    reason_of,
+    shown,
 )
 from asterism.core.story import Entry
 
@@ -70,3 +72,24 @@ def test_a_recorded_error_is_its_type_and_its_message() -> None:
     assert (recorded.kind, recorded.message, str(recorded)) == ("ValueError", "no", "ValueError: no")
     assert str(RecordedError.of(TimeoutError())) == "TimeoutError"
     assert RecordedError.of(recorded) is recorded
+
+
+class Shy(Exception):
+    """Does not want to be printed."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __repr__ = __str__
+
+
+def test_an_error_that_cannot_be_printed_is_recorded_all_the_same() -> None:
+    assert reason_of(Shy()) == "Shy: (its message cannot be shown)"
+    assert reason_of(ValueError("no")) == "ValueError: no"
+    assert reason_of(None) == ""
+
+
+def test_a_value_is_shown_in_a_message_even_if_it_is_long_or_does_not_want_to_be() -> None:
+    assert shown({"a": 1}) == "{'a': 1}"
+    assert len(shown("x" * 10_000)) == 200
+    assert shown(Shy()) == "a Shy that cannot be shown"

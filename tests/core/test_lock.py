@@ -8,7 +8,7 @@ import pytest
 from tiny_plans import begin, chain, ready, start
 
 from asterism.core.constellation import Constellation
-from asterism.core.edits import UpdateTask
+from asterism.core.edits import RemoveTask, UpdateTask
 from asterism.core.lock import (
     AssignmentLock,
     CycleClaimed,
@@ -183,6 +183,30 @@ def test_cycles_overlap_up_to_the_limit_and_later_ends_join_the_next_one() -> No
     lock.close(first, 5.0, "empty")
     assert opened(lock).tasks == ("c", "d")
     assert [cycle.id for cycle in lock.history] == [1, 2, 3]
+
+
+def test_an_end_that_was_revoked_while_it_waited_needs_no_review() -> None:
+    plan = chain("a", "b", revocable=True)
+    lock = locked(plan, policy="speculative")
+    end(lock, "a")
+    opened(lock)
+    end(lock, "b")
+    plan.edit([UpdateTask("b", timeout=5)])
+    assert lock.waiting
+    assert lock.open(4.0) is None
+    assert not lock.waiting
+
+
+def test_an_end_that_was_removed_while_it_waited_needs_no_review() -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("c"))
+    lock = locked(plan, policy="speculative")
+    end(lock, "a")
+    opened(lock)
+    end(lock, "b")
+    end(lock, "c")
+    plan.edit([RemoveTask("b")])
+    assert opened(lock).tasks == ("c",)
 
 
 def test_a_cycle_knows_the_version_of_the_plan_when_it_opened() -> None:

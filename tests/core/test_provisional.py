@@ -270,6 +270,16 @@ def test_an_edit_of_what_lies_below_a_provisional_task_leaves_it_alone() -> None
     verify(plan)
 
 
+def test_what_only_waits_below_a_provisional_task_is_not_revoked() -> None:
+    plan = speculative("a", "b", "c", "d")
+    end(plan, "b")
+    start(plan, "c")
+    assert [node.id for node in below(plan.node("b"))] == ["b", "c"]
+    applied = plan.edit([UpdateTask("b", timeout=5)])
+    assert [node.id for node in applied.revoked] == ["b", "c"]
+    assert plan.story("d") == []
+
+
 def test_an_update_that_changes_nothing_never_strands_a_provisional_task() -> None:
     plan = speculative("a", "b")
     start(plan, "b")
@@ -380,6 +390,7 @@ def test_a_cancelled_provisional_task_is_stopped_and_what_lies_below_it_is_revok
     epoch = start(plan, "c")
     applied = plan.apply(EditBatch((CancelTask("b", "wrong way"),)), 4.0)
     assert applied.stopped == (("c", epoch),)
+    assert ([node.id for node in applied.revoked], [node.id for node in applied.cancelled]) == (["c"], ["b"])
     assert [plan[task_id].status for task_id in "bc"] == [CANCELLED, PENDING]
     assert ready(plan) == []
     verify(plan)

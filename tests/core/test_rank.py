@@ -82,6 +82,14 @@ def test_a_rejected_edit_leaves_ranks_as_they_were() -> None:
     assert ranks(plan) == fresh(plan)
 
 
+def test_a_rejected_edit_leaves_the_order_of_equals_as_it_was() -> None:
+    plan = chain("first")
+    plan.add(Task("second"))
+    begin(ranked(plan))
+    violations(plan, AddTask(Task("x", estimate=7)), AddDependency("first", "x"), RemoveTask("ghost"))
+    assert ready(plan) == ["first", "second"]
+
+
 def test_a_ready_task_whose_tail_grows_by_an_edit_moves_up_in_the_queue() -> None:
     plan = begin(two_heads())
     assert ready(plan) == ["a", "b"]

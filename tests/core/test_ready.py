@@ -90,5 +90,6 @@ def test_anything_looks_into_every_lane() -> None:
     queue = ReadyQueue()
     assert not queue.anything()
     queued(queue, "gone").entry = None
+    assert not queue.anything()
     queued(queue, "here", needs="gpu")
     assert queue.anything()

@@ -38,6 +38,7 @@ def test_a_device_is_free_when_it_is_reachable_and_has_a_slot() -> None:
         (("laptop", frozenset()), True),
         (("desktop", frozenset()), False),
         ((None, frozenset({"gpu"})), True),
+        ((None, frozenset({"gpu", "disk"})), True),
         ((None, frozenset({"gpu", "camera"})), False),
         (("laptop", frozenset({"camera"})), False),
     ],

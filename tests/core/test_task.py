@@ -75,6 +75,8 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"device": ""}, "device is the id of a device"),
         ({"device": 5}, "device is the id of a device"),
         ({"needs": [5]}, "needs is a list of strings"),
+        ({"needs": frozenset({5})}, "needs is a list of strings"),
+        ({"http": {"method": "GET"}}, "http needs a url"),
         ({"needs": 5}, "needs is a list of strings, not 5"),
         ({"priority": "urgent"}, "priority is one of low, normal, high, critical, not 'urgent'"),
         ({"priority": 9}, "priority is one of low, normal, high, critical, not 9"),
@@ -84,6 +86,17 @@ def test_a_task_that_contradicts_itself_is_refused_with_the_reason(fields: dict[
     with pytest.raises(InvalidTask) as caught:
         Task(**{"id": "a", **fields})
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["inputs", "env", "data", "description", "revocable", "needs", "priority"])
+def test_nothing_is_refused_where_something_is_needed(name: str) -> None:
+    with pytest.raises(InvalidTask, match=name):
+        Task("build", **{name: None})
+
+
+@pytest.mark.parametrize("name", ["call", "argv", "shell", "http", "timeout", "device", "estimate"])
+def test_nothing_is_accepted_where_it_means_that_there_is_none(name: str) -> None:
+    assert Task("build", **{name: None}) == Task("build")
 
 
 def test_one_message_names_everything_that_is_wrong_and_the_task() -> None:

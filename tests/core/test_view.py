@@ -7,9 +7,9 @@ from tiny_plans import begin, chain, end, fail, start
 
 from asterism.core.edits import UpdateTask
 from asterism.core.errors import UnknownTask
-from asterism.core.status import COMPLETED, PENDING, RUNNING, ConstellationState
+from asterism.core.status import COMPLETED, FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.task import Dependency, Task
-from asterism.core.view import ConstellationView
+from asterism.core.view import ConstellationView, EndView, Upstream
 
 
 def test_a_window_on_a_task_follows_it() -> None:
@@ -64,6 +64,37 @@ def test_a_window_cannot_be_written_to() -> None:
     view = chain("a")["a"]
     with pytest.raises(AttributeError):
         view.status = COMPLETED  # type: ignore[misc]
+
+
+def test_what_a_predicate_sees_is_the_end_that_is_about_to_be_recorded() -> None:
+    plan = begin(chain("a"))
+    start(plan, "a")
+    error = ValueError("no")
+    view = EndView(plan.node("a"), FAILED, 7, error)
+    assert (view.id, view.status, view.value, view.error) == ("a", FAILED, 7, error)
+    assert plan["a"].status is RUNNING
+
+
+def test_upstream_results_are_read_when_they_are_asked_for() -> None:
+    plan = chain("a")
+    plan.add(Task("b"))
+    plan.add(Task("c"), after=["a", "b"])
+    begin(plan)
+    upstream = Upstream(plan.nodes, plan.node("c").parents)
+    assert (len(upstream), list(upstream)) == (2, ["a", "b"])
+    end(plan, "a", value=7)
+    fail(plan, "b")
+    assert dict(upstream) == {"a": 7, "b": None}
+    assert repr(upstream) == "Upstream({'a': 7, 'b': None})"
+
+
+def test_upstream_shows_nothing_but_what_a_task_depends_on() -> None:
+    plan = begin(chain("a", "b", "c"))
+    end(plan, "a", value=7)
+    upstream = Upstream(plan.nodes, plan.node("c").parents)
+    assert "a" not in upstream
+    with pytest.raises(KeyError):
+        upstream["a"]
 
 
 def test_a_window_on_a_plan_shows_it_as_it_is_and_remembers_the_version_it_was_opened_at() -> None:

@@ -1,7 +1,7 @@
 """One seeded race: a random plan, random devices, and editors that remove and replace what is about to be dispatched.
 
-``race(seed)`` runs it and returns the promises that were broken, in words. What it watches is independent of the code it tests: the
-bodies of the tasks and the editors keep a log of their own, and the rules are judged from that.
+``race(seed)`` runs it and returns the promises that were broken, in words. What it watches is independent of the code
+it tests: the bodies of the tasks and the editors keep a log of their own, and the rules are judged from that.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class Race:
             change = self._decide(view, [task.id for task in view]) if self.random.random() < 0.3 else None
             await self._pause(3.0)
             with contextlib.suppress(EditRejected):
-                orchestrator.edit(self.plan.id, EditBatch(tuple(change or ()), "person", base_version=view.base_version))
+                orchestrator.edit(
+                    self.plan.id, EditBatch(tuple(change or ()), "person", base_version=view.base_version)
+                )
             verify(self.plan)
 
     def _decide(self, view: ConstellationView, ended: list[str]) -> list[Any] | None:

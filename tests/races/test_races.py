@@ -1,6 +1,7 @@
 """The race hunt in the test suite, and the proof that it would notice.
 
-Seeds are tried in order until the time budget is used up (ASTERISM_RACE_SECONDS, 20 by default), but never fewer than a thousand.
+Seeds are tried in order until the time budget is used up (ASTERISM_RACE_SECONDS, 20 by default), but never fewer than
+a thousand.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from textwrap import dedent, indent
 
 import pytest
@@ -152,6 +153,18 @@ def test_a_plan_of_a_hundred_thousand_tasks_loads() -> None:
     assert len(found) == 100_000
     assert found["t99999"].dependencies[0].source == "t49999"
     assert gc.isenabled()
+
+
+def test_a_large_plan_loads_whatever_the_order_of_parents() -> None:
+    """Three parents each, far and near and in any order: what would be slow if each had to repair the order."""
+    chance = random.Random(1)
+    body = ""
+    for number in range(1, 20_000):
+        parents = [f"t{parent}" for parent in {number - 1, number // 2, chance.randrange(number)}]
+        chance.shuffle(parents)
+        body += f"  t{number}: {{shell: x, after: [{', '.join(parents)}]}}\n"
+    found = plan("  t0: {shell: x}\n" + body)
+    assert found.topological()[-1] == "t19999"
 
 
 def test_a_plan_in_reverse_order_loads_as_well() -> None:

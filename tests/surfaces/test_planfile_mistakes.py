@@ -65,6 +65,7 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("shell: x\nafter: [other, other]", 6, "waits for 'other' twice"),
         ("shell: x\nafter:\n  other:\n    when: 'result =='", 8, "the condition 'result ==' does not parse"),
         ("shell: x\ninputs: {a: {from: other}}", 6, "inputs.a is from 'other', which is not in its after"),
+        ("shell: x\nafter: other\ninputs: {a: {from: [x]}}", 7, "inputs.a is from a list, which is not in its after"),
         ("shell: x\nenv: {A: {from: other}}", 6, "env.A is from 'other', which is not in its after"),
         (
             "shell: x\nafter: other\ninputs:\n  a:\n    from: other\n    select: 'result.'",

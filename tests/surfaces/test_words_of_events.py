@@ -95,5 +95,5 @@ def test_an_event_that_is_not_known_yet_still_says_something() -> None:
 
 
 def test_many_names_are_cut() -> None:
-    assert names(("a", "b")) == "a, b"
-    assert names(tuple("abcdefghij")) == "a, b, c, d, e, f and 4 more"
+    assert names(["a", "b"], 2) == "a, b"
+    assert names("abcdefghij", 10) == "a, b, c, d, e, f and 4 more"

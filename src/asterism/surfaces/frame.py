@@ -126,8 +126,8 @@ def _devices(progress: Progress, width: int) -> list[Text]:
             line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
             line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
         line.append(f"{place.running}/{place.slots or '∞'}", DIM)
-        tasks = tuple(progress.on_device.get(place.id, ()))
-        lines.append(line.append(f"  {clean(names(tasks))}" if tasks else ""))
+        tasks = progress.on_device.get(place.id, {})
+        lines.append(line.append(f"  {clean(names(tasks, len(tasks)))}" if tasks else ""))
     more = len(places) - MOST_DEVICES
     return [*lines, *([Text(f"and {plural(more, 'more device')}", DIM)] if more > 0 else [])]
 
@@ -139,7 +139,7 @@ def _cycles(progress: Progress, now: float, width: int) -> list[Text]:
     for cycle in cycles[:MOST_CYCLES]:
         line = Text(f"cycle {cycle.id}", tone("waiting"), no_wrap=True, overflow="ellipsis")
         by = f" by {cycle.claimed_by}" if cycle.claimed_by else ""
-        about = names(cycle.tasks) if cycle.tasks else "nothing can move any more"
+        about = names((task for task, _ in cycle.ends), len(cycle.ends)) or "nothing can move any more"
         lines.append(line.append(clean(f"  open for {_seconds(now - cycle.opened_at)}{by}: {about}"), ""))
     more = len(cycles) - MOST_CYCLES
     return [*lines, *([Text(f"and {plural(more, 'more cycle')}", DIM)] if more > 0 else [])]

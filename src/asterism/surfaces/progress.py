@@ -102,14 +102,15 @@ class Progress:
         cycles = self.orchestrator.cycles(self.plan.id)
         if len(node.parents) > MANY and node.open:
             return "waiting", f"for {node.open:,} of {len(node.parents):,} tasks"
-        if node.open == 0 and sum(len(cycle.ends) for cycle in cycles) > MANY:
+        if node.held and not node.open and sum(len(cycle.ends) for cycle in cycles) > MANY:
             return "held", f"by cycle {cycles[0].id}, the oldest of {len(cycles)}"
         return _told(node, self.orchestrator.why(node.id, self.plan.id).holders)
 
 
 def _told(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
     """The holders in few words: a table has little room, and ``why`` has the whole sentences."""
-    first, all_names = holders[0], names(tuple(dict.fromkeys(holder.name for holder in holders)))
+    first, different = holders[0], dict.fromkeys(holder.name for holder in holders)
+    all_names = names(different, len(different))
     if first.kind == "dependency":
         return "waiting", f"for {all_names}"
     if first.kind == "cycle":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from asterism.core.constellation import Constellation
@@ -25,10 +26,10 @@ def reason(error: BaseException | None) -> str:
     return str(error) if isinstance(error, AsterismError) else reason_of(error)
 
 
-def names(tasks: tuple[str, ...]) -> str:
-    """``a, b, c and 4 more``."""
-    shown = ", ".join(tasks[:MOST_NAMES])
-    return shown if len(tasks) <= MOST_NAMES else f"{shown} and {len(tasks) - MOST_NAMES} more"
+def names(tasks: Iterable[str], count: int) -> str:
+    """``a, b, c and 4 more``: the first of ``count`` tasks; no more are looked at."""
+    shown = ", ".join(islice(tasks, MOST_NAMES))
+    return shown if count <= MOST_NAMES else f"{shown} and {count - MOST_NAMES:,} more"
 
 
 def _started(event: TaskEvent, plan: Constellation) -> str:
@@ -71,7 +72,7 @@ def _task(text: str) -> Callable[[Any, Constellation], str]:
 
 def _cycle(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(
-        cycle=event.cycle, tasks=names(event.tasks), author=event.author, error=reason(event.error)
+        cycle=event.cycle, tasks=names(event.tasks, len(event.tasks)), author=event.author, error=reason(event.error)
     )
 
 

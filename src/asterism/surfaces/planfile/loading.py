@@ -23,10 +23,11 @@ from asterism.surfaces.planfile.mistakes import BadPlan, Mistake
 from asterism.surfaces.planfile.ordering import circles, ordered
 from asterism.surfaces.planfile.reading import Block, line_of, read
 from asterism.surfaces.planfile.salvage import AnyShape, salvage
-from asterism.surfaces.planfile.shape import Path
+from asterism.surfaces.planfile.shape import Part
 from asterism.surfaces.planfile.wording import place, sentence
 
 Sources = dict[str, tuple[str, str | None]]
+LARGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class _Examination:
     def __init__(self, data: Block, mistakes: list[Mistake]) -> None:
         self.data, self.mistakes = data, mistakes
 
-    def blame(self, path: tuple[Path, ...], text: str, warning: bool = False) -> None:
+    def blame(self, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
         self.mistakes.append(Mistake(line_of(self.data, path), text, warning))
 
     def plan_file(self, name: str, imports: bool) -> PlanFile | None:
@@ -140,7 +141,7 @@ class _Examination:
         return raw
 
     def _shaped(
-        self, model: type[AnyShape], value: Any, path: tuple[Path, ...], about: str, least: dict[str, Any]
+        self, model: type[AnyShape], value: Any, path: tuple[Part, ...], about: str, least: dict[str, Any]
     ) -> tuple[AnyShape, set[str]]:
         """The value in its shape, without what is wrong with it, and the keys under which something is."""
         try:
@@ -176,8 +177,11 @@ class _Examination:
         return order
 
     def _add(self, plan: Constellation, task_id: str, task: shape.Task, raw: Any, sources: Sources) -> None:
-        # A new task takes its place in the order behind the first parent it is joined to: begin with the last of them.
-        above = sorted(sources, key=lambda source: plan.nodes[source].label, reverse=True)
+        above = list(sources)
+        if len(plan) > LARGE:
+            # A task takes its place in the order behind the first parent it is joined to. If that is not the last of
+            # them all, the order has to be repaired, which takes the longer the larger the plan is.
+            above.sort(key=lambda source: plan.nodes[source].label, reverse=True)
         after = {source: dict(zip(("on", "when"), sources[source], strict=True)) for source in above}
         try:
             plan.add(_core_task(task_id, task, raw), after or None)

@@ -13,12 +13,12 @@ from typing import Any
 from asterism.runtime import calls, conditions
 from asterism.runtime.inputs import MissingInput, is_reference, template
 from asterism.surfaces.planfile import shape
-from asterism.surfaces.planfile.shape import Path
-from asterism.surfaces.planfile.wording import suggestion, syntax, written
+from asterism.surfaces.planfile.shape import Part
+from asterism.surfaces.planfile.wording import shown, suggestion, syntax, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 
-Finding = tuple[tuple[Path, ...], str, bool]
+Finding = tuple[tuple[Part, ...], str, bool]
 """Where in the task, what is wrong, and whether that is only a warning."""
 
 
@@ -83,10 +83,10 @@ class Meaning:
     def _nearest(self, source: str) -> str:
         return suggestion(source, list(self.around.tasks)) if len(self.around.tasks) <= 1000 else ""
 
-    def _value(self, path: tuple[Path, ...], value: Any) -> Iterator[Finding]:
+    def _value(self, path: tuple[Part, ...], value: Any) -> Iterator[Finding]:
         """A constant, or a reference to a result or a secret."""
         if not is_reference(value):
-            if isinstance(value, dict) and value.get("from") in self.sources:
+            if isinstance(value, dict) and str(value.get("from")) in self.sources:
                 odd = ", ".join(sorted(set(value) - {"from", "select"}))
                 yield path, f"{written(path)}is a constant, not a reference, for it has {odd} beside from", True
         elif "secret" in value:
@@ -94,8 +94,8 @@ class Meaning:
                 yield path, f"{written(path)}names a secret by a text", False
             elif value["secret"] not in os.environ:
                 yield path, f"{written(path)}needs {value['secret']!r}, which the environment does not have now", True
-        elif "after" not in self.faulty and value["from"] not in self.sources:
-            yield path, f"{written(path)}is from {value['from']!r}, which is not in its after", False
+        elif "after" not in self.faulty and str(value["from"]) not in self.sources:
+            yield path, f"{written(path)}is from {shown(value['from'])}, which is not in its after", False
         if is_reference(value) and value.get("select") is not None:
             expression = str(value["select"])
             problem = conditions.check(expression)
@@ -104,7 +104,7 @@ class Meaning:
 
     def _places(self) -> Iterator[Finding]:
         """``{name}`` in a command or an address has an input of that name."""
-        texts: list[tuple[tuple[Path, ...], str]] = []
+        texts: list[tuple[tuple[Part, ...], str]] = []
         if self.task.argv is not None:
             texts = [(("argv", index), word) for index, word in enumerate(self.task.argv) if "{" in word or "}" in word]
         elif self.task.http is not None:
@@ -156,10 +156,13 @@ class Meaning:
 @lru_cache(maxsize=1024)
 def _exists(module: str) -> bool:
     """Whether a module could be imported. Only looks; a package that is looked up by its first name is not run."""
-    return find_spec(module) is not None
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # it is loaded, and says nothing about where from
+        return True
 
 
-def _values(task: shape.Task) -> Iterator[tuple[tuple[Path, ...], Any]]:
+def _values(task: shape.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
     """Every value of a task that may be a reference, with its place."""
     for name, value in (task.inputs or {}).items():
         yield ("inputs", name), value
@@ -177,7 +180,7 @@ def _raw(value: Any) -> Any:
     return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, shape.Shape) else value
 
 
-def _deep(path: tuple[Path, ...], value: Any) -> Iterator[tuple[tuple[Path, ...], Any]]:
+def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...], Any]]:
     if is_reference(value) or not isinstance(value, dict | list):
         yield path, value
     else:

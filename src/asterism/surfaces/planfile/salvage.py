@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from asterism.surfaces.planfile.shape import Path, Shape
+from asterism.surfaces.planfile.shape import Part, Shape
 from asterism.surfaces.planfile.wording import place
 
 AnyShape = TypeVar("AnyShape", bound=Shape)
@@ -28,7 +28,7 @@ def salvage(model: type[AnyShape], value: Any, errors: Sequence[Any], least: dic
     return model.model_validate(least)
 
 
-def _root(error: Any) -> tuple[Path, ...]:
+def _root(error: Any) -> tuple[Part, ...]:
     """What has to go: what is wrong, or what lacks something. Of a list all has to go, for its places count."""
     path = place(error)
     if error["type"] == "missing":
@@ -37,7 +37,7 @@ def _root(error: Any) -> tuple[Path, ...]:
     return path[:index]
 
 
-def _without(value: dict[str, Any], paths: Iterable[tuple[Path, ...]]) -> dict[str, Any]:
+def _without(value: dict[str, Any], paths: Iterable[tuple[Part, ...]]) -> dict[str, Any]:
     value = dict(value)
     for key, *rest in paths:
         if not rest:

@@ -158,7 +158,8 @@ After = Annotated[
     _one_of("is the id of a task, a list of ids, or a mapping of ids to success, failure, completion or {on:, when:}"),
 ]
 
-Path = str | int
+Part = str | int
+"""A step of the way to a value: a key, or an index."""
 
 
 class Task(Shape):
@@ -195,7 +196,7 @@ class Task(Shape):
             return Wanted(id=self.device)
         return self.device or ANY_DEVICE
 
-    def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Path, ...]]]:
+    def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
         """What ``after`` means: (source, on, when), with where each is written."""
         if isinstance(self.after, str):
             yield self.after, "success", None, ("after",)

@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from asterism.surfaces.planfile import shape
-from asterism.surfaces.planfile.shape import UNTAGGED, Path
+from asterism.surfaces.planfile.shape import UNTAGGED, Part
 
 LONGEST = 60
 _SYNTAX = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.+?)(?: expecting \{.*?)? \| ")
 
 
-def place(error: Any) -> tuple[Path, ...]:
+def place(error: Any) -> tuple[Part, ...]:
     """Where an error is, as keys and indices of the file."""
     path = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(UNTAGGED)))
     return path[:-1] if path[-1:] == ("[key]",) else path  # pydantic's way to say that the key itself is wrong
@@ -32,7 +32,7 @@ def sentence(error: Any, model: type[BaseModel]) -> str:
     return f"{written(path)}{_expected(kind, error, path)}"
 
 
-def written(path: Sequence[Path]) -> str:
+def written(path: Sequence[Part]) -> str:
     """A path as people write it: ``after.fetch.on``, ``argv[1]``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     return f"{text} " if text else ""
@@ -62,16 +62,16 @@ def syntax(problem: str) -> str:
     return f"{found[2]}, at character {found[1]}" if found else problem
 
 
-def _unknown_key(path: tuple[Path, ...], model: type[BaseModel]) -> str:
+def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:
     known = _keys(path[:-1], model)
     word = str(path[-1])
     hint = suggestion(word, known) or f"; the keys are {', '.join(known)}"
     return f"{written(path[:-1])}{'has' if path[:-1] else 'there is'} no key {word!r}{hint}"
 
 
-def _keys(parent: tuple[Path, ...], model: type[BaseModel]) -> list[str]:
+def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
     """The keys that may stand under ``parent``."""
-    inner: dict[tuple[Path, ...], type[BaseModel]] = {
+    inner: dict[tuple[Part, ...], type[BaseModel]] = {
         (): model,
         ("http",): shape.Request,
         ("device",): shape.Wanted,
@@ -85,7 +85,7 @@ def _keys(parent: tuple[Path, ...], model: type[BaseModel]) -> list[str]:
     return [*keys, "tasks"] if found is shape.Head else keys
 
 
-def _expected(kind: str, error: Any, path: tuple[Path, ...]) -> str:
+def _expected(kind: str, error: Any, path: tuple[Part, ...]) -> str:
     value, context = error["input"], error.get("ctx", {})
     if kind in ("alternatives", "value_error"):
         return str(context.get("error", error["msg"])) + f", not {shown(value)}"
