@@ -37,10 +37,47 @@ def moved(plan: Constellation, before: dict[str, int]) -> set[str]:
     return {task_id for task_id, label in labels(plan).items() if label != before.get(task_id)}
 
 
-def test_a_chain_is_built_ordered_measured_verified_and_stored() -> None:
+def test_a_chain_of_many_is_built_ordered_and_edited_at_the_cost_of_what_changes() -> None:
     plan = long_chain()
     assert plan.topological() == [f"t{number}" for number in range(MANY)]
-    assert parallelism(plan).critical_path == MANY
+    with pytest.raises(CycleFound) as caught:
+        plan.connect(f"t{MANY - 1}", "t0")
+    assert len(caught.value.path) == MANY + 1
+    assert caught.value.path[:3] == (f"t{MANY - 1}", "t0", "t1")
+    begin(plan)
+    before = labels(plan)
+    middle = MANY // 2
+    plan.edit([AddTask(Task("new")), AddDependency("new", f"t{middle}"), AddDependency(f"t{middle - 1}", "new")])
+    assert moved(plan, before) == {"new"}  # and nothing behind it
+
+
+def test_many_independent_tasks_are_all_ready_at_once() -> None:
+    plan = Constellation()
+    for number in range(MANY):
+        plan.add(Task(f"t{number}"))
+    begin(plan)
+    assert len(plan.queue) == MANY
+    for number in range(100):
+        start(plan, f"t{number}")
+    assert len(plan.queue) == MANY - 100
+
+
+def test_an_edge_against_the_order_visits_only_what_it_disturbs() -> None:
+    plan = Constellation()
+    for number in range(MANY // 2):  # pairs: h0 -> t0, h1 -> t1, …
+        plan.add(Task(f"h{number}"))
+        plan.add(Task(f"t{number}"), after=f"h{number}")
+    before = labels(plan)
+    plan.connect("t25001", "h24999")
+    assert 0 < len(moved(plan, before)) <= 4
+    before = labels(plan)
+    plan.connect("t40000", "h39000")  # a thousand pairs lie between, and none of them is touched
+    assert 0 < len(moved(plan, before)) <= 4
+
+
+def test_a_deep_chain_is_measured_verified_stored_and_compared() -> None:
+    plan = long_chain(DEEP)
+    assert parallelism(plan).critical_path == DEEP
     verify(plan)
     twin = Constellation.from_json(plan.to_json())
     assert twin.topological() == plan.topological()
@@ -49,19 +86,11 @@ def test_a_chain_is_built_ordered_measured_verified_and_stored() -> None:
 
 def test_a_chain_that_is_built_from_its_end_is_ordered_all_the_same() -> None:
     plan = Constellation()
-    for number in range(MANY):
+    for number in range(DEEP):
         plan.add(Task(f"t{number}"))
-    for number in range(1, MANY):
+    for number in range(1, DEEP):
         plan.connect(f"t{number}", f"t{number - 1}")
-    assert plan.topological() == [f"t{number}" for number in reversed(range(MANY))]
-
-
-def test_a_cycle_over_a_whole_chain_is_found_and_its_path_told() -> None:
-    plan = long_chain()
-    with pytest.raises(CycleFound) as caught:
-        plan.connect(f"t{MANY - 1}", "t0")
-    assert len(caught.value.path) == MANY + 1
-    assert caught.value.path[:3] == (f"t{MANY - 1}", "t0", "t1")
+    assert plan.topological() == [f"t{number}" for number in reversed(range(DEEP))]
 
 
 def test_a_failure_at_the_head_of_a_chain_closes_it_to_its_end() -> None:
@@ -101,36 +130,3 @@ def test_ranks_run_up_a_chain() -> None:
     plan.ranks.all(plan.nodes)
     plan.add(Task("last", estimate=5), after=f"t{DEEP - 1}")
     assert plan.nodes["t0"].rank == DEEP + 5
-
-
-def test_many_independent_tasks_are_all_ready_at_once() -> None:
-    plan = Constellation()
-    for number in range(MANY):
-        plan.add(Task(f"t{number}"))
-    begin(plan)
-    assert len(plan.queue) == MANY
-    for number in range(100):
-        start(plan, f"t{number}")
-    assert len(plan.queue) == MANY - 100
-
-
-def test_a_task_inserted_into_the_middle_of_a_chain_moves_itself_alone() -> None:
-    plan = begin(long_chain())
-    before = labels(plan)
-    middle = MANY // 2
-    plan.edit([AddTask(Task("new")), AddDependency("new", f"t{middle}"), AddDependency(f"t{middle - 1}", "new")])
-    assert moved(plan, before) == {"new"}
-
-
-def test_an_edge_against_the_order_visits_only_what_it_disturbs() -> None:
-    plan = Constellation()
-    for number in range(MANY // 2):  # pairs: h0 -> t0, h1 -> t1, …
-        plan.add(Task(f"h{number}"))
-        plan.add(Task(f"t{number}"), after=f"h{number}")
-    before = labels(plan)
-    plan.connect("t25001", "h24999")
-    assert 0 < len(moved(plan, before)) <= 4
-    before = labels(plan)
-    plan.connect("t40000", "h39000")  # a thousand pairs lie between, and none of them is touched
-    assert 0 < len(moved(plan, before)) <= 4
-    verify(plan)

@@ -252,3 +252,18 @@ def test_another_plan_of_the_same_orchestrator_is_not_shown() -> None:
     asyncio.run(body())
     assert isinstance(console.file, io.StringIO)
     assert "b started" not in console.file.getvalue()
+
+
+def test_a_plan_that_is_paused_or_being_cancelled_says_so() -> None:
+    plan = Constellation("release")
+
+    async def look() -> None:
+        scene.orchestrator.pause("release")
+        await scene.picture()
+        scene.orchestrator.resume("release")
+        await scene.picture()
+
+    plan.add(Task("a", call=look))
+    scene = Scene(plan, [LocalDevice("laptop")])
+    scene.run()
+    assert [lines[0].split()[1] for lines in scene.pictures] == ["paused", "executing"]

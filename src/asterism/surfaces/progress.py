@@ -10,18 +10,19 @@ from asterism.core.constellation import Constellation
 from asterism.core.node import Node
 from asterism.core.status import PENDING, RUNNING, ConstellationState
 from asterism.core.why import Holder
-from asterism.runtime.events import DeviceEvent, EditEvent, Event, TaskEvent
+from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.words import names, sentence
 
 KEPT = 50
+_DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancelling"}
 MANY = 50
 """More parents or reviews than this are counted, not named: naming them would take too long."""
 
 
 class Progress:
-    """The tasks that run, those that have just ended, and the last thing an editor did."""
+    """The tasks that run, those that have just ended, what the plan is doing, and the last thing an editor did."""
 
     def __init__(self, orchestrator: Orchestrator, plan: Constellation, secrets: Secrets) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
@@ -30,6 +31,7 @@ class Progress:
         self.ended: deque[str] = deque(maxlen=KEPT)
         self.stranded: dict[str, None] = {}
         self.latest = ""
+        self.doing = ""
 
     @property
     def executing(self) -> bool:
@@ -43,6 +45,8 @@ class Progress:
         elif isinstance(event, EditEvent):
             if event.kind not in ("cycle_opened", "cycle_closed"):
                 self.latest = self.secrets.hide(sentence(event, self.plan))
+        elif isinstance(event, ConstellationEvent):
+            self.doing = _DOING.get(event.kind, "")
         elif isinstance(event, DeviceEvent) and event.kind == "no_device":
             self.stranded[event.detail.partition(": ")[0]] = None
 

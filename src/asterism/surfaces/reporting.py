@@ -45,7 +45,7 @@ def write_report(path: str | Path, result: Result, recording: Recording | None =
 def report_of(result: Result, recording: Recording | None = None) -> Report:
     """Everything that the page shows, with no secret in it. Without a recording it knows less of edits."""
     plan, secrets = result.plan, Secrets(node.task for node in result.plan.nodes.values())
-    story = [entry._replace(why=secrets.hide(entry.why)) for entry in result.story()]
+    story = [_hidden(entry, secrets) for entry in result.story()]
     told: dict[str, list[Entry]] = {}
     for entry in story:
         if entry.task is not None:
@@ -73,6 +73,11 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
             for task, entries in told.items()
         ),
     )
+
+
+def _hidden(entry: Entry, secrets: Secrets) -> Entry:
+    why = secrets.hide(entry.why)
+    return entry if why == entry.why else entry._replace(why=why)
 
 
 def _cycles(result: Result, ended: float) -> tuple[CycleBar, ...]:
