@@ -65,8 +65,8 @@ def release(shop: Workshop) -> Constellation:
     add("find-typesetter", "look for the PDF program", call=shop.find_typesetter)
     add("lint", "compile all", "generate", argv=python("-m", "compileall", "-q", "-f", library), needs=["compile"])
     add("audit", "count docstrings", "generate", call=shop.audit)
-    plan.add(test(shop, "test-angles", "tests.test_angles"), "generate")
-    plan.add(test(shop, "test-numbers", "tests.test_numbers"), "generate")
+    plan.add(test(shop, "test-angles", "checks.test_angles"), "generate")
+    plan.add(test(shop, "test-numbers", "checks.test_numbers"), "generate")
     fuzz, measure = str(shop.tools / "fuzz.py"), str(shop.tools / "measure.py")
     add("fuzz", "try random angles", "generate", argv=python(fuzz, "3.0"), env=path, needs=["test"])
     add("measure", "how fast is it", "lint", argv=python(measure, "1.5"), env=path)
@@ -126,7 +126,7 @@ class Maintainer:
         return [
             edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
             edits.AddDependency("test-numbers", "patch", on="failure"),
-            edits.AddTask(test(self.shop, "retest", "tests.test_numbers")),
+            edits.AddTask(test(self.shop, "retest", "checks.test_numbers")),
             edits.AddDependency("patch", "retest"),
             edits.AddDependency("retest", "package"),
             edits.RemoveDependency("test-numbers", "package"),

@@ -122,7 +122,7 @@ class Workshop:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.library, self.tests, self.tools = home / "meridian", home / "tests", home / "tools"
+        self.library, self.tests, self.tools = home / "meridian", home / "checks", home / "tools"
         self.package, self.signature = home / "meridian.zip", home / "meridian.sig"
 
     def generate(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.diff import diff, merge
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AsterismError, EditRejected, PlanError, Violation
+from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, EditRejected, PlanError, Violation
 from asterism.core.status import ConstellationState, TaskStatus
 from asterism.core.task import Dependency, Priority, Task
 from asterism.core.view import ConstellationView, TaskView
@@ -31,6 +31,8 @@ __all__ = [
     "Dependency",
     "Device",
     "DeviceEvent",
+    "DeviceLost",
+    "DeviceUnavailable",
     "EditBatch",
     "EditEvent",
     "EditRejected",

@@ -35,7 +35,7 @@ tasks = st.builds(
 
 @st.composite
 def plans(draw: st.DrawFn) -> Constellation:
-    """Any plan over a few names; its edges follow a random order of them, so one of two plans may turn an edge round."""
+    """Any plan over a few names; its edges follow a random order, so one of two plans may turn an edge round."""
     plan = Constellation("any")
     for task in draw(st.lists(tasks, unique_by=lambda task: task.id, max_size=8)):
         plan.add(task)

@@ -53,7 +53,7 @@ def test_a_waiting_task_names_every_open_dependency() -> None:
         [("dependency", "a"), ("dependency", "b")],
     )
     assert str(answer) == (
-        "c is waiting: it waits for success of 'a', and it is pending; it waits for failure of 'b', and it is pending"
+        "c is waiting: it waits for success of 'a', which is pending; it waits for failure of 'b', which is pending"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_dependency_that_is_satisfied_is_not_named() -> None:
 def test_a_dependency_that_ended_the_wrong_way_says_how() -> None:
     scene = Scene(chain("a", "b"), edit_on=None)
     scene.end("a", FAILED)
-    assert str(scene.why("b")) == "b is waiting: it waits for success of 'a', and it is failed"
+    assert str(scene.why("b")) == "b is waiting: it waits for success of 'a', which is failed"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close the cycle as soon as the answer is there, and check and apply it one tick later."""
 
     def judge(self: Cycles, cycle: Any, answer: Any, author: str) -> Applied:
-        batch = batch_of(answer, self.plan, cycle, author)
+        batch, _ = batch_of(answer, self.plan, cycle, author)
         self._close(cycle, "accepted")
 
         def later() -> None:

@@ -49,7 +49,7 @@ def holder(answer: Any) -> tuple[str, str]:
 def test_an_open_dependency_is_named() -> None:
     answer = ask(chain(Task("a", call=after(10)), Task("b")), "b", 1)
     assert holder(answer) == ("dependency", "a")
-    assert str(answer) == "b is waiting: it waits for success of 'a', and it is running"
+    assert str(answer) == "b is waiting: it waits for success of 'a', which is running"
 
 
 def test_every_open_dependency_is_named_and_no_other() -> None:
@@ -57,7 +57,7 @@ def test_every_open_dependency_is_named_and_no_other() -> None:
     plan.add(Task("d"), after={"a": "completion", "b": "success", "c": "success"})
     answer = ask(plan, "d", 5)
     assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("dependency", "b")]
-    assert "it waits for success of 'b', and it is failed" in str(answer)
+    assert "it waits for success of 'b', which is failed" in str(answer)
 
 
 def test_a_condition_that_does_not_hold_or_could_not_be_evaluated_is_quoted() -> None:

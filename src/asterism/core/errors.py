@@ -1,4 +1,4 @@
-"""Every error Asterism raises on purpose.
+"""Every error Asterism raises on purpose. Those that are not in this module live beside what raises them.
 
 ::
 
@@ -15,7 +15,12 @@
     ├── DeviceUnavailable         a device that left before the work began: the task is assigned anew
     ├── DeviceLost                a device that vanished in the middle of the work
     ├── NoDevice                  no device could take the task for the stated time
-    └── AlreadyRunning            a constellation that another orchestrator is running
+    ├── AlreadyRunning            a constellation that another orchestrator is running
+    ├── CycleGone                 (core/lock.py) no such open cycle
+    ├── CycleClaimed              (core/lock.py) somebody else works on the cycle
+    ├── MissingInput              (runtime/inputs.py) an input that cannot be filled
+    ├── CommandFailed             (runtime/processes.py) a command that did not exit with 0
+    └── RequestFailed             (runtime/http.py) an answer that was not expected
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ A task::
 
     pending --start--> running --complete--> completed
        |                 |  |
-       |                 |  +---fail-------> failed
-       |                 +------cancel-----> cancelled
-       |                 +------release----> pending      (the device left before the start, or the start was
-       provisional |                                                   and an edit revoked it) +---cancel------>
-       cancelled +---fail--------> failed                           (no device could take it in time)
+       |                 |  +----fail------> failed
+       |                 +-------cancel----> cancelled
+       |                 +-------release---> pending
+       +----cancel-----> cancelled
+       +----fail-------> failed
+
+It is released when its device left before the work began, or when its start was provisional and an edit revoked it. A
+pending task fails when no device could take it in time.
 
 Terminal states have no way out. A *provisional* task that has ended stays ``running`` until it is confirmed, so that
 a result which may still be revoked never looks like one that stands. ``waiting`` is what a pending task with open

@@ -203,6 +203,8 @@ def _problems(task: Task) -> list[str]:
             problems.append(f"{name} is {words}, not {value!r}")
     if task.device == "":
         problems.append("device is the id of a device, not ''")
+    if task.env and (task.call is not None or task.http is not None):
+        problems.append("env goes with argv or shell; give a function or a request its values as inputs")
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
         problems.append("http needs a url")
     return problems

@@ -56,12 +56,12 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
             continue
         verdict = node.verdicts.get(source) if node.verdicts else None
         if isinstance(verdict, str):
-            said = f"the condition {dependency.when!r} on it could not be evaluated: {verdict}"
+            said = f"and the condition {dependency.when!r} on it could not be evaluated: {verdict}"
         elif verdict is False:
-            said = f"the condition {dependency.when!r} on it does not hold"
+            said = f"and the condition {dependency.when!r} on it does not hold"
         else:
-            said = f"it is {parent.status}"
-        found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, and {said}"))
+            said = f"which is {parent.status}"
+        found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, {said}"))
     return tuple(found)
 
 

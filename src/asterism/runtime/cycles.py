@@ -91,7 +91,7 @@ class Cycles:
 
         An answer whose cycle is closed already (it timed out) is checked against the plan like any other."""
         try:
-            batch = batch_of(answer, self.plan, cycle, author)
+            batch, overtaken = batch_of(answer, self.plan, cycle, author)
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
@@ -101,6 +101,10 @@ class Cycles:
                 self._close(cycle, "abandoned")
             raise
         cycle.edits += len(applied.batch.edits)
+        if overtaken:
+            words = tuple(map(str, overtaken))
+            self.plan.tell(self.execution.now(), "left out of an edit", None, f"overtaken: {'; '.join(words)}")
+            self._publish("edit_overtaken", cycle, author=author, edits=words)
         if cycle.id in self.lock.cycles:
             self._close(cycle, "accepted" if applied.batch.edits else "empty")
         return applied

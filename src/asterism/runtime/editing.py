@@ -56,25 +56,26 @@ def edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
     raise ValueError(f"edit_on is 'all', 'failure' or a function of a task, not {choice!r}")
 
 
-def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> EditBatch:
-    """The batch that an answer stands for. Raises EditRejected for nonsense, whatever kind of nonsense it is."""
+def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
+    """The batch that an answer stands for, and what was left out of it because progress has overtaken it (of a whole
+    plan that is handed back; edits are never left out). Raises EditRejected for nonsense, whatever kind it is."""
     try:
-        batch = _batch(answer, plan, cycle, author)
+        if isinstance(answer, Constellation):
+            return merge(plan, answer.origin or plan, answer, author=author, triggers=cycle.tasks)
+        batch = _batch(answer, cycle, author)
     except Exception as error:
         raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {reason_of(error)}")]) from None
     if batch is None:
         kind = type(answer).__name__
         words = f"an editor answers with None, edits or a batch of edits, not with {shown(answer)} ({kind})"
         raise EditRejected([Violation(None, "malformed", words)])
-    return batch
+    return batch, ()
 
 
-def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> EditBatch | None:
+def _batch(answer: Answer, cycle: EditCycle, author: str) -> EditBatch | None:
     about: dict[str, Any] = {"author": author, "triggers": cycle.tasks}
     if answer is None:
         return EditBatch((), base_version=cycle.version, **about)
-    if isinstance(answer, Constellation):
-        return merge(plan, answer.origin or plan, answer, **about)[0]
     if isinstance(answer, Mapping):
         answer = EditBatch.from_json(answer)
     if isinstance(answer, EditBatch):

@@ -58,8 +58,8 @@ class ConstellationEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditEvent(Event):
-    """cycle_opened, stuck, edit_applied, edit_rejected, edit_abandoned (rejected too often), edit_timeout,
-    editor_failed, cycle_closed."""
+    """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (what progress has overtaken was left out of a
+    whole plan handed back), edit_abandoned (rejected too often), edit_timeout, editor_failed, cycle_closed."""
 
     version: int
     cycle: int | None = None

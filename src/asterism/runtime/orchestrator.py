@@ -74,6 +74,8 @@ class Orchestrator:
         grace: float = 5.0,
         seed: int | None = None,
     ) -> None:
+        if editor is not None and external:
+            raise ValueError("give an editor, or external=True for editors outside the process, not both")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is 1 or more, or None for no limit, not {concurrency}")
         self.events = EventBus()
@@ -125,11 +127,9 @@ class Orchestrator:
 
     def run_sync(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
         """``run``, for callers without an event loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.run(plan, assignments=assignments))
-        raise RuntimeError("run_sync cannot be called from a running event loop; await run there")
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("run_sync cannot be called from a running event loop; await run there")
+        return asyncio.run(self.run(plan, assignments=assignments))
 
     async def _wait_hard(self, execution: Execution) -> None:
         """Wait for a cancelled execution; a second cancellation stops the waiting, not the cleaning up."""
