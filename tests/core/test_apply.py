@@ -193,8 +193,9 @@ def test_an_edit_that_cannot_be_carried_out_is_rejected_with_the_reason(edit: An
         (RemoveTask(5), "a task is named by a string, not by 5"),  # type: ignore[arg-type]
         (UpdateTask(["a"], timeout=5), "a task is named by a string, not by ['a']"),  # type: ignore[arg-type]
         (AddDependency("a", 5), "a task is named by a string, not by ('a', 5)"),  # type: ignore[arg-type]
+        (CancelTask("a", 5), "the reason of a cancellation is a text, not 5"),  # type: ignore[arg-type]
     ],
-    ids=["text", "nothing", "no task", "number", "list", "edge"],
+    ids=["text", "nothing", "no task", "number", "list", "edge", "reason"],
 )
 def test_nonsense_is_a_violation_and_not_a_crash(edit: Any, words: str) -> None:
     [violation] = violations(chain("a"), edit)

@@ -136,6 +136,27 @@ def test_a_replacement_may_spell_out_the_dependents_it_takes_over() -> None:
     assert edges(plan) == {("a", "b"), ("b", "c")}
 
 
+def test_a_replacement_may_spell_out_other_terms_than_it_would_take_over() -> None:
+    plan = begin(chain("a", "b", "c"))
+    plan.edit([RemoveTask("b"), AddTask(Task("b")), AddDependency("b", "c", "failure")])
+    assert plan["c"].dependencies == (Dependency("b", "c", "failure"),)
+    verify(plan)
+
+
+def test_a_dependent_that_a_replacement_took_over_may_be_let_go_and_taken_back() -> None:
+    plan = begin(chain("a", "b", "c"))
+    plan.edit([RemoveTask("b"), AddTask(Task("b")), RemoveDependency("b", "c"), AddDependency("b", "c", "failure")])
+    assert plan["c"].dependencies == (Dependency("b", "c", "failure"),)
+    verify(plan)
+
+
+def test_a_dependent_is_spelled_out_once() -> None:
+    plan = begin(chain("a", "b", "c"))
+    spelled = AddDependency("b", "c")
+    [violation] = violations(plan, RemoveTask("b"), AddTask(Task("b")), spelled, spelled)
+    assert (violation.edit, violation.rule) == (3, "duplicate_dependency")
+
+
 def test_a_replacement_does_not_adopt_a_dependent_that_was_removed_meanwhile() -> None:
     plan = begin(chain("a", "b", "c"))
     plan.edit([RemoveTask("b"), RemoveTask("c"), AddTask(Task("b"))])

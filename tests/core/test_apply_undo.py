@@ -33,6 +33,7 @@ BATCHES: list[list[Any]] = [
     [RemoveTask("b", "remove")],
     [RemoveTask("b"), AddDependency("a", "c")],
     [RemoveTask("b"), AddTask(Task("b", retries=3)), AddDependency("d", "b")],
+    [RemoveTask("b"), AddTask(Task("b")), AddDependency("b", "c", "failure")],
     [RemoveTask("c"), RemoveTask("b")],
     [RemoveTask("b"), RemoveDependency("b", "c")],
     [AddTask(Task("x")), RemoveTask("x")],

@@ -111,6 +111,20 @@ def test_an_edge_against_the_order_moves_only_what_lies_between_its_ends() -> No
     verify(plan)
 
 
+@pytest.mark.parametrize(("edge", "mover"), [(("c", "y"), "y"), (("x", "b"), "x"), (("x", "a"), "x")])
+def test_a_task_at_the_edge_of_the_plan_steps_aside_alone(edge: tuple[str, str], mover: str) -> None:
+    plan = Constellation()
+    for pair in (("x", "y"), ("a", "b", "c")) if mover == "y" else (("a", "b", "c"), ("x", "y")):
+        for before, task_id in zip((None, *pair), pair, strict=False):
+            plan.add(Task(task_id), after=before)
+    for number, task_id in enumerate(plan.nodes):  # as far apart as if they had been built one after the other
+        plan.nodes[task_id].label = number + 1 << 60
+    before = labels(plan)
+    plan.connect(*edge)
+    assert {task_id for task_id, label in labels(plan).items() if label != before[task_id]} == {mover}
+    verify(plan)
+
+
 def test_a_task_without_neighbours_moves_to_the_one_it_is_joined_to() -> None:
     plan = chain("a", "b", "c")
     plan.add(Task("new"))

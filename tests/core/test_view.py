@@ -52,6 +52,18 @@ def test_an_error_is_shown_when_the_task_has_failed() -> None:
     assert str(plan["a"].error) == "out of paper"
 
 
+def test_a_reason_says_in_words_why_a_task_failed_or_was_cancelled() -> None:
+    plan = begin(chain("a", "b"))
+    plan.add(Task("c"))
+    assert plan["a"].reason == ""
+    fail(plan, "a", "out of paper")
+    assert plan["a"].reason == "RuntimeError: out of paper"
+    plan.cancel(plan.node("c"), 3.0, "not today")
+    assert plan["c"].reason == "not today"
+    plan.close(4.0)
+    assert plan["b"].reason == "unreachable: it waits for success of 'a', which is failed"
+
+
 def test_a_provisional_result_is_not_shown() -> None:
     plan = begin(chain("a", "b", revocable=True), speculative=True)
     end(plan, "a", review=True)

@@ -132,15 +132,32 @@ def test_one_open_cycle_is_not_said_in_the_plural() -> None:
     assert "1 cycle is open" in str(scene.why("d"))
 
 
-def test_under_global_a_task_elsewhere_is_held_by_the_cycle_too() -> None:
-    plan = chain("a")
-    plan.add(Task("b"))
-    plan.add(Task("other"))
+def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_that_wait_for_one() -> None:
+    plan = Constellation()
+    for task_id in ("a", "b", "c", "other"):
+        plan.add(Task(task_id))
     scene = Scene(plan, policy="global", max_cycles=1)
     scene.end("a")
+    scene.open(now=3.0)
+    scene.end("b")
+    assert scene.why("other", placement=BUSY, now=5.0).holders == (
+        Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.0 s"),
+        Holder("review", "b", "the end of 'b' waits for its review"),
+    )
+    scene.end("c")
+    assert scene.why("other").holders[-1].text == "the end of 'b' and 1 more waits for its review"
+
+
+def test_under_global_a_cycle_over_many_ends_is_told_in_a_few_words() -> None:
+    plan = Constellation()
+    for task_id in "abcdef":
+        plan.add(Task(task_id))
+    scene = Scene(plan, policy="global")
+    for task_id in "abcde":
+        scene.end(task_id)
     scene.open()
-    scene.lock.finish(plan.node("b"), FAILED, 3.0)
-    assert [(holder.kind, holder.name) for holder in scene.why("other").holders] == [("review", "b"), ("cycle", "1")]
+    [holder] = scene.why("f").holders
+    assert holder.text.startswith("the end of 'a', 'b', 'c' and 2 more is being reviewed in cycle 1")
 
 
 def test_under_scoped_a_task_elsewhere_is_not_held() -> None:

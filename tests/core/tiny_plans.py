@@ -65,8 +65,8 @@ def review(plan: Constellation, *ids: str, now: float = 3.0) -> list[str]:
 
 def ready(plan: Constellation) -> list[str]:
     """What may start now, best first."""
-    entries = [entry for heap in plan.queue.lanes.values() for entry in heap if entry[3].entry is entry]
-    return [entry[3].id for entry in sorted(entries)]
+    entries = [entry for heap in plan.queue.lanes.values() for entry in heap if entry[4].entry is entry]
+    return [entry[4].id for entry in sorted(entries)]
 
 
 def structure(plan: Constellation) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:

@@ -72,7 +72,7 @@ tasks:
         "build started on laptop",
         "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
-        "pack cancelled",
+        "pack cancelled: unreachable: it waits for success of 'build', which is failed",
         "plan ended: partially failed, version 0",
     ]
     assert any(line.startswith("fetch completed after ") for line in lines)

@@ -30,6 +30,7 @@ PROGRESS: dict[str, Any] = {
     "losses": 0,
     "started_at": None,
     "ended_at": None,
+    "reason": "",
 }
 """The facts about a task's progress with their values at the outset; only what differs is written."""
 

@@ -192,7 +192,7 @@ class Graph:
         else:
             stopped = []
         self.move(node, "cancel")
-        node.entry, node.ended_at, node.epoch = None, now, 0
+        node.entry, node.ended_at, node.epoch, node.reason = None, now, 0, why
         self.tell(now, "cancelled", node.id, why)
         return stopped
 
@@ -231,7 +231,7 @@ class Graph:
             node.needless, why = self._why_never(node)
             self.unreachable += not node.needless
         self.move(node, "cancel")
-        node.entry, node.ended_at = None, now
+        node.entry, node.ended_at, node.reason = None, now, why
         self.tell(now, "cancelled", node.id, why)
 
     def _why_never(self, node: Node) -> tuple[bool, str]:

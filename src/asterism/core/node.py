@@ -32,6 +32,7 @@ class Node:
         "parents",
         "provisional",
         "rank",
+        "reason",
         "reviewed",
         "started_at",
         "status",
@@ -65,6 +66,7 @@ class Node:
         self.losses = 0
         self.value: Any = None
         self.error: BaseException | None = None
+        self.reason = ""  # why it was cancelled
         self.started_at: float | None = None
         self.ended_at: float | None = None
 

@@ -42,7 +42,12 @@ class Order:
         elif not source.parents and not source.children:
             source.label = self._near(target.label, -1)
         elif source.label > target.label:
-            self._repair(source, target)
+            if not target.children:  # nothing lies below it: it can step back without disturbing anybody
+                target.label = self._near(source.label, +1)
+            elif not source.parents:
+                source.label = self._near(target.label, -1)
+            else:
+                self._repair(source, target)
 
     def _repair(self, source: Node, target: Node) -> None:
         forward = _reach_forward(target, source)

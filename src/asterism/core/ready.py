@@ -19,7 +19,8 @@ Lane = tuple[str | None, frozenset[str]] | None
 
 ANYWHERE: Lane = None
 
-Entry = tuple[int, float, int, Node]
+Entry = tuple[int, float, int, int, Node]
+"""Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
 
 
 def lane_of(task: Task) -> Lane:
@@ -39,8 +40,9 @@ class ReadyQueue:
     def push(self, node: Node) -> None:
         """Queue a node, or move one that is queued already to where it now belongs."""
         task = node.task
-        self._pushed += 1  # equal priorities: who was ready first goes first
-        entry = (-task.priority, -node.rank, self._pushed, node)
+        self._pushed += 1
+        since = self._pushed if node.entry is None else node.entry[2]  # moved, it keeps its place among equals
+        entry = (-task.priority, -node.rank, since, self._pushed, node)
         node.entry = entry
         lane = lane_of(task)
         heap = self.lanes.get(lane)
@@ -53,7 +55,7 @@ class ReadyQueue:
         heap = self.lanes.get(lane)
         while heap:
             entry = heap[0]
-            if entry[3].entry is entry:
+            if entry[4].entry is entry:
                 return entry
             heappop(heap)
         self.lanes.pop(lane, None)
@@ -62,7 +64,7 @@ class ReadyQueue:
     def take(self, lane: Lane) -> Node:
         """Remove and return what ``best`` has just shown."""
         heap = self.lanes[lane]
-        node = heappop(heap)[3]
+        node = heappop(heap)[4]
         node.entry = None
         if not heap:
             del self.lanes[lane]
@@ -74,4 +76,4 @@ class ReadyQueue:
 
     def __len__(self) -> int:
         """How many tasks are queued. Counts; for people, not for the loop."""
-        return sum(entry[3].entry is entry for heap in self.lanes.values() for entry in heap)
+        return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)

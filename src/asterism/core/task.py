@@ -47,6 +47,7 @@ class Task:
     http: Mapping[str, Any] | None = None
     inputs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     env: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    cwd: str | None = None
     description: str = ""
     priority: Priority = Priority.NORMAL
     retries: int = 0
@@ -134,7 +135,7 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
 def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[str]:
     """Bring a field into its own type; what is wrong with it if that cannot be done."""
     value = getattr(task, name)
-    if type(value) is kind:
+    if type(value) is kind and not (kind is frozenset and value):  # the needs of a set may still be anything
         return []
     try:
         object.__setattr__(task, name, convert(value))
@@ -173,7 +174,9 @@ _TYPES: dict[str, tuple[type, str]] = {
     "description": (str, "a text"),
     "revocable": (bool, "true or false"),
     "device": (str, "the id of a device"),
+    "cwd": (str, "a directory"),
 }
+_OPTIONAL = ("shell", "http", "device", "cwd")
 
 
 def _problems(task: Task) -> list[str]:
@@ -199,12 +202,10 @@ def _problems(task: Task) -> list[str]:
             problems.append(f"{name} is a number of seconds above 0")
     for name, (kind, words) in _TYPES.items():
         value = getattr(task, name)
-        if value is not None and not isinstance(value, kind):
+        if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
             problems.append(f"{name} is {words}, not {value!r}")
     if task.device == "":
         problems.append("device is the id of a device, not ''")
-    if task.env and (task.call is not None or task.http is not None):
-        problems.append("env goes with argv or shell; give a function or a request its values as inputs")
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
         problems.append("http needs a url")
     return problems

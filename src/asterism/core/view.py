@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from asterism.core.errors import reason_of
 from asterism.core.node import Node
 from asterism.core.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.story import Entry
@@ -47,6 +48,11 @@ class TaskView:
     @property
     def error(self) -> BaseException | None:
         return self._node.error if self._node.status in TERMINAL else None
+
+    @property
+    def reason(self) -> str:
+        """Why it failed or was cancelled, in words."""
+        return reason_of(self.error) or self._node.reason
 
     @property
     def provisional(self) -> bool:

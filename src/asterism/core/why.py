@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asterism.core.errors import reason_of
 from asterism.core.graph import Graph
 from asterism.core.lock import AssignmentLock, EditCycle
 from asterism.core.node import Node
@@ -43,8 +44,8 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
             "running",
             (_running(node, now), *([placement] if node.device is None and placement else [])),
         )
-    told = [entry for entry in graph.story(node.id) if entry.what == node.status]
-    text = f"it is over since {node.ended_at:.3f}" + (f" ({told[-1].why})" if told and told[-1].why else "")
+    said = reason_of(node.error) or node.reason
+    text = f"it is over since {node.ended_at:.3f}" + (f" ({said})" if said else "")
     return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
 
 
@@ -68,10 +69,21 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
 def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
     if not lock.holds_everything:
         return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
-    ends = [task_id for task_id, _ in lock.waiting] + [t for c in lock.cycles.values() for t in c.tasks]
-    reviews = [_review(graph, lock, source, now) for source in dict.fromkeys(ends) if source in graph.nodes]
-    stuck = [_cycle(cycle, "that nothing can move", now) for cycle in lock.cycles.values() if cycle.stuck]
-    return tuple(reviews + stuck)
+    holders = [_cycle(cycle, _ends_of(cycle), now) for cycle in lock.cycles.values()]
+    if lock.waiting:
+        first, others = lock.waiting[0][0], len(lock.waiting) - 1
+        more = f" and {others} more" if others else ""
+        holders.append(Holder("review", first, f"the end of {first!r}{more} waits for its review"))
+    return tuple(holders)
+
+
+def _ends_of(cycle: EditCycle) -> str:
+    """What a cycle reviews, in a few words however much it is."""
+    if cycle.stuck:
+        return "that nothing can move"
+    named = ", ".join(map(repr, cycle.tasks[:3]))
+    more = f" and {len(cycle.tasks) - 3} more" if len(cycle.tasks) > 3 else ""
+    return f"the end of {named}{more}"
 
 
 def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:

@@ -121,7 +121,8 @@ class Cycles:
         """Tell whoever listens of an edit that was applied, from whatever side it came."""
         if applied.batch.edits:
             edits = tuple(map(str, applied.batch.edits))
-            self._publish("edit_applied", self._answered, author=applied.batch.author, edits=edits)
+            about = {"author": applied.batch.author, "reason": applied.batch.reason}
+            self._publish("edit_applied", self._answered, edits=edits, **about)
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self.lock.cycles:

@@ -85,9 +85,9 @@ class LocalDevice:
         try:
             if task.argv is not None:
                 argv = [inputs.template(word, resolved.inputs) for word in task.argv]
-                value = await self._commands.run(argv, _environment(work, resolved))
+                value = await self._commands.run(argv, _environment(work, resolved), task.cwd)
             elif task.shell is not None:
-                value = await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved))
+                value = await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
             elif task.http is not None:
                 terms = inputs.fill(dict(task.http), work.results, resolved)
                 terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)

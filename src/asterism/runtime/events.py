@@ -44,6 +44,7 @@ class TaskEvent(Event):
     attempt: int = 0
     value: Any = None
     error: BaseException | None = None
+    reason: str = ""
     provisional: bool = False
 
 
@@ -65,6 +66,7 @@ class EditEvent(Event):
     cycle: int | None = None
     tasks: tuple[str, ...] = ()
     author: str = ""
+    reason: str = ""
     edits: tuple[str, ...] = ()
     violations: tuple[Violation, ...] = ()
     error: BaseException | None = None
@@ -75,6 +77,7 @@ class DeviceEvent(Event):
     """device_joined, device_left, device_lost, no_device (no device can take a ready task)."""
 
     device: str
+    task_id: str | None = None
     detail: str = ""
 
 

@@ -193,7 +193,7 @@ class Execution:
     def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
         """The device vanished: that is counted apart from failures of the work."""
         node.losses += 1
-        self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, detail=node.id)
+        self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, task_id=node.id)
         if node.losses > self.orchestrator.max_losses:
             self.fail(node, error)
         else:

@@ -293,10 +293,13 @@ class Orchestrator:
         execution.tell.constellation("constellation_resumed")
         self.wake(execution)
 
-    async def cancel(self, plan_id: str) -> None:
-        """Cancel a constellation and wait for its end: running tasks are asked to stop, then no longer waited for."""
+    async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
+        """Cancel a constellation and wait for its end: running tasks are asked to stop, and after ``grace`` seconds no
+        longer waited for; with ``hard``, not even that long. A second call may be harder than the first."""
         execution = self._execution(plan_id)
         execution.cancel()
+        if hard:
+            execution.cancel_hard()
         await asyncio.shield(execution.done)
 
     def edit(self, plan_id: str, batch: EditBatch) -> Applied:

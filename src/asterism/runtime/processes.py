@@ -66,7 +66,7 @@ class Commands:
         self._running = 0
         self._closing = False
 
-    async def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Any:
+    async def run(self, argv: Sequence[str], environment: Mapping[str, str], cwd: str | None = None) -> Any:
         """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
 
         When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds. What the command
@@ -75,16 +75,17 @@ class Commands:
         self._closing = False
         ticket = self._guard.admit()
         try:
-            return await self._run(argv, environment, partial(guard.report, self._guard.pipe(), ticket))
+            terms = {"env": dict(environment), "cwd": cwd}
+            return await self._run(argv, terms, partial(guard.report, self._guard.pipe(), ticket))
         finally:
             self._guard.finished(ticket)
             self._running -= 1
             if self._closing and not self._running:
                 self._guard.close()
 
-    async def _run(self, argv: Sequence[str], environment: Mapping[str, str], report: Any) -> Any:
+    async def _run(self, argv: Sequence[str], terms: Mapping[str, Any], report: Any) -> Any:
         # not cancelled half-way: a process that has been forked has to be stopped as a whole group
-        spawning = asyncio.ensure_future(self._spawn(argv, environment, report))
+        spawning = asyncio.ensure_future(self._spawn(argv, terms, report))
         try:
             transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
@@ -108,7 +109,7 @@ class Commands:
         return _parsed(listener.said(1))
 
     async def _spawn(
-        self, argv: Sequence[str], environment: Mapping[str, str], report: Any
+        self, argv: Sequence[str], terms: Mapping[str, Any], report: Any
     ) -> tuple[asyncio.SubprocessTransport, _Listener]:
         return await asyncio.get_running_loop().subprocess_exec(
             _Listener,
@@ -116,9 +117,9 @@ class Commands:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=dict(environment),
             process_group=0,
             preexec_fn=report,  # the guard's pipe is closed in the child right after: it is not passed on
+            **terms,
         )
 
     async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:

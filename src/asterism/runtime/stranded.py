@@ -34,8 +34,8 @@ class Stranded:
             node = queue.take(lane)
             if node not in self._timers:
                 self._wait(node)
-                words = f"{node.id}: {wanted(node)}"
-                self._execution.tell.tell(DeviceEvent, kind="no_device", device="", detail=words)
+                tell = self._execution.tell.tell
+                tell(DeviceEvent, kind="no_device", device="", task_id=node.id, detail=wanted(node))
 
     def _wait(self, node: Node) -> None:
         seconds = self._execution.orchestrator.no_device_timeout

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asterism.core.constellation import Constellation
+from asterism.core.errors import reason_of
 from asterism.core.node import Node
 from asterism.runtime.events import ConstellationEvent, Event, EventBus, TaskEvent
 
@@ -37,6 +38,7 @@ class Telling:
                 epoch=node.epoch,
                 attempt=node.attempts,
                 error=error,
+                reason=reason_of(error),
                 provisional=node.provisional,
             )
 
@@ -66,5 +68,6 @@ class Telling:
             attempt=node.attempts,
             value=node.value,
             error=node.error,
+            reason=reason_of(node.error) or node.reason,
             provisional=node.provisional,
         )

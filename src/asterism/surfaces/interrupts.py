@@ -18,18 +18,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 async def run_until_interrupted(orchestrator: Orchestrator, plan: Constellation) -> Result:
     """Run a plan. When interrupted it is cancelled, and the result says so."""
-    running = asyncio.ensure_future(orchestrator.run(plan))
-    with _Interrupts(orchestrator, plan, running).heard():
-        try:
-            return await running
-        except asyncio.CancelledError:
-            return Result(plan, [], orchestrator.roster.slots, "scoped")
+    with _Interrupts(orchestrator, plan).heard():
+        return await orchestrator.run(plan)
 
 
 class _Interrupts:
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, running: asyncio.Future[Result]) -> None:
-        self._orchestrator, self._plan, self._running = orchestrator, plan, running
-        self._asked: asyncio.Task[None] | None = None
+    def __init__(self, orchestrator: Orchestrator, plan: Constellation) -> None:
+        self._orchestrator, self._plan = orchestrator, plan
+        self._asking: list[asyncio.Task[None]] = []
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
@@ -44,14 +40,11 @@ class _Interrupts:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self) -> None:
-        if self._asked is None:
+        again = bool(self._asking)
+        if not again:
             print("Stopping; Ctrl-C again stops without waiting.", file=sys.stderr, flush=True)
-            self._asked = asyncio.ensure_future(self._ask())
-        else:
-            # A first cancellation asks, which has been done; the second stops the waiting.
-            self._running.cancel()
-            asyncio.get_running_loop().call_later(0.05, self._running.cancel)
+        self._asking.append(asyncio.ensure_future(self._ask(hard=again)))
 
-    async def _ask(self) -> None:
+    async def _ask(self, hard: bool) -> None:
         with contextlib.suppress(PlanError):  # it has just ended
-            await self._orchestrator.cancel(self._plan.id)
+            await self._orchestrator.cancel(self._plan.id, hard=hard)

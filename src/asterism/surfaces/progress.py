@@ -48,7 +48,7 @@ class Progress:
         elif isinstance(event, ConstellationEvent):
             self.doing = _DOING.get(event.kind, "")
         elif isinstance(event, DeviceEvent) and event.kind == "no_device":
-            self.stranded[event.detail.partition(": ")[0]] = None
+            self.stranded[event.task_id or ""] = None
 
     def _observe_task(self, event: TaskEvent) -> None:
         self._forget(event.task_id)
@@ -93,7 +93,7 @@ class Progress:
                 yield from self._below(task_id, limit)
         yield from (nodes[task_id] for task_id in islice(self.stranded, limit) if task_id in nodes)
         for heap in islice(self.plan.queue.lanes.values(), limit):
-            yield from (entry[3] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
+            yield from (entry[4] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
         for task_id in islice(self.running, limit):
             yield from self._below(task_id, limit)
 

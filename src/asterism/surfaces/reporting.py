@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from asterism.core.errors import reason_of
 from asterism.core.node import Node
 from asterism.core.story import Entry
 from asterism.runtime.events import EditEvent
@@ -64,7 +65,7 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
         cycles=_cycles(result, ended),
         holds=_holds(result),
         tasks=(
-            *(_row(node, told.get(node.id, ()), secrets) for node in plan.nodes.values()),
+            *(_row(node, secrets) for node in plan.nodes.values()),
             *(_removed(task, entries) for task, entries in gone.items()),
         ),
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
@@ -106,8 +107,8 @@ def _holds(result: Result) -> tuple[Hold, ...]:
     return tuple(found)
 
 
-def _row(node: Node, entries: Sequence[Entry], secrets: Secrets) -> TaskRow:
-    reason = next((entry.why for entry in reversed(entries) if entry.what == node.status), "")
+def _row(node: Node, secrets: Secrets) -> TaskRow:
+    reason = secrets.hide(reason_of(node.error) or node.reason)
     value = "" if node.value is None else _shown(secrets.hide(node.value))
     end = node.ended_at if node.started_at is not None else None
     device = node.device or ""
@@ -138,13 +139,11 @@ def _edits(story: Sequence[Entry], recording: Recording | None, secrets: Secrets
 
 
 def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: Secrets) -> EditRow:
-    """The story tells ``version 2 by repair: its reason (its edits)``; the event has the same, edit by edit."""
+    """The story tells it in one line; the event, if it was recorded, edit by edit."""
     version = int(entry.why.split(" ", 2)[1])
     event = applied.get(version)
     if event is None:
         author, _, rest = entry.why.split(" ", 3)[3].partition(" ")
         return EditRow(version, entry.at, author.rstrip(":"), "", (rest.strip("()"),), "accepted", ())
     operations = tuple(map(secrets.hide, event.edits))
-    head = f"version {version} by {event.author or 'somebody'}"
-    reason = entry.why.removeprefix(head).removesuffix(f" ({'; '.join(operations)})").removeprefix(": ")
-    return EditRow(version, entry.at, event.author, reason, operations, "accepted", ())
+    return EditRow(version, entry.at, event.author, secrets.hide(event.reason), operations, "accepted", ())

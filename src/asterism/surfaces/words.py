@@ -45,7 +45,8 @@ def _retrying(event: TaskEvent, plan: Constellation) -> str:
 def _ended(event: TaskEvent, plan: Constellation) -> str:
     node = plan.nodes.get(event.task_id)
     took = f" after {duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
-    why = f": {reason(event.error)}" if event.error is not None else ""
+    why = f": {reason(event.error) if event.error is not None else event.reason}"
+    why = "" if why == ": " else why
     return f"{event.task_id} {event.status}{took}{why}"
 
 
@@ -81,7 +82,7 @@ def _plan(text: str) -> Callable[[Any, Constellation], str]:
 
 
 def _device(text: str) -> Callable[[DeviceEvent, Constellation], str]:
-    return lambda event, plan: text.format(device=event.device, detail=event.detail)
+    return lambda event, plan: text.format(device=event.device, task=event.task_id, detail=event.detail)
 
 
 _TELL: dict[str, Callable[[Any, Constellation], str]] = {
@@ -104,11 +105,12 @@ _TELL: dict[str, Callable[[Any, Constellation], str]] = {
     "edit_applied": _applied,
     "edit_rejected": _rejected,
     "edit_abandoned": _cycle("cycle {cycle}: too many edits were rejected; {author} is not asked again"),
+    "edit_overtaken": _cycle("cycle {cycle}: part of the plan that {author} handed back was overtaken by progress"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),
     "editor_failed": _cycle("cycle {cycle}: the editor failed: {error}"),
     "cycle_closed": _cycle("cycle {cycle} closed"),
     "device_joined": _device("device {device} joined"),
     "device_left": _device("device {device} left"),
-    "device_lost": _device("device {device} was lost with {detail}"),
-    "no_device": _device("{detail}"),
+    "device_lost": _device("device {device} was lost with {task}"),
+    "no_device": _device("{task}: {detail}"),
 }

@@ -27,7 +27,6 @@ from asterism.surfaces.planfile.shape import Part
 from asterism.surfaces.planfile.wording import place, sentence
 
 Sources = dict[str, tuple[str, str | None]]
-LARGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +176,7 @@ class _Examination:
         return order
 
     def _add(self, plan: Constellation, task_id: str, task: shape.Task, raw: Any, sources: Sources) -> None:
-        above = list(sources)
-        if len(plan) > LARGE:
-            # A task takes its place in the order behind the first parent it is joined to. If that is not the last of
-            # them all, the order has to be repaired, which takes the longer the larger the plan is.
-            above.sort(key=lambda source: plan.nodes[source].label, reverse=True)
-        after = {source: dict(zip(("on", "when"), sources[source], strict=True)) for source in above}
+        after = {source: dict(zip(("on", "when"), terms, strict=True)) for source, terms in sources.items()}
         try:
             plan.add(_core_task(task_id, task, raw), after or None)
         except PlanError as error:  # a rule of the core that this room does not know
@@ -197,6 +191,7 @@ def _core_task(task_id: str, task: shape.Task, raw: Any) -> Task:
         call=task.call,
         argv=None if task.argv is None else tuple(task.argv),
         shell=task.shell,
+        cwd=task.cwd,
         description=task.description,
         priority=task.priority,  # type: ignore[arg-type] # a task takes the name too
         retries=task.retries,

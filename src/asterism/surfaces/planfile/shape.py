@@ -173,6 +173,7 @@ class Task(Shape):
     http: Request | None = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
+    cwd: Annotated[Name | None, Field(description="the directory a command runs in")] = None
     after: After | None = None
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Annotated[Pause, Field(description="before the first retry; it doubles from then on")] = 0.5
