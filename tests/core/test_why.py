@@ -145,7 +145,7 @@ def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_th
         Holder("review", "b", "the end of 'b' waits for its review"),
     )
     scene.end("c")
-    assert scene.why("other").holders[-1].text == "the end of 'b' and 1 more waits for its review"
+    assert scene.why("other").holders[-1].text == "the ends of 'b' and 1 more wait for their review"
 
 
 def test_under_global_a_cycle_over_many_ends_is_told_in_a_few_words() -> None:

@@ -60,18 +60,30 @@ def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:
 
 
 def hold_one_tick_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record the end first and open its cycle in the next step of the loop, as hand-written systems do."""
+    """Record the end first, and hold what lies below it in the next step of the loop, as hand-written systems do."""
 
     def finish(self: AssignmentLock, node: Any, status: Any, now: float, value: Any = None, error: Any = None) -> None:
         self.graph.finish(node, status, now, value, error, review=False)
-        end = (node.id, node.epoch)
-        asyncio.get_running_loop().call_soon(lambda: self.waiting.append(end))
+        epoch = node.epoch
+
+        def late() -> None:
+            if node.epoch != epoch or self.graph.nodes.get(node.id) is not node:
+                return
+            node.reviewed = False
+            if not node.unsettled:
+                node.unsettled = True
+                for child in node.children.values():
+                    child.held += 1
+                    self.graph.requeue(child)
+            self.waiting.append((node.id, epoch))
+
+        asyncio.get_running_loop().call_soon(late)
 
     monkeypatch.setattr(AssignmentLock, "finish", finish)
 
 
 def skip_the_base_version_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_module, "stale_keys", lambda graph, base_version, edit: [])
+    monkeypatch.setattr(apply_module, "stale_keys", lambda graph, base_version, names: [])
 
 
 def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:

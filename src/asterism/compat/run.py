@@ -6,6 +6,7 @@ it, the synchronizer hears of that end in the same call, before anything else ca
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from asterism.compat.synchronizer import PlanSynchronizer
 
 DEFAULT_STRATEGY = "round_robin"
+
+
+LOOK = 1.0
+"""How often the device manager is asked for new devices while a task waits for one, in seconds."""
 
 
 class _Prompt(runtime.Subscription):
@@ -63,6 +68,7 @@ class Run:
             strategy=self.strategy,
             conditions=live.conditions,
         )
+        self._look: asyncio.TimerHandle | None = None
         self.core.events.subscriptions.append(_Prompt(self.core.events, self._hear))
 
     def _check_devices(self) -> None:
@@ -84,7 +90,11 @@ class Run:
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
             node.device = node.device or BY_HAND
             plan.release(node, plan.clock(), "it was marked as running, and nobody was running it")
-        await self.core.run(plan, assignments=self.assignments)
+        try:
+            await self.core.run(plan, assignments=self.assignments)
+        finally:
+            if self._look is not None:
+                self._look.cancel()
         why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
         return {
             "results": {node.id: execution_of(node, why.get(node.id)) for node in plan.nodes.values()},
@@ -110,6 +120,14 @@ class Run:
             elif event.kind in _ENDS:
                 self._tell_task(_ENDS[event.kind], event)
                 self.fleet.refresh(self.core)
+        elif event.kind == "no_device" and self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices)
+
+    def _look_for_devices(self) -> None:
+        """Ask for new devices while a task waits for one: the device manager has no way to tell of them."""
+        self.fleet.refresh(self.core)
+        waiting = self.core.stranded
+        self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices) if waiting else None
 
     def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:
         node = self.live.plan.nodes[event.task_id]

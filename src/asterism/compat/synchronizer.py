@@ -194,7 +194,7 @@ class PlanSynchronizer(PromptObserver):
         """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
         self._follow_loop()
         loop, everything = asyncio.get_running_loop(), True
-        deadline = loop.time() + (timeout or self._timeout)
+        deadline = loop.time() + (self._timeout if timeout is None else timeout)
         while self._pending:
             futures = [pending.future for pending in self._pending.values()]
             done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))

@@ -11,7 +11,7 @@ names. Progress of tasks is not staleness; whether a task may still be changed i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ from asterism.core.errors import (
 )
 from asterism.core.graph import Graph, Key, is_modifiable
 from asterism.core.node import Node
+from asterism.core.ready import lane_of
 from asterism.core.status import ENDED_STATES, PENDING, TRANSITIONS
 from asterism.core.task import Dependency, Task, differences
 
@@ -58,11 +59,11 @@ class Applied:
     cancelled: tuple[Node, ...] = ()
 
 
-def stale_keys(graph: Graph, base_version: int | None, edit: Edit) -> list[Key]:
-    """What the edit names and an accepted batch after ``base_version`` has changed."""
+def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:
+    """Of what an edit names, what an accepted batch after ``base_version`` has changed."""
     if base_version is None or base_version >= graph.version:
         return []
-    return [key for key in edit.names() if graph.touched.get(key, 0) > base_version]
+    return [key for key in names if graph.touched.get(key, 0) > base_version]
 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
@@ -71,12 +72,15 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         raise EditRejected([Violation(None, "ended", f"constellation {graph.id!r} has ended ({graph.state})")])
     if batch.base_version is not None and type(batch.base_version) is not int:
         raise EditRejected([Violation(None, "malformed", f"base_version is a number, not {batch.base_version!r}")])
+    if batch.base_version is not None and batch.base_version > graph.version:
+        words = f"base_version {batch.base_version} lies ahead of the plan, which is at version {graph.version}"
+        raise EditRejected([Violation(None, "malformed", words)])
     if not batch.edits:
         return Applied(graph.version, batch, batch)
-    attempt = _Attempt(graph)
+    attempt = _Attempt(graph, batch.base_version)
     try:
         for index, edit in enumerate(batch.edits):
-            attempt.carry_out(index, edit, batch.base_version)
+            attempt.carry_out(index, edit)
         attempt.check_severed()
         if attempt.violations:
             raise EditRejected(attempt.violations)
@@ -89,15 +93,13 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
 class _Attempt:
     """One batch in the making: what was done, how to take it back, and what went wrong."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, base_version: int | None) -> None:
+        self.graph, self.base_version = graph, base_version
         self.violations: list[Violation] = []
         self.undo: list[Callable[[], Any]] = []
         self.inverse: list[Edit] = []
         self.touched: set[Key] = set()
-        self.severed: dict[
-            tuple[str, str], tuple[int, Dependency]
-        ] = {}  # edges of removed tasks that nobody took care of
+        self.severed: dict[str, dict[str, tuple[int, Dependency]]] = {}  # target -> source: edges nobody took care of
         self.relinked: set[tuple[str, str]] = set()  # edges that a replacement took over without being told
         self.rewired: set[tuple[str, str]] = set()  # edges that the batch added
         self.changed: dict[str, Node] = {}  # nodes whose counters may have changed
@@ -105,17 +107,18 @@ class _Attempt:
         self.cancelled: list[tuple[Node, str]] = []
         self.added: set[str] = set()
         self.removed: list[Node] = []
+        self.moved: set[Node] = set()  # nodes that belong to another place in the queue now
 
     def violate(self, index: int | None, rule: str, message: str) -> None:
         self.violations.append(Violation(index, rule, message))
 
-    def carry_out(self, index: int, edit: Edit, base_version: int | None) -> None:
+    def carry_out(self, index: int, edit: Edit) -> None:
         problem = _malformed(edit)
         if problem is not None:
             self.violate(index, "malformed", problem)
             return
-        for key in stale_keys(self.graph, base_version, edit):
-            self.violate(index, "stale", _stale_message(self.graph, base_version, key))
+        for key in stale_keys(self.graph, self.base_version, edit.names()):
+            self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
         carry = _HANDLERS[type(edit)]
         try:
             carry(self, index, edit)
@@ -157,6 +160,8 @@ class _Attempt:
 
     def _replace(self, node: Node, task: Task) -> None:
         before, node.task = node.task, task
+        if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
+            self.moved.add(node)
         self.graph.rerank(node)
 
         def back() -> None:
@@ -177,6 +182,7 @@ class _Attempt:
     def _unlink(self, dependency: Dependency) -> None:
         graph = self.graph
         verdict = graph.unlink(dependency)
+        self.relinked.discard((dependency.source, dependency.target))
         self.undo.append(lambda: graph.link(dependency, verdict))
         self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
         self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
@@ -206,14 +212,25 @@ class _Attempt:
         if task_id in self.graph.nodes:
             raise DuplicateTask(task_id)
         self._insert(edit.task)
-        for key in [key for key in self.severed if key[0] == task_id]:
-            self._link(self.severed.pop(key)[1])  # a replacement under the same name takes over the dependents
-            self.relinked.add(key)
+        if any(node.id == task_id for node in self.removed):
+            self._take_over(task_id)
+
+    def _take_over(self, task_id: str) -> None:
+        """A replacement under the same name takes over the dependents."""
+        for target, sources in self.severed.items():
+            if task_id in sources:
+                self._link(sources.pop(task_id)[1])
+                self.relinked.add((task_id, target))
 
     def remove_task(self, index: int, edit: RemoveTask) -> None:
         node = self._modifiable(edit.task_id)
         if edit.dependents == "remove":
-            for below in [self._modifiable(below.id) for below in _descendants(node)]:
+            everything = [self._modifiable(below.id) for below in _descendants(node)]
+            unseen: list[Key] = [below.id for below in everything]
+            unseen += [(source, below.id) for below in everything for source in below.parents]
+            for key in stale_keys(self.graph, self.base_version, unseen):  # it names all of them, if not by name
+                self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
+            for below in everything:
                 self._take_out(index, below, sever=False)
         elif edit.dependents == "bridge":
             self._bridge(node)
@@ -225,11 +242,10 @@ class _Attempt:
             self._modifiable(child.id)
             self._unlink(dependency)
             if sever:
-                self.severed[node.id, child.id] = (index, dependency)
+                self.severed.setdefault(child.id, {})[node.id] = (index, dependency)
         for dependency in list(node.parents.values()):
             self._unlink(dependency)
-        for key in [key for key in self.severed if key[1] == node.id]:
-            del self.severed[key]
+        self.severed.pop(node.id, None)
         self._delete(node)
 
     def _bridge(self, node: Node) -> None:
@@ -249,7 +265,6 @@ class _Attempt:
         self.graph.node(edit.source)
         target, key = self._modifiable(edit.target), (edit.source, edit.target)
         if key in self.relinked:  # spelled out after all: this is how it is meant
-            self.relinked.discard(key)
             self._unlink(target.parents[edit.source])
         elif edit.source in target.parents:
             raise _Refused("duplicate_dependency", f"{edit.target!r} depends on {edit.source!r} already")
@@ -262,7 +277,7 @@ class _Attempt:
         self._link(dependency)
 
     def remove_dependency(self, index: int, edit: RemoveDependency) -> None:
-        if self.severed.pop((edit.source, edit.target), None) is None:
+        if self.severed.get(edit.target, {}).pop(edit.source, None) is None:
             self._unlink(self._existing(edit.source, edit.target))
 
     def cancel_task(self, index: int, edit: CancelTask) -> None:
@@ -292,7 +307,8 @@ class _Attempt:
         """An edge is never dropped silently, for that would start its target early."""
         nodes = self.graph.nodes
         rewired = {target for source, target in self.rewired if target in nodes and source in nodes[target].parents}
-        for (source, target), (index, _) in self.severed.items():
+        loose = [(s, t, index) for t, sources in self.severed.items() for s, (index, _) in sources.items()]
+        for source, target, index in sorted(loose, key=lambda edge: edge[2]):
             if target not in rewired:
                 self.violate(
                     index,
@@ -326,7 +342,8 @@ class _Attempt:
             node.entry = None
             graph.tell(now, "removed", node.id, why)
         for node in self.changed.values():
-            node.entry = None  # its priority or lane may have changed
+            if node in self.moved:
+                node.entry = None
             graph.requeue(node)
             graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
         base = graph.version
@@ -372,6 +389,8 @@ def _malformed(edit: Edit) -> str | None:
         return f"{shown(edit)} is not an edit"
     if isinstance(edit, AddTask):
         return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {shown(edit.task)}"
+    if isinstance(edit, CancelTask) and not isinstance(edit.reason, str):
+        return f"the reason of a cancellation is a text, not {shown(edit.reason)}"
     if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
         return f"dependents is 'remove' or 'bridge', not {shown(edit.dependents)}"
     for key in edit.names():

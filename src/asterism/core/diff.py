@@ -69,8 +69,11 @@ def merge(live: Graph, base: Graph | Outline, new: Graph | Outline, **about: Any
     wanted = diff(base, new, **about)
     kept: list[Edit] = []
     dropped: list[Edit] = []
+    stays = {edit.task_id for edit in wanted.edits if isinstance(edit, RemoveTask) and _overtaken(live, edit)}
     for edit in wanted.edits:
-        (dropped if _overtaken(live, edit) else kept).append(edit)
+        # what waits for a task that could not be removed after all goes on waiting for it
+        orphaned = isinstance(edit, RemoveDependency) and edit.source in stays
+        (dropped if orphaned or _overtaken(live, edit) else kept).append(edit)
     return EditBatch(tuple(kept), wanted.author, wanted.reason, wanted.base_version, wanted.triggers), dropped
 
 

@@ -44,9 +44,9 @@ class PlanError(AsterismError):
 class UnknownTask(PlanError, KeyError):
     """A name that is not in the plan."""
 
-    def __init__(self, task_id: str, hint: str = "") -> None:
+    def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        super().__init__(f"there is no task {task_id!r} in the plan{hint}")
+        super().__init__(f"there is no task {task_id!r} in the plan")
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return str(self.args[0])

@@ -183,8 +183,6 @@ class Graph:
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that have to stop."""
-        if node.status not in TRANSITIONS["cancel"]:
-            self._refuse(node, "cancel")
         if node.provisional:
             stopped = provisional.revoke(self, provisional.below(node), now, why)
         elif node.status is RUNNING and node.device is not None:

@@ -164,6 +164,8 @@ class AssignmentLock:
     def claim(self, cycle_id: int, who: str, now: float, lease: float) -> EditCycle:
         """Take a cycle for ``lease`` seconds; the holder may renew. Raises CycleGone or CycleClaimed."""
         cycle = self.get(cycle_id)
+        if self.claim_timeout is None:
+            raise CycleClaimed(f"cycle {cycle_id} belongs to {cycle.claimed_by!r}, the editor of this process")
         if cycle.claimed_by not in (None, who) and now < cycle.claim_by:
             raise CycleClaimed(
                 f"cycle {cycle_id} is claimed by {cycle.claimed_by!r} for {cycle.claim_by - now:.0f} s more"

@@ -6,9 +6,8 @@ zero, and is then provisional. From that follows all the rest:
 
 * it is **confirmed** when ``held`` reaches zero: every parent is confirmed and reviewed;
 * if it had ended by then, its end counts from that moment, and may settle it, and so confirm its children in turn;
-* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs are
-void,
-  their results gone.
+* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs
+  are void, their results gone.
 """
 
 from __future__ import annotations

@@ -60,6 +60,10 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def __post_init__(self) -> None:
+        for name in ("http", "inputs", "env", "data"):
+            value = getattr(self, name)
+            if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
+                object.__setattr__(self, name, MappingProxyType(dict(value)))
         problems = [
             *_coerce(self, "priority", Priority, _priority),
             *_coerce(self, "needs", frozenset, _needs),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from asterism.core.graph import Graph
 from asterism.core.node import Node
-from asterism.core.ready import lane_of
 from asterism.core.status import PENDING, RUNNING, TERMINAL, ConstellationState
 
 
 def verify(graph: Graph) -> None:
     """Raise AssertionError if an invariant of the design or a counter does not hold."""
+    queued = {id(entry) for heap in graph.queue.lanes.values() for entry in heap}
     for node in graph.nodes.values():
         _verify_edges(graph, node)
         _verify_counters(graph, node)
         _verify_progress(node)
-        _verify_queue(graph, node)
+        _verify_queue(graph, node, queued)
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
     assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
@@ -57,10 +57,10 @@ def _verify_progress(node: Node) -> None:
         raise AssertionError(f"the end of {node.id} is not reviewed and holds nobody")
 
 
-def _verify_queue(graph: Graph, node: Node) -> None:
+def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:
     if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
         ready = node.open == 0 and (node.held == 0 or (graph.speculative and node.task.revocable))
         assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
-        assert not ready or node.entry in graph.queue.lanes.get(lane_of(node.task), []), f"{node.id} is in no heap"
+        assert not ready or id(node.entry) in queued, f"{node.id} is in no heap"
     if node.status in TERMINAL:
         assert node.entry is None, f"{node.id} has ended and is queued"

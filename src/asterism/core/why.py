@@ -67,13 +67,16 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
 
 
 def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+    if graph.speculative and node.task.revocable:  # it may start all the same
+        return ()
     if not lock.holds_everything:
         return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
     holders = [_cycle(cycle, _ends_of(cycle), now) for cycle in lock.cycles.values()]
     if lock.waiting:
         first, others = lock.waiting[0][0], len(lock.waiting) - 1
-        more = f" and {others} more" if others else ""
-        holders.append(Holder("review", first, f"the end of {first!r}{more} waits for its review"))
+        one = f"the end of {first!r} waits for its review"
+        text = one if not others else f"the ends of {first!r} and {others} more wait for their review"
+        holders.append(Holder("review", first, text))
     return tuple(holders)
 
 

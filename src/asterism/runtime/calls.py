@@ -23,6 +23,8 @@ class Signature:
     __slots__ = ("asynchronous", "everything", "names", "optional", "takes_anything")
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function!r} is a generator function: it would return before it did anything")
         self.asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
         )

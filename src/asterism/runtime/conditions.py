@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from asterism.core.jsonable import plain
 from asterism.core.status import TaskStatus
 
+LONGEST = 10_000
+"""How long an expression may be, in characters."""
+
 
 @lru_cache(maxsize=4096)
 def _program(text: str) -> Any:
@@ -21,9 +24,13 @@ def _program(text: str) -> Any:
 
 def check(text: str) -> str | None:
     """What is wrong with an expression; None if it parses."""
+    if len(text) > LONGEST:
+        return f"it is longer than {LONGEST:,} characters"
     try:
         _program(text)
-    except ValueError as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the parser is foreign code: a panic in it is no Exception
         return " ".join(str(error).split())
     return None
 
@@ -32,7 +39,9 @@ def select(text: str, names: dict[str, Any]) -> Any:
     """The value of an expression over ``names``. Raises ValueError with what went wrong."""
     try:
         return _program(text).execute(plain(names))
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ValueError(f"{text!r} could not be evaluated: {' '.join(str(error).split())}") from None
 
 

@@ -80,10 +80,15 @@ class Cycles:
             try:
                 self.judge(cycle, answer, name_of(self.editor))
                 return
+            except KeyboardInterrupt:
+                raise
             except EditRejected as rejected:
                 if cycle.id not in self.lock.cycles:
                     return
                 events = [*events, self._event("edit_rejected", cycle, violations=rejected.violations, error=rejected)]
+            except BaseException as error:  # what nobody foresaw must not keep the cycle open
+                self._failed(cycle, error)
+                return
 
     def judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
         """Apply an answer and close its cycle; EditRejected leaves the cycle open for another try, unless there were

@@ -40,7 +40,7 @@ async def ask(editor: Editor, view: ConstellationView, events: Sequence[Event]) 
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
+def reviewed(choice: str | Callable[[TaskView], bool]) -> EditOn:
     """What ``edit_on=`` means: ``"all"``, ``"failure"``, or a predicate over the task that has ended."""
     if choice == "all":
         return edit_on_all

@@ -1,6 +1,7 @@
 """Typed events, and the bus that carries them from the loop to whoever listens.
 
-The loop never waits for a listener. Each subscriber has a queue of its own and a task that empties it; a subscriber
+The loop never waits for a listener (a plain function runs on the loop, like any callback of asyncio: keep it short).
+Each subscriber has a queue of its own and a task that empties it; a subscriber
 that crashes is logged and goes on with the next event. A queue that is full drops its *oldest* event and counts it in
 ``Subscription.dropped``: a slow listener loses history, never the present. An event that nobody listens for is not
 even made.
@@ -127,8 +128,9 @@ class Subscription:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                if self._closed and isinstance(error, asyncio.CancelledError):
-                    raise
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise  # it is this task that was cancelled, not something that the observer waited for
                 logger.exception("an observer failed on %s; it goes on with the next event", event.kind)
 
     def __aiter__(self) -> Subscription:
@@ -189,6 +191,7 @@ class EventBus:
 
     async def drain(self, timeout: float) -> None:
         """Wait until every observer has caught up, but no longer than ``timeout`` seconds."""
-        deliveries = [delivery for s in self.subscriptions if (delivery := s.delivering) is not None]
+        own = asyncio.current_task()  # a plan that is run by an observer does not wait for itself
+        deliveries = [task for s in self.subscriptions if (task := s.delivering) is not None and task is not own]
         if deliveries:
             await asyncio.wait(deliveries, timeout=timeout)

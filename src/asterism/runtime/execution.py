@@ -43,11 +43,12 @@ MAX_BACKOFF = 60.0
 class Active:
     """A task that a device is working on."""
 
-    __slots__ = ("begun", "job", "node", "place", "timer")
+    __slots__ = ("begun", "delay", "job", "node", "place", "timer")
 
     def __init__(self, node: Node, place: Place) -> None:
         self.node, self.place = node, place
         self.begun = False
+        self.delay: float | None = None  # after a timeout: how long to wait before the next attempt
         self.job: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -60,6 +61,7 @@ class Execution:
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.paused = False
         self.cancelling = False
+        self.served = 0  # when it was given a device last, as a serial number of the orchestrator
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
@@ -101,11 +103,12 @@ class Execution:
     def _start(self, node: Node, place: Place, now: float) -> None:
         plan, task = self.plan, node.task
         epoch = plan.start(node, place.id, now)
-        self.orchestrator.roster.give(place)
+        self.served = self.orchestrator.roster.give(place)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, place)
-        active.job = self.loop.create_task(
-            self._work(active, epoch, Work(task, plan.id, epoch, node.attempts, results))
+        # not by the loop's factory: an eager one would run the task, and what its end starts, inside this very call
+        active.job = asyncio.Task(
+            self._work(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self.loop
         )
         if task.timeout is not None:
             active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
@@ -162,6 +165,7 @@ class Execution:
         """A stopped execution has come to its end; what it says is refused."""
         if self.stopping.pop(epoch, None) is not None:
             active.place.running -= 1
+            self._back_off_after(active, epoch)
         if status is COMPLETED:
             self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
             self.tell.task("task_result_refused", active.node)
@@ -173,11 +177,16 @@ class Execution:
         if failures > node.task.retries:
             self.fail(node, error)
             return
-        grown = node.task.backoff * 2 ** min(failures - 1, 30)
+        delay = self._retry(node, error, failures)
+        self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
+
+    def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
+        """Record that another attempt follows. Returns the seconds to wait before it."""
+        grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
         delay = min(MAX_BACKOFF, grown) * self.orchestrator.random.uniform(0.5, 1.5)
         self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
-        self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
         self.tell.task("task_retrying", node, error)
+        return delay
 
     def fail(self, node: Node, error: BaseException | None) -> None:
         """The failure stands."""
@@ -200,6 +209,7 @@ class Execution:
             self.plan.retry(node, self.now(), reason_of(error))
             self.plan.queue.push(node)
             self.tell.task("task_retrying", node, error)
+            self.orchestrator.rest(place)  # so that another one is tried first
 
     def _release(self, node: Node, place: Place, error: DeviceUnavailable) -> None:
         """The device gave the task back unbegun. It is left alone for a while, so that nothing spins."""
@@ -212,10 +222,24 @@ class Execution:
         self.orchestrator.rest(place)
 
     def _timed_out(self, node: Node, epoch: int) -> None:
-        if epoch in self.active and not self.cancelling:  # a cancelled task has been asked to stop already
+        """The attempt has failed. Another one waits until this one has really stopped: one owner at a time."""
+        if epoch not in self.active or self.cancelling:  # a cancelled task has been asked to stop already
+            return
+        active = self.active[epoch]
+        error = TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s")
+        failures = node.attempts - node.losses
+        if failures > node.task.retries:
             self.stop(epoch)
-            self._failed(node, TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s"))
-            self.orchestrator.wake(self)
+            self.fail(node, error)
+        else:
+            active.delay = self._retry(node, error, failures)
+            self.stop(epoch)
+
+    def _back_off_after(self, active: Active, epoch: int) -> None:
+        """An attempt that timed out has stopped: now the wait before the next one begins, if there is still one."""
+        node = active.node
+        if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self.cancelling:
+            self.backing_off[node] = self.loop.call_later(active.delay, self._try_again, node)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
@@ -226,7 +250,7 @@ class Execution:
         if active.timer is not None:
             active.timer.cancel()
         self._ask_to_stop(active, epoch)
-        self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
+        active.timer = self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
 
     def _ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
@@ -238,6 +262,7 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is not None:
             active.place.running -= 1
+            self._back_off_after(active, epoch)
             logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
             self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
             self.orchestrator.wake(self)
@@ -251,6 +276,7 @@ class Execution:
 
     def _forget_timers(self, node: Node) -> None:
         self.stranded.forget(node)
+        self.refused_since.pop(node, None)
         timer = self.backing_off.pop(node, None)
         if timer is not None:
             timer.cancel()

@@ -20,13 +20,13 @@ from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violat
 from asterism.core.lock import AssignmentLock, EditCycle
 from asterism.core.rank import Ranks
 from asterism.core.selection import Strategy
-from asterism.core.status import ConstellationState
+from asterism.core.status import ConstellationState, TaskStatus
 from asterism.core.view import TaskView
 from asterism.core.why import Why, why
 from asterism.runtime import conditions as cel
 from asterism.runtime.conditions import Conditions
 from asterism.runtime.devices import Device
-from asterism.runtime.editing import Answer, Editor, edit_on
+from asterism.runtime.editing import Answer, Editor, reviewed
 from asterism.runtime.events import DeviceEvent, EventBus
 from asterism.runtime.execution import Execution
 from asterism.runtime.result import Result
@@ -87,7 +87,7 @@ class Orchestrator:
         self.no_device_timeout, self.grace = no_device_timeout, grace
         self.conditions = conditions
         self.random = random.Random(seed)
-        self._edit_on = _edit_on(edit_on) if editor is not None or external else None
+        self._edit_on = reviewed(edit_on) if editor is not None or external else None
         self._lock_terms: dict[str, Any] = {
             "policy": policy,
             "max_cycles": max_cycles,
@@ -146,6 +146,8 @@ class Orchestrator:
             raise AlreadyRunning(f"constellation {plan.id!r} is being run already; one orchestrator owns it at a time")
         if plan.state is not ConstellationState.CREATED and plan.state is not ConstellationState.READY:
             raise PlanError(f"constellation {plan.id!r} is {plan.state}: it cannot be run again")
+        if plan.counts[TaskStatus.RUNNING]:
+            raise PlanError(f"constellation {plan.id!r} is a copy of one whose tasks are running: it cannot be run")
         if plan.id in self._executions:
             raise AlreadyRunning(
                 f"another constellation with the id {plan.id!r} is running here; give this one its own id"
@@ -240,7 +242,7 @@ class Orchestrator:
             return
         now = self.now()
         while hungry and self.has_room:
-            execution = hungry[0] if len(hungry) == 1 else min(hungry, key=lambda one: len(one.active))
+            execution = hungry[0] if len(hungry) == 1 else min(hungry, key=_share)
             if not execution.place_one(now) or not execution.plan.queue.lanes:
                 hungry.remove(execution)
 
@@ -278,6 +280,11 @@ class Orchestrator:
         for execution in self._executions.values():
             execution.tell.tell(DeviceEvent, kind=kind, device=device_id)
             execution.devices_changed()
+
+    @property
+    def stranded(self) -> bool:
+        """Whether some ready task waits for a device to join that could take it."""
+        return any(one.stranded for one in self._executions.values())
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -345,8 +352,11 @@ class Orchestrator:
         try:
             return self._execution(plan_id)
         except PlanError as error:
+            if plan_id is None:
+                raise
             raise EditRejected([Violation(None, "ended", str(error))]) from None
 
 
-_edit_on = edit_on
-"""The constructor has a parameter of that name."""
+def _share(execution: Execution) -> tuple[int, int]:
+    """How much of the devices it has, and when it was given something last."""
+    return len(execution.active), execution.served

@@ -37,6 +37,8 @@ class Roster:
             self.join(device)
 
     def join(self, device: Device) -> Place:
+        if device.slots is not None and device.slots < 1:
+            raise ValueError(f"device {device.id!r}: slots is 1 or more, or None for no limit, not {device.slots}")
         if device.id in self._places:
             raise ValueError(f"there is a device {device.id!r} already")
         place = self._places[device.id] = Place(device)
@@ -89,7 +91,9 @@ class Roster:
         logger.error("the strategy chose %r, which is no free device; the first free one is taken", chosen)
         return free[0]
 
-    def give(self, place: Place) -> None:
+    def give(self, place: Place) -> int:
+        """A task goes to a device. Returns a serial number."""
         place.running += 1
         self._given += 1
         place.last_given = self._given
+        return self._given

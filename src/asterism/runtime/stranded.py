@@ -42,7 +42,7 @@ class Stranded:
         self._timers[node] = self._execution.loop.call_later(seconds, self._give_up, node)
 
     def _give_up(self, node: Node) -> None:
-        if node.held:  # it may be edited away yet: its own turn has not come
+        if node.held or not self._execution.dispatching:  # its own turn has not come: it may be edited away yet
             self._wait(node)
             return
         del self._timers[node]

@@ -51,6 +51,13 @@ class SimLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        # timers for one instant come in a random order too: they are kept apart by less than the clock can tell
+        jitter = 0.0 if self._random is None else self._random.random() * 1e-7
+        return super().call_at(when + jitter, callback, *args, context=context)
+
     def advance(self, seconds: float) -> None:
         self._virtual += max(0.0, seconds)
 
