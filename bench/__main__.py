@@ -16,7 +16,7 @@ def _makespan() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "cost": lambda: page.per_task(cost.against_bare(), cost.growth()),
+    "cost": lambda: page.per_task(cost.against_bare(), cost.growth(), cost.building()),
     "peers": lambda: page.against_peers(list(cost.peers())),
     "editing": lambda: page.growth(editing.growth()),
     "latency": lambda: page.latencies([latency.measure(10), latency.measure(10_000)]),

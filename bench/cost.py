@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from bench.graphs import Graph, chain, independent, layers
-from bench.measure import Sample
+from bench.measure import Sample, timed
 from bench.peers import PEERS, asterism_peer, bare, load
 from bench.peers.apart import measure_apart
 
@@ -58,6 +58,16 @@ def versus(shape: str, graph: Graph, repeats: int) -> Versus:
 
 def against_bare() -> list[Versus]:
     return [versus(shape, graph, 5) for shape, graph in SHAPES.items()]
+
+
+def building() -> Sample:
+    """What it costs to build a plan in the first place: ``add`` per task of the largest shape."""
+    graph = SHAPES["layers 500 × 20"]
+    samples = []
+    for _ in range(3):
+        gc.collect()
+        samples.append(timed(len(graph), lambda: asterism_peer.build(graph, [])))
+    return min(samples, key=lambda sample: sample.cpu)
 
 
 def growth() -> list[Versus]:

@@ -86,7 +86,7 @@ class _Queue:
 
 
 def measure(tasks: int) -> Latencies:
-    """Run a layered plan with an editor that changes a task now and then; every step is timed as it happens."""
+    """Run a layered plan with an editor that changes a task in every cycle; every step is timed as it happens."""
     width = min(10, tasks // 2)
     graph = layers(tasks // width, width)
     watch = Stopwatch()

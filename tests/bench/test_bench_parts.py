@@ -25,7 +25,7 @@ def test_a_pending_task_weighs_no_more_than_it_may() -> None:
 
 def test_ours_is_measured_beside_the_bare_executor() -> None:
     found = [cost.versus("chain", chain(20), 1), cost.versus("independent", independent(20), 1)]
-    text = page.per_task(found, found)
+    text = page.per_task(found, found, Sample(10, 0.1, 0.1))
     assert "| chain | " in text
     assert all(versus.ratio > 0 for versus in found)
 

@@ -101,7 +101,7 @@ def test_a_held_task_names_the_cycle_that_holds_it_and_for_how_long() -> None:
 
 
 def test_a_claimed_cycle_names_who_claimed_it() -> None:
-    scene = Scene(chain("a", "b"))
+    scene = Scene(chain("a", "b"), claim_timeout=30.0)
     scene.end("a")
     scene.open()
     scene.lock.claim(1, "ada", 4.0, 60.0)

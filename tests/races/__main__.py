@@ -8,6 +8,7 @@ import sys
 import time
 
 from tests.races.scenario import race
+from tests.races.wild import wild
 
 
 def main() -> int:
@@ -20,7 +21,7 @@ def main() -> int:
     logging.disable(logging.WARNING)  # broken editors are part of the game
     began, bad = time.monotonic(), 0
     for seed in seeds:
-        problems = race(seed)
+        problems = race(seed) + wild(seed)
         if problems:
             bad += 1
             print(f"seed {seed}: {'; '.join(problems)}")

@@ -75,7 +75,7 @@ class Race:
     async def run(self) -> None:
         count = self.random.randint(1, 3)
         devices = [LocalDevice(f"d{n}", slots=self.random.choice([1, 2, None]), run=self.work) for n in range(count)]
-        orchestrator = Orchestrator(
+        self.orchestrator = orchestrator = Orchestrator(
             devices,
             editor=self.edit,
             policy=self.policy,
@@ -160,8 +160,9 @@ class Race:
 
     def _verify(self) -> None:
         """Here an error would be the editor's own, and swallowed: it is noted instead."""
+        execution = self.orchestrator._executions.get(self.plan.id)
         try:
-            verify(self.plan)
+            verify(self.plan, execution.outside_the_queue() if execution is not None else ())
         except AssertionError as error:
             self.problems.append(f"invariant: {error}")
 

@@ -24,6 +24,7 @@ from asterism.runtime.cycles import Cycles
 from asterism.runtime.editing import batch_of
 from asterism.runtime.execution import Execution
 from tests.races.scenario import race
+from tests.races.wild import wild
 
 BUDGET = float(os.environ.get("ASTERISM_RACE_SECONDS", "20"))
 AT_LEAST = 1000
@@ -46,6 +47,19 @@ def test_no_interleaving_breaks_a_promise() -> None:
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
         seed += 1
     print(f"{seed} seeds, none bad")
+
+
+def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Execution, "_still_stopping", lambda self, node: False)
+    assert any("worked on twice" in problem for seed in range(600) for problem in wild(seed))
+
+
+def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once() -> None:
+    for seed in range(300):
+        problems = wild(seed)
+        assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
 
 def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:

@@ -402,7 +402,7 @@ def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_and_then
     assert why.holders[0].kind == "no_device"
     assert "a device that can gpu; the devices are a" in str(why)
     assert [event.detail for event in diary.of("no_device")] == [
-        "t: no device could take task 't', which asks for a device that can gpu"
+        "no device could take task 't', which asks for a device that can gpu"
     ]
     assert span(result, "t") == (200, 201)
     assert result.state == "completed"

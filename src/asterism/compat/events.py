@@ -23,8 +23,8 @@ from typing import Any
 logger = logging.getLogger("asterism.compat.events")
 
 LIMIT = 10_000
-"""How many events wait for one observer. Beyond that only ends of tasks are kept: the plan waits for what an agent says
-of them, and there can be no more of them than tasks."""
+"""How many events wait for one observer. Beyond that the oldest is dropped, unless it tells the end of a task: the plan
+waits for what an agent says of that, and there are no more ends than tasks."""
 
 
 class EventType(Enum):
@@ -108,9 +108,9 @@ class _Inbox:
         if self.task is not None and self.task.get_loop() is not loop:
             self.queue.clear()
             self.task = None
-        if len(self.queue) >= LIMIT and event.event_type not in _NEVER_DROPPED:
+        if len(self.queue) >= LIMIT and self.queue[0].event_type not in _NEVER_DROPPED:
+            self.queue.popleft()
             self.dropped += 1
-            return
         self.queue.append(event)
         if self.task is None or self.task.done():
             self.task = loop.create_task(self._deliver())

@@ -64,6 +64,7 @@ class Execution:
         self.served = 0  # when it was given a device last, as a serial number of the orchestrator
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
+        self.parked: dict[Node, None] = {}  # ready, but an execution of the same task is still stopping
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
         self.stranded = Stranded(self)
         self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
@@ -97,8 +98,16 @@ class Execution:
                 self.stranded.take_in(lane)
         if best is None:
             return False
-        self._start(queue.take(best[1]), best[2], now)
+        node = queue.take(best[1])
+        if self.stopping and self._still_stopping(node):
+            self.parked[node] = None
+        else:
+            self._start(node, best[2], now)
         return True
+
+    def _still_stopping(self, node: Node) -> bool:
+        """Whether an earlier execution of the task has not stopped yet: a piece of work has one owner at a time."""
+        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _start(self, node: Node, place: Place, now: float) -> None:
         plan, task = self.plan, node.task
@@ -165,7 +174,7 @@ class Execution:
         """A stopped execution has come to its end; what it says is refused."""
         if self.stopping.pop(epoch, None) is not None:
             active.place.running -= 1
-            self._back_off_after(active, epoch)
+            self._freed(active, epoch)
         if status is COMPLETED:
             self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
             self.tell.task("task_result_refused", active.node)
@@ -235,8 +244,14 @@ class Execution:
             active.delay = self._retry(node, error, failures)
             self.stop(epoch)
 
-    def _back_off_after(self, active: Active, epoch: int) -> None:
-        """An attempt that timed out has stopped: now the wait before the next one begins, if there is still one."""
+    def _freed(self, active: Active, epoch: int) -> None:
+        """An execution has stopped, or is not waited for any longer: what waited for that may go on."""
+        parked, self.parked = self.parked, {}
+        for node in parked:
+            if node.status is RUNNING and node.device is None and node.entry is None:
+                self.plan.queue.push(node)
+            elif self.plan.nodes.get(node.id) is node:
+                self.plan.requeue(node)
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self.cancelling:
             self.backing_off[node] = self.loop.call_later(active.delay, self._try_again, node)
@@ -262,7 +277,7 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is not None:
             active.place.running -= 1
-            self._back_off_after(active, epoch)
+            self._freed(active, epoch)
             logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
             self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
             self.orchestrator.wake(self)
@@ -327,6 +342,10 @@ class Execution:
         self.stranded.look_again()
         self.orchestrator.wake(self)
 
+    def outside_the_queue(self) -> set[Node]:
+        """The ready tasks that wait for something else than their turn. For tests: see ``verify``."""
+        return {*self.parked, *self.stranded}
+
     def placement(self, node: Node) -> Holder | None:
         """What the runtime has to say about why a ready task does not start."""
         roster, lane = self.orchestrator.roster, lane_of(node.task)
@@ -334,6 +353,8 @@ class Execution:
             return Holder("cancel", self.plan.id, "the constellation is being cancelled")
         if self.paused:
             return Holder("pause", self.plan.id, "the constellation is paused")
+        if node in self.parked:
+            return Holder("stopping", "", "its last execution has been asked to stop and has not stopped yet")
         if node in self.backing_off:
             return Holder("backoff", "", "it waits before its next attempt")
         capable = roster.capable(lane)
@@ -364,7 +385,9 @@ class Execution:
     def check_end(self) -> None:
         """Nothing runs, no cycle is open and nothing is ready: ask the editor one last time, or end."""
         plan = self.plan
-        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet or self.stranded or plan.queue.anything():
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet:
+            return
+        if self.stranded or self.parked or plan.queue.anything():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return

@@ -7,6 +7,7 @@ them again, an edit may change or remove them, and one timer each does the rest.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from asterism.core.errors import NoDevice
@@ -26,6 +27,9 @@ class Stranded:
 
     def __bool__(self) -> bool:
         return bool(self._timers)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._timers)
 
     def take_in(self, lane: Lane) -> None:
         """The tasks of a lane leave the queue and wait here."""

@@ -49,7 +49,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
-        return self._virtual
+        return self._virtual if self._random is None else round(self._virtual, 6)  # without the jitter of call_at
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
