@@ -195,6 +195,24 @@ def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
     run(main())
 
 
+def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devices_that_leave() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("no")
+
+    async def main() -> Any:
+        orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
+        plan = plan_of("p", Task("x", call=fail, retries=3, backoff=10), Task("y", call=ten_seconds))
+        running = asyncio.ensure_future(orchestrator.run(plan))
+        await asyncio.sleep(5)
+        orchestrator.leave("b")
+        return (await running).summary
+
+    summary = run(main())
+    assert summary.lower_bound <= summary.makespan
+    assert summary.parallelism.work == 14
+
+
 def test_timers_for_one_instant_come_in_an_order_that_the_seed_decides() -> None:
     async def main() -> tuple[int, ...]:
         order: list[int] = []

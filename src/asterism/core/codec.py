@@ -31,6 +31,8 @@ PROGRESS: dict[str, Any] = {
     "started_at": None,
     "ended_at": None,
     "reason": "",
+    "begun_at": 0.0,
+    "worked": 0.0,
 }
 """The facts about a task's progress with their values at the outset; only what differs is written."""
 

@@ -113,7 +113,7 @@ class Graph:
         self.epochs += 1
         node.epoch = self.epochs
         node.attempts += 1
-        node.device = device
+        node.device, node.begun_at = device, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return self.epochs
 
@@ -135,6 +135,8 @@ class Graph:
             self._story.append((now, f"{status} provisionally", node.id, reason_of(error)))
         else:
             self._refuse(node, EVENTS[status])
+        if node.device is not None:
+            node.worked += now - node.begun_at
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
@@ -166,6 +168,7 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
+        node.worked += now - node.begun_at
         self.tell(now, "attempt failed", node.id, why)
 
     def release(self, node: Node, now: float, why: str) -> None:

@@ -31,15 +31,14 @@ class Parallelism:
 
 
 def durations(graph: Graph) -> dict[str, float]:
-    """Seconds per task: measured where it ran, its estimate (or 1) where it has not, 0 where it never will."""
+    """Seconds per task: measured where it ran (all its attempts, without the waits between them), its estimate (or 1)
+    where it has not, 0 where it never will."""
     return {node.id: _duration(node) for node in graph.nodes.values()}
 
 
 def _duration(node: Node) -> float:
-    if node.started_at is not None and node.ended_at is not None:
-        return node.ended_at - node.started_at
     if node.ended_at is not None:
-        return 0.0
+        return node.worked
     return node.task.estimate if node.task.estimate is not None else 1.0
 
 

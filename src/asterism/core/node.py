@@ -17,6 +17,7 @@ from asterism.core.task import Dependency, Task
 class Node:
     __slots__ = (
         "attempts",
+        "begun_at",
         "children",
         "device",
         "ended_at",
@@ -41,6 +42,7 @@ class Node:
         "unsettled",
         "value",
         "verdicts",
+        "worked",
     )
 
     def __init__(self, task: Task, label: int) -> None:
@@ -69,6 +71,8 @@ class Node:
         self.reason = ""  # why it was cancelled
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        self.begun_at = 0.0  # when the present attempt began
+        self.worked = 0.0  # seconds that its attempts took, without the waits between them
 
     def satisfies(self, dependency: Dependency, child: Node) -> bool:
         """Whether this task's end, if it has one, satisfies ``dependency`` of ``child``."""

@@ -65,6 +65,7 @@ def reset(graph: Graph, node: Node) -> None:
     node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
     node.epoch = node.attempts = node.losses = 0
+    node.worked = 0.0
 
 
 def settle(graph: Graph, reviewed: Iterable[Node], now: float) -> list[Node]:

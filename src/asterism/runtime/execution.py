@@ -61,6 +61,7 @@ class Execution:
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.paused = False
         self.cancelling = False
+        self.slots = orchestrator.slots()  # the most that could run at once since the beginning
         self.served = 0  # when it was given a device last, as a serial number of the orchestrator
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
@@ -339,6 +340,8 @@ class Execution:
 
     def devices_changed(self) -> None:
         """A device joined or left: what found none is looked at again."""
+        slots = self.orchestrator.slots()
+        self.slots = None if slots is None or self.slots is None else max(slots, self.slots)
         self.stranded.look_again()
         self.orchestrator.wake(self)
 

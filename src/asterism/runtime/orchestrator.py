@@ -118,9 +118,9 @@ class Orchestrator:
                 raise
         finally:
             await self._dismiss(execution)
-        return Result(plan, execution.lock.history, self._slots(), execution.lock.policy)
+        return Result(plan, execution.lock.history, execution.slots, execution.lock.policy)
 
-    def _slots(self) -> int | None:
+    def slots(self) -> int | None:
         """How much can run at once, by the devices and by ``concurrency``."""
         limits = [limit for limit in (self.roster.slots, self.concurrency) if limit is not None]
         return min(limits, default=None)
