@@ -22,6 +22,7 @@ from asterism.core.edits import (
     CancelTask,
     Edit,
     EditBatch,
+    Key,
     RemoveDependency,
     RemoveTask,
     UpdateDependency,
@@ -37,7 +38,7 @@ from asterism.core.errors import (
     reason_of,
     shown,
 )
-from asterism.core.graph import Graph, Key, is_modifiable
+from asterism.core.graph import Graph, is_modifiable
 from asterism.core.node import Node
 from asterism.core.ready import lane_of
 from asterism.core.status import ENDED_STATES, PENDING, TRANSITIONS

@@ -91,10 +91,10 @@ class UpdateTask:
 
 
 @dataclass(frozen=True, slots=True)
-class AddDependency:
-    """Make ``target`` wait for ``source``."""
+class _DependencyTerms:
+    """An edge and what it waits for."""
 
-    op: ClassVar = "add_dependency"
+    op: ClassVar[str]
     source: str
     target: str
     on: str = "success"
@@ -104,30 +104,25 @@ class AddDependency:
         return ((self.source, self.target), self.source, self.target)
 
     def to_json(self) -> dict[str, Any]:
-        return {"op": self.op, **_edge(self)}
+        return {"op": self.op, **Dependency(self.source, self.target, self.on, self.when).to_json()}
 
     def __str__(self) -> str:
-        return f"add dependency {_arrow(self)}"
+        terms = f" on {self.on}" + (f" when {self.when}" if self.when else "")
+        return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{terms}"
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateDependency:
-    """Change what an existing dependency waits for."""
+class AddDependency(_DependencyTerms):
+    """Make ``target`` wait for ``source``."""
+
+    op: ClassVar = "add_dependency"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDependency(_DependencyTerms):
+    """Change what an existing dependency waits for; what is left out is the default again."""
 
     op: ClassVar = "update_dependency"
-    source: str
-    target: str
-    on: str = "success"
-    when: str | None = None
-
-    def names(self) -> tuple[Key, ...]:
-        return ((self.source, self.target), self.source, self.target)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": self.op, **_edge(self)}
-
-    def __str__(self) -> str:
-        return f"update dependency {_arrow(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +235,3 @@ def edit_from_json(data: Any) -> Edit:
 def _nothing() -> dict[str, Any]:
     """Called with what is left of an edit: a TypeError names the first field too many."""
     return {}
-
-
-def _edge(edit: AddDependency | UpdateDependency) -> dict[str, Any]:
-    return Dependency(edit.source, edit.target, edit.on, edit.when).to_json()
-
-
-def _arrow(edit: AddDependency | UpdateDependency) -> str:
-    terms = f" on {edit.on}" + (f" when {edit.when}" if edit.when else "")
-    return f"{edit.source!r} -> {edit.target!r}{terms}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from asterism.core import provisional
+from asterism.core.edits import Key
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, reason_of
 from asterism.core.node import Node, outcome_fits
 from asterism.core.order import Order
@@ -33,9 +34,6 @@ from asterism.core.task import Dependency
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
 """(condition, status, result) -> whether it holds, or the text of the error it raised."""
-
-Key = str | tuple[str, str]
-"""What an edit can name: a task, or a dependency as (source, target)."""
 
 
 def no_conditions(condition: str, status: TaskStatus, result: Any) -> bool | str:
