@@ -462,7 +462,9 @@ def test_a_dead_orchestrator_takes_its_commands_with_it(tmp_path: Path, number: 
     program = textwrap.dedent(
         f"""
         import asyncio
+        import signal
         from asterism import Constellation, LocalDevice, Orchestrator, Task
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
         plan = Constellation()
         for n in range(3):
             plan.add(Task(f"t{{n}}", shell="trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; wait"))

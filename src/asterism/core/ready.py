@@ -31,10 +31,11 @@ def lane_of(task: Task) -> Lane:
 
 
 class ReadyQueue:
-    __slots__ = ("_pushed", "lanes")
+    __slots__ = ("_pushed", "lanes", "worth_a_look")
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, list[Entry]] = {}
+        self.worth_a_look: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
         self._pushed = 0
 
     def push(self, node: Node) -> None:
@@ -48,6 +49,7 @@ class ReadyQueue:
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []
+            self.worth_a_look[lane] = None
         heappush(heap, entry)
 
     def best(self, lane: Lane) -> Entry | None:
@@ -58,7 +60,7 @@ class ReadyQueue:
             if entry[4].entry is entry:
                 return entry
             heappop(heap)
-        self.lanes.pop(lane, None)
+        self._drop(lane)
         return None
 
     def take(self, lane: Lane) -> Node:
@@ -67,8 +69,23 @@ class ReadyQueue:
         node = heappop(heap)[4]
         node.entry = None
         if not heap:
-            del self.lanes[lane]
+            self._drop(lane)
         return node
+
+    def _drop(self, lane: Lane) -> None:
+        self.lanes.pop(lane, None)
+        self.worth_a_look.pop(lane, None)
+
+    def set_aside(self, lane: Lane) -> None:
+        """Every device that could serve the lane is busy: no need to look at it again until one is free."""
+        self.worth_a_look.pop(lane, None)
+
+    def look_again(self, lane: Lane) -> None:
+        if lane in self.lanes:
+            self.worth_a_look[lane] = None
+
+    def look_at_everything(self) -> None:
+        self.worth_a_look = dict.fromkeys(self.lanes)
 
     def anything(self) -> bool:
         """Whether any task is queued."""

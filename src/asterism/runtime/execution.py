@@ -89,13 +89,15 @@ class Execution:
         """Start the best ready task that a free device can take; False if there is none."""
         queue, roster = self.plan.queue, self.orchestrator.roster
         best: tuple[Entry, Lane, Place] | None = None
-        for lane in tuple(queue.lanes):
+        for lane in tuple(queue.worth_a_look):
             place = roster.choose(lane)
             if place is not None:
                 entry = queue.best(lane)
                 if entry is not None and (best is None or entry < best[0]):
                     best = (entry, lane, place)
-            elif not roster.capable(lane):
+            elif roster.capable(lane):
+                roster.set_aside(queue, lane)
+            else:
                 self.stranded.take_in(lane)
         if best is None:
             return False
@@ -151,7 +153,7 @@ class Execution:
         if self.active.pop(epoch, None) is None:
             self._stopped(active, epoch, status)
             return
-        active.place.running -= 1
+        self.orchestrator.roster.take_back(active.place)
         node = active.node
         if self.refused_since and not isinstance(error, DeviceUnavailable):
             self.refused_since.pop(node, None)
@@ -174,7 +176,7 @@ class Execution:
     def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
         """A stopped execution has come to its end; what it says is refused."""
         if self.stopping.pop(epoch, None) is not None:
-            active.place.running -= 1
+            self.orchestrator.roster.take_back(active.place)
             self._freed(active, epoch)
         if status is COMPLETED:
             self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
@@ -277,7 +279,7 @@ class Execution:
     def _abandon(self, epoch: int) -> None:
         active = self.stopping.pop(epoch, None)
         if active is not None:
-            active.place.running -= 1
+            self.orchestrator.roster.take_back(active.place)
             self._freed(active, epoch)
             logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
             self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
@@ -343,6 +345,7 @@ class Execution:
         slots = self.orchestrator.slots()
         self.slots = None if slots is None or self.slots is None else max(slots, self.slots)
         self.stranded.look_again()
+        self.plan.queue.look_at_everything()
         self.orchestrator.wake(self)
 
     def outside_the_queue(self) -> set[Node]:

@@ -221,7 +221,7 @@ class Orchestrator:
 
     def ended(self, execution: Execution) -> None:
         """A task ended that nobody reviews: its slot and its dependents need no step of the loop in between."""
-        if execution.plan.queue.lanes or len(self._executions) > 1:
+        if execution.plan.queue.worth_a_look or len(self._executions) > 1:
             self._dispatch()
         if not execution.active:
             self.wake(execution)  # it may be the end of the constellation
@@ -237,13 +237,13 @@ class Orchestrator:
 
     def _dispatch(self) -> None:
         """Give free devices to ready tasks; among several constellations, to the one with the least running."""
-        hungry = [one for one in self._executions.values() if one.plan.queue.lanes and one.dispatching]
+        hungry = [one for one in self._executions.values() if one.plan.queue.worth_a_look and one.dispatching]
         if not hungry:
             return
         now = self.now()
         while hungry and self.has_room:
             execution = hungry[0] if len(hungry) == 1 else min(hungry, key=_share)
-            if not execution.place_one(now) or not execution.plan.queue.lanes:
+            if not execution.place_one(now) or not execution.plan.queue.worth_a_look:
                 hungry.remove(execution)
 
     @property
@@ -274,6 +274,7 @@ class Orchestrator:
     def _rested(self, place: Place) -> None:
         place.reachable = True
         for execution in self._executions.values():
+            execution.plan.queue.look_at_everything()
             self.wake(execution)
 
     def _devices_changed(self, kind: str, device_id: str) -> None:

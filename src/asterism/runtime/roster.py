@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from asterism.core.ready import Lane
+from asterism.core.ready import Lane, ReadyQueue
 from asterism.core.selection import STRATEGIES, Candidate, Strategy, capable
 from asterism.runtime.devices import Device
 
@@ -15,12 +15,13 @@ logger = logging.getLogger("asterism.roster")
 class Place(Candidate):
     """A device that has joined, with what selection needs to know of it."""
 
-    __slots__ = ("device", "left")
+    __slots__ = ("awaited", "device", "left")
 
     def __init__(self, device: Device) -> None:
         super().__init__(device.id, frozenset(device.can), device.slots)
         self.device = device
         self.left = False
+        self.awaited: dict[tuple[ReadyQueue, Lane], None] = {}  # who was set aside because this one, too, is busy
 
 
 class Roster:
@@ -97,3 +98,17 @@ class Roster:
         self._given += 1
         place.last_given = self._given
         return self._given
+
+    def take_back(self, place: Place) -> None:
+        """A slot of a device is free: the lanes that waited for it are worth a look again."""
+        place.running -= 1
+        if place.awaited:
+            for queue, lane in place.awaited:
+                queue.look_again(lane)
+            place.awaited.clear()
+
+    def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
+        """Every device that could serve the lane is busy; any of them that becomes free brings it back."""
+        queue.set_aside(lane)
+        for place in self.capable(lane):
+            place.awaited[queue, lane] = None
