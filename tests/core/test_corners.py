@@ -63,3 +63,19 @@ def test_under_speculative_a_review_does_not_hold_what_may_be_revoked() -> None:
     start(plan, "a")
     lock.finish(plan.node("a"), COMPLETED, 2.0)
     assert why(plan, lock, plan.node("b"), None, 3.0).holders[0].kind == "turn"
+
+
+def test_a_lane_that_was_set_aside_is_looked_at_again_when_it_is_said() -> None:
+    queue = begin(chain("a")).queue
+    assert list(queue.worth_a_look) == [None]
+    queue.set_aside(None)
+    assert not queue.worth_a_look
+    queue.look_again(("nowhere", frozenset()))  # a lane without work is not worth it
+    assert not queue.worth_a_look
+    queue.look_again(None)
+    assert list(queue.worth_a_look) == [None]
+    queue.set_aside(None)
+    queue.look_at_everything()
+    assert list(queue.worth_a_look) == [None]
+    queue.take(None)
+    assert not queue.worth_a_look
