@@ -8,6 +8,9 @@
     │   ├── DuplicateTask         a name that is there already
     │   ├── CycleFound            an edge that would close a circle; carries the path
     │   └── InvalidTask           a task or dependency that contradicts itself
+    ├── InvalidWorkflow           a workflow that contradicts itself
+    ├── RunRefused                something happened to a run that its state does not allow; carries its story
+    │   └── Fenced                the word of somebody who does not own the run, or not any more
     ├── EditRejected              an edit batch that was not applied; carries every violation
     ├── InvalidTransition         something happened to a task that its state does not allow; carries its story
     ├── RecordedError             an error as it was read back from a record
@@ -88,6 +91,23 @@ class Violation:
     def __str__(self) -> str:
         where = "batch" if self.edit is None else f"edit {self.edit}"
         return f"{where}: {self.message} [{self.rule}]"
+
+
+class InvalidWorkflow(AsterismError, ValueError):
+    """A workflow that contradicts itself."""
+
+
+class RunRefused(AsterismError):
+    """Something happened to a run that its state does not allow. ``story`` tells how it got there."""
+
+    def __init__(self, run_id: str, why: str, story: Sequence[Entry] = ()) -> None:
+        self.run_id, self.why, self.story = run_id, why, tuple(story)
+        told = "".join(f"\n  {entry}" for entry in self.story)
+        super().__init__(f"run {run_id}: {why}" + (f". Its story:{told}" if told else ""))
+
+
+class Fenced(RunRefused):
+    """The word of somebody who does not own the run, or not any more. It changes nothing."""
 
 
 class EditRejected(AsterismError):

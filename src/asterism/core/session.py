@@ -1,0 +1,81 @@
+"""A device in one of its lives, as the store knows it: each start of a device is another session.
+
+Work is granted to a session, never to a name, so a device that starts anew inherits nothing. A session is ``open``
+while it sends heartbeats; ``replaced`` once another took its name: its heartbeats are refused from then on, and its
+grants run out by the clock, since it may still be at work somewhere; ``ended`` when it is known to do nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from asterism.core.run import Owner
+from asterism.core.selection import Candidate
+from asterism.core.task import NOTHING
+
+OPEN, REPLACED, ENDED = "open", "replaced", "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``beat_at`` is when the store last heard of it, by the store's clock; ``timeout`` is how long it counts as
+    reachable after that. ``used`` is how many runs it owns. ``profile`` is what it says of itself: os, cpu, battery,
+    labels and so on. ``accepts`` is its own rule about the runs it will have, an expression."""
+
+    id: str
+    device: str
+    joined_at: float
+    host: str = ""
+    can: frozenset[str] = frozenset()
+    slots: int = 1
+    backlog: int = 0
+    accepts: str | None = None
+    timeout: float = 90.0
+    profile: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    revision: int = 1
+    state: str = OPEN
+    draining: bool = False
+    beat_at: float = 0.0
+    used: int = 0
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.device, self.id)
+
+    @property
+    def room(self) -> int:
+        """How many more runs it may be given."""
+        return 0 if self.draining or self.state != OPEN else max(0, self.slots + self.backlog - self.used)
+
+    @property
+    def idle(self) -> int:
+        """How many more it could begin at once."""
+        return 0 if self.draining or self.state != OPEN else max(0, self.slots - self.used)
+
+    def reachable(self, now: float) -> bool:
+        return self.state == OPEN and now - self.beat_at <= self.timeout
+
+    def changed(self, **changes: Any) -> Session:
+        return replace(self, **changes, revision=self.revision + 1)
+
+    def shown(self, rank: float = 0.0) -> dict[str, Any]:
+        """The profile as expressions see it."""
+        load = self.used / self.slots if self.slots else 1.0
+        told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "quality": 1.0, "labels": {}, **self.profile}
+        own = {"name": self.device, "host": self.host, "can": sorted(self.can), "slots": self.slots}
+        return {**told, **own, "used": self.used, "load": min(load, 1.0), "rank": rank}
+
+    def candidate(self, now: float, rank: float, given: int = 0) -> Candidate:
+        quality = self.profile.get("quality", 1.0)
+        return Candidate(
+            self.device, self.can, max(self.slots, 1), self.used, quality, rank, self.reachable(now), given
+        )
+
+
+def ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:
+    """The election rank of each device in 0…1: 1 for the coordinator, then falling linearly in the order in which they
+    would be elected, which is the order in which they joined."""
+    order = sorted(sessions, key=lambda session: (session.device != coordinator, session.joined_at, session.device))
+    return {session.device: 1.0 - place / len(order) for place, session in enumerate(order)}

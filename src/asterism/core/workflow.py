@@ -1,0 +1,166 @@
+"""A workflow: what a run executes, what it needs, and how long each step of its assignment may take.
+
+A workflow is immutable. Adding another one under the same name makes a new version, and a run keeps to the version it
+was created with, so that nobody changes what is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from asterism.core.errors import InvalidTask, InvalidWorkflow
+from asterism.core.selection import STRATEGIES
+from asterism.core.task import NOTHING, Task, import_path
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell`` and ``http`` says what is
+    executed; ``{name}`` in a word of ``argv`` or in a URL stands for an input of the run.
+
+    ``needs`` lists capabilities, ``device`` fixes one device, ``requires`` and ``prefers`` are expressions over a
+    device's profile: it must satisfy the first, and if any satisfies the second only those are considered.
+
+    Times are in seconds. ``heartbeat`` is how often the owner renews, ``timeout`` when an owner that did not is taken
+    for lost; an assignment lasts ``assignment_timeout`` unless it is claimed, a claim ``claim_timeout`` unless work
+    begins. ``limit`` bounds one execution.
+
+    ``retries`` is how often failed work is tried again, ``losses`` how often a vanished device is forgiven, and
+    ``rounds`` how often all devices may decline. ``preemptible`` allows more urgent work to stop an execution.
+    ``orchestration`` prefers the coordinator."""
+
+    name: str
+    call: Callable[..., Any] | str | None = None
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    http: Mapping[str, Any] | None = None
+    env: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    cwd: str | None = None
+    description: str = ""
+    needs: frozenset[str] = frozenset()
+    device: str | None = None
+    requires: str | None = None
+    prefers: str | None = None
+    strategy: str = "score"
+    orchestration: bool = False
+    priority: int = 0
+    preemptible: bool = False
+    heartbeat: float = 30.0
+    timeout: float = 90.0
+    assignment_timeout: float = 30.0
+    claim_timeout: float = 60.0
+    no_device_timeout: float = 300.0
+    limit: float | None = None
+    retries: int = 0
+    losses: int = 5
+    rounds: int = 3
+    backoff: float = 1.0
+    backoff_most: float = 300.0
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        problems = _problems(self)
+        try:  # a workflow acts as a task does, so the same rules hold for what it executes
+            action = Task(self.name, **{name: getattr(self, name) for name in _ACTION})
+        except InvalidTask as error:
+            problems.insert(0, str(error).partition(": ")[2])
+        else:
+            for name in _ACTION:
+                object.__setattr__(self, name, getattr(action, name))
+            if not any(getattr(self, name) is not None for name in ("call", "argv", "shell", "http")):
+                problems.insert(0, "it executes nothing: give one of call, argv, shell and http")
+        if problems:
+            raise InvalidWorkflow(f"workflow {self.name!r}: {'; '.join(problems)}")
+
+    def delay(self, tries: int) -> float:
+        """How long to wait before the next try, after ``tries`` of them: it doubles."""
+        return min(self.backoff * 2.0 ** min(tries - 1, 62), self.backoff_most) if tries else 0.0
+
+    def task(self, run_id: str, given: Mapping[str, Any]) -> Task:
+        """What a device executes for one run."""
+        return Task(
+            run_id,
+            call=self.call,
+            argv=self.argv,
+            shell=self.shell,
+            http=self.http,
+            inputs=given,
+            env=self.env,
+            cwd=self.cwd,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what differs from the defaults. Raises NotJson for a callable that has no import path."""
+        out: dict[str, Any] = {"name": self.name}
+        for name, default in DEFAULTS.items():
+            value = getattr(self, name)
+            if name == "call":
+                if value is not None:
+                    out[name] = import_path(value, self.name)
+            elif value != default:
+                out[name] = _TO_JSON.get(name, _same)(value)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Workflow:
+        if not isinstance(data, Mapping) or "name" not in data:
+            raise InvalidWorkflow(f"a workflow is an object with a 'name', not {data!r}")
+        unknown = sorted(set(data) - set(DEFAULTS) - {"name"})
+        if unknown:
+            raise InvalidWorkflow(f"workflow {data['name']!r}: no such field: {', '.join(unknown)}")
+        return cls(**data)
+
+    def at_version(self, version: int) -> Workflow:
+        return replace(self, version=version)
+
+
+_ACTION = ("call", "argv", "shell", "http", "env", "cwd", "description", "needs", "device")
+DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Workflow) if f.name != "name"}
+"""The optional fields with their defaults."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_TO_JSON: dict[str, Callable[[Any], Any]] = {"needs": sorted, "argv": list, "http": dict, "env": dict}
+_SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout")
+_COUNTS = ("retries", "losses", "rounds", "version")
+
+
+def _problems(flow: Workflow) -> list[str]:
+    """Everything that is wrong with what is particular to a workflow."""
+    problems = [f"{name} is a number of seconds above 0" for name in _SECONDS if not _is_time(getattr(flow, name))]
+    problems += [f"{name} is a whole number, 0 or more" for name in _COUNTS if not _is_count(getattr(flow, name))]
+    if flow.limit is not None and not _is_time(flow.limit):
+        problems.append("limit is a number of seconds above 0")
+    for name in ("backoff", "backoff_most"):
+        if not _is_time(getattr(flow, name)) and getattr(flow, name) != 0:
+            problems.append(f"{name} is a number of seconds, 0 or more")
+    if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
+        problems.append("priority is a whole number between -1,000,000 and 1,000,000")
+    for name in ("requires", "prefers"):
+        text = getattr(flow, name)
+        if text is not None and (not isinstance(text, str) or not text.strip()):
+            problems.append(f"{name} is an expression over a device's profile, not {text!r}")
+    if flow.strategy not in STRATEGIES:
+        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {flow.strategy!r}")
+    for name in ("orchestration", "preemptible"):
+        if not isinstance(getattr(flow, name), bool):
+            problems.append(f"{name} is true or false")
+    if not problems and flow.timeout < 2 * flow.heartbeat:
+        problems.append(
+            f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s), "
+            "or one late heartbeat would cost a device its work"
+        )
+    return problems
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,60 @@
+"""What can go wrong with a store.
+
+::
+
+    StoreError
+    ├── Conflict              somebody else was first: nothing of the commit happened
+    ├── StoreUnavailable      out of reach just now; whether the last commit happened is not known
+    │   ├── StoreBusy         locked by another process for too long; nothing happened
+    │   └── StoreFull         no room left; nothing happened
+    ├── StoreReadOnly         it can be read and not written
+    ├── StoreCorrupt          what is in it cannot be right
+    ├── UnknownSchema         it was written by a later version
+    └── StoreMissing          there is no such store, or what it takes to reach it is not installed
+
+Those under StoreUnavailable pass: whoever meets one waits, looks what is true, and tries again.
+"""
+
+from __future__ import annotations
+
+from asterism.core.errors import AsterismError
+
+
+class StoreError(AsterismError):
+    """The root of the tree."""
+
+
+class Conflict(StoreError):
+    """Somebody else was first: nothing of the commit happened. ``what`` names the record that was not as expected."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what} has changed meanwhile")
+
+
+class StoreUnavailable(StoreError):
+    """Out of reach just now. Whether the last commit happened is not known."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Locked by another process for too long; nothing happened."""
+
+
+class StoreFull(StoreUnavailable):
+    """No room left; nothing happened."""
+
+
+class StoreReadOnly(StoreError):
+    """It can be read and not written."""
+
+
+class StoreCorrupt(StoreError):
+    """What is in it cannot be right."""
+
+
+class UnknownSchema(StoreError):
+    """It was written by a later version."""
+
+
+class StoreMissing(StoreError):
+    """There is no such store, or what it takes to reach it is not installed."""

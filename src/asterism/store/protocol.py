@@ -1,0 +1,265 @@
+"""The store: one way to write, a few ways to read, and a way to be woken.
+
+**Writing.** ``commit`` takes a batch of writes, each with the revision it expects to replace. Either all of them match
+and all is durable when it returns, or nothing happened and Conflict says which did not match. StoreUnavailable is the
+third answer: it may or may not have happened, and the caller has to look. Every change of a run goes through it,
+whoever makes it; ``take`` and ``beat`` are the two reads that write on the way, because fleets live in them.
+
+**Time.** ``clock()`` is the store's clock, which judges all expiry. Where the store is another machine it is an
+estimate of that machine's clock that does not follow ours when ours jumps.
+
+**Waking.** A ``Watch`` is woken after a commit that concerns one of its topics, also by another process, sooner or
+later: who waits looks again from time to time in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from asterism.core.run import Progress, Run, RunStatus
+from asterism.core.session import Session
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutRun:
+    """``expected`` is the revision it replaces; None for a run that must not be there yet."""
+
+    run: Run
+    expected: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutSession:
+    """Writes everything but ``used``, which the store counts, and ``beat_at`` unless it is new: that is the store's
+    own clock."""
+
+    session: Session
+    expected: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutRegister:
+    """A small document under a key; a value of None removes it."""
+
+    key: str
+    value: Any
+    expected: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectSession:
+    """Writes nothing: the commit happens only if no heartbeat of this session came in since ``revision``."""
+
+    session: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth telling that is no change of a record, such as a result that came too late."""
+
+    at: float
+    kind: str
+    message: str
+    run: str | None = None
+    device: str | None = None
+
+
+Write = PutRun | PutSession | PutRegister | ExpectSession | Notice
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
+
+
+class Register(NamedTuple):
+    key: str
+    value: Any
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Runs that satisfy everything that is given, oldest first unless ``newest``. ``after`` is the id to go on
+    after."""
+
+    statuses: frozenset[RunStatus] | None = None
+    workflow: str | None = None
+    device: str | None = None
+    session: str | None = None
+    series: str | None = None
+    key: str | None = None
+    offered: bool | None = None
+    avoiding: bool | None = None
+    due_before: float | None = None
+    ended_before: float | None = None
+    waiting_before: float | None = None
+    id_like: str | None = None
+    after: str | None = None
+    newest: bool = False
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a device with room asks for: runs of any kind but ``not_kinds``, the most urgent first."""
+
+    device: str
+    not_kinds: frozenset[str]
+    now: float
+    limit: int
+    above: int | None = None
+    """Only runs more urgent than this priority."""
+
+
+class Report(NamedTuple):
+    """How far an execution has come; ``tail`` is the end of its output."""
+
+    run: str
+    epoch: int
+    progress: Progress | None
+    tail: str
+
+
+class Held(NamedTuple):
+    """A run as a heartbeat's answer names it: what the store thinks the session owns, and what is wished of it."""
+
+    run: str
+    epoch: int
+    status: RunStatus
+    wish: str | None
+
+
+class Answer(NamedTuple):
+    """What a heartbeat brings back. ``alive`` is False for a session that is not the device any more."""
+
+    now: float
+    alive: bool
+    draining: bool
+    held: Sequence[Held]
+
+
+class Waiting(NamedTuple):
+    """The offered runs of one kind, for one pinned device or for any."""
+
+    workflow: str
+    version: int
+    pinned: str | None
+    number: int
+    since: float
+
+
+class Watch(Protocol):
+    async def wait(self, timeout: float) -> bool:
+        """True if woken, False after ``timeout`` seconds. A wake before the call counts."""
+        ...
+
+    def close(self) -> None: ...
+
+
+OFFERED = "offered"
+"""The topic of runs that any device may take."""
+
+ENDED = "ended"
+"""The topic of runs that ended."""
+
+
+def for_device(name: str) -> str:
+    """The topic of what concerns one device."""
+    return f"device {name}"
+
+
+class Store(Protocol):
+    """See the module's docstring. Every method that is awaited may raise StoreUnavailable."""
+
+    @property
+    def url(self) -> str:
+        """How it is named in messages, without a password."""
+        ...
+
+    def clock(self) -> float: ...
+
+    async def commit(self, writes: Sequence[Write]) -> None: ...
+
+    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+        """Offer runs to ``step``, and commit those for which it returns a successor. What others are taking at the
+        same moment is passed over. ``step`` does nothing else: it may be called in another thread, and again."""
+        ...
+
+    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+        """One heartbeat for everything the session owns. Reports that do not name the current epoch are dropped."""
+        ...
+
+    async def run(self, run_id: str) -> Run | None: ...
+
+    async def find(self, query: Query) -> list[Run]: ...
+
+    async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
+        """Runs whose owner has ended or was not heard of for longer than they allow, with that owner."""
+        ...
+
+    async def waiting(self) -> list[Waiting]: ...
+
+    async def counts(self) -> Mapping[RunStatus, int]: ...
+
+    async def sessions(self, *, ended: bool = False) -> list[Session]:
+        """Those that are open or replaced; with ``ended`` all that are still remembered."""
+        ...
+
+    async def register(self, key: str) -> Register | None: ...
+
+    async def registers(self, prefix: str) -> list[Register]: ...
+
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]: ...
+
+    async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
+        """Oldest first, numbered, those after number ``after``."""
+        ...
+
+    async def keep_blob(self, data: bytes) -> str:
+        """Keep something large; durable when it returns. The same bytes have the same name."""
+        ...
+
+    async def blob(self, name: str) -> bytes | None: ...
+
+    async def prune(self, ended_before: float, limit: int) -> int:
+        """Forget runs that ended before then, ``limit`` at most; and, when none is left to forget, ended sessions,
+        notices and blobs that nothing refers to any more. Returns how many runs it were."""
+        ...
+
+    async def check(self) -> list[str]:
+        """Everything that is wrong with what is stored; nothing, if all is well."""
+        ...
+
+    def dump(self) -> AsyncIterator[Mapping[str, Any]]:
+        """Everything, at one instant, as JSON objects; the first says what it is."""
+        ...
+
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
+        """Fill an empty store from a dump. Returns the number of runs."""
+        ...
+
+    def watch(self, topics: frozenset[str]) -> Watch: ...
+
+    async def close(self) -> None: ...
+
+
+def topics_of(writes: Sequence[Write]) -> set[str]:
+    """Whom a commit concerns."""
+    topics: set[str] = set()
+    for write in writes:
+        if type(write) is PutRun:
+            run = write.run
+            if run.session is None:
+                if run.offered:
+                    topics.add(OFFERED)
+                elif run.ended:
+                    topics.add(ENDED)
+            elif run.status is RunStatus.ASSIGNED or run.wish is not None:
+                topics.add(for_device(run.device or ""))
+        elif type(write) is PutSession and write.session.draining:
+            topics.add(for_device(write.session.device))
+    return topics
