@@ -1,0 +1,294 @@
+"""A device as a process: it joins a fleet, works, and leaves.
+
+::
+
+    async with await Fleet.open("sqlite:///fleet.db") as fleet:
+        await DeviceAgent(fleet, "kitchen-pc", can={"gpu"}, slots=2).run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace as replaced
+from typing import Any
+
+from asterism.core import assigning
+from asterism.core.errors import AsterismError
+from asterism.core.placement import objection
+from asterism.core.run import Owner, Run
+from asterism.core.session import Session
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.election import LEASE, Election
+from asterism.runtime.fleet.executing import Executors
+from asterism.runtime.fleet.fleet import Fleet, holds
+from asterism.runtime.fleet.heart import Heart
+from asterism.runtime.fleet.ids import new_id
+from asterism.runtime.fleet.joining import Presence, join, leave
+from asterism.runtime.fleet.looking import Lookout
+from asterism.runtime.fleet.monitor import Monitor
+from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.fleet.presence import OwnPresence
+from asterism.runtime.fleet.profile import measure
+from asterism.runtime.fleet.working import Desk, Executor
+from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import OFFERED, for_device
+
+log = logging.getLogger("asterism.device")
+
+LOOK = 5.0
+"""How often a device looks for work without being woken, in seconds."""
+
+
+class DeviceReplaced(AsterismError):
+    """Another device took this one's name; everything it did was stopped."""
+
+
+class DeviceAgent:
+    """``can`` are its capabilities, ``slots`` how much it does at once (0: it only watches over others), ``backlog``
+    how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run`` and
+    ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
+    ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
+    how often it watches over the others if it is elected; None for never. ``replace`` takes the name from another
+    living device."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        name: str,
+        *,
+        can: Iterable[str] = (),
+        slots: int = 1,
+        backlog: int = 0,
+        labels: Mapping[str, str] | None = None,
+        accepts: str | None = None,
+        hands_back: str | None = None,
+        policy: Policy | None = None,
+        executor: Executor | None = None,
+        heartbeat: float = 30.0,
+        timeout: float = 90.0,
+        grace: float = 5.0,
+        monitor_every: float | None = 5.0,
+        lease: float = LEASE,
+        replace: bool = False,
+        presence: Presence | None = None,
+    ) -> None:
+        if slots < 0 or backlog < 0:
+            raise AsterismError(f"device {name!r}: slots and backlog are whole numbers, 0 or more")
+        if not name or not name.isprintable() or "|" in name or len(name) > 200:
+            raise AsterismError(f"the name of a device is 1 to 200 printable characters without '|', not {name!r}")
+        self.fleet, self.name = fleet, name
+        self.session = Session(
+            new_id(fleet.store.clock(), fleet.chance),
+            name,
+            fleet.store.clock(),
+            can=frozenset(can),
+            slots=slots,
+            backlog=backlog,
+            accepts=accepts,
+            timeout=timeout,
+            profile={"labels": dict(labels or {})},
+        )
+        self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
+        self._presence = presence or OwnPresence(fleet.store.url, name)
+        owner = Owner(name, self.session.id)
+        self._executor = executor or Executors(
+            policy or Policy.open(), device=name, session=self.session.id, grace=grace
+        )
+        self._work_to_look_for = asyncio.Event()
+        self._assigned = True
+        self._draining = asyncio.Event()
+        self._handing_back = False
+        self._shown = self.session.shown()
+        self.desk = Desk(
+            fleet,
+            owner,
+            self._executor,
+            slots=slots,
+            backlog=backlog,
+            grace=grace,
+            sure=lambda holding: self.heart.sure(holding),
+            on_free=self._look_for_work,
+        )
+        self.lookout = Lookout(fleet, self.desk, self._unwilling, lambda flow: self.heart.fresh(flow))
+        self.heart = Heart(
+            fleet.store,
+            fleet.clock,
+            self.desk,
+            self.lookout,
+            heartbeat=heartbeat,
+            timeout=timeout,
+            grace=grace,
+            measure=self._profile,
+            on_work=self._work_assigned,
+            on_draining=self._draining.set,
+        )
+        self._monitor_every = monitor_every
+        self._monitor = Monitor(fleet, name)
+        self._election = Election(fleet.store, fleet.clock, name, self.session.id, lease)
+        self.joined = asyncio.Event()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work
+        impossible, such as a store that is corrupt."""
+        self.session = replaced(self.session, host=self._presence.host)
+        try:
+            await join(self.fleet.store, self.fleet.clock, self.session, self._presence, replace=self._replace)
+            log.info("joined as %s", self.name)
+            await self._live()
+        finally:
+            if self.fleet.local is self:
+                self.fleet.local = None
+            self._executor.close()
+            self._presence.close()
+
+    async def _live(self) -> None:
+        self.heart.renewed = self.fleet.clock.time()
+        jobs = [self._listen(), self._look(), self.heart.beat_for_ever(), self.heart.fence_for_ever()]
+        if self._monitor_every is not None:
+            jobs.append(self._watch_over_others(self._monitor_every))
+        tasks = [asyncio.create_task(job) for job in jobs]
+        beating = tasks[2]
+        drained = asyncio.create_task(self._drained())
+        self.fleet.local = self
+        self.joined.set()
+        try:
+            await asyncio.wait([*tasks, drained], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if beating.done():
+                raise DeviceReplaced(
+                    f"another device has taken the name {self.name!r}: what was being done here was stopped"
+                )
+        finally:
+            self.fleet.local = None
+            stopped = await self.desk.abandon()
+            for task in [drained, *tasks]:
+                task.cancel()
+            await asyncio.gather(drained, *tasks, return_exceptions=True)
+            if stopped and not (beating.done() and not beating.cancelled()):
+                await self._leave()
+
+    async def _leave(self) -> None:
+        """Say that nothing is being done here any more; if the store does not hear it, time will tell it."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self.heart.timeout / 3):
+                await self._election.resign()
+                await leave(self.fleet.store, self.session.id)
+        log.info("left")
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    def drain(self, *, hand_back: bool = False) -> None:
+        """Take nothing more and leave when all is done; with ``hand_back`` what is being done is given back instead."""
+        self._draining.set()
+        self._look_for_work()
+        if hand_back:
+            for holding in self.desk:
+                self.desk.stop(holding, "the device is leaving")
+
+    async def _drained(self) -> None:
+        await self._draining.wait()
+        while True:
+            tasks = [holding.task for holding in self.desk if holding.task is not None]
+            for holding in self.desk:
+                if not holding.started:
+                    self.desk.stop(holding, "the device is leaving")
+            if not len(self.desk):
+                return
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    def _look_for_work(self) -> None:
+        self._work_to_look_for.set()
+
+    def _work_assigned(self) -> None:
+        self._assigned = True
+        self._work_to_look_for.set()
+
+    async def _listen(self) -> None:
+        watch = self.fleet.store.watch(frozenset({OFFERED, for_device(self.name)}))
+        try:
+            while True:
+                await watch.wait(LOOK)
+                self._work_assigned()
+        finally:
+            watch.close()
+
+    async def _look(self) -> None:
+        while True:
+            await self._work_to_look_for.wait()
+            self._work_to_look_for.clear()
+            try:
+                if self._assigned:
+                    self._assigned = False
+                    await self.lookout.look_at_own()
+                await self.desk.start_waiting()
+                if not self._draining.is_set() and self.desk.slots:
+                    await self.lookout.take_offered()
+            except StoreUnavailable as error:
+                log.warning("cannot look for work: %s", error)
+                self._assigned = True
+                await self.fleet.clock.sleep(1.0)
+
+    def _unwilling(self, run: Run, flow: Workflow) -> str | None:
+        """Why this device will not have a run, in words."""
+        if self._draining.is_set():
+            return "it is being drained"
+        if self._handing_back:
+            return f"it hands work back while {self._hands_back}"
+        return objection(self.session, run, flow, self._shown, holds)
+
+    def _profile(self) -> dict[str, Any]:
+        """What it tells of itself with each heartbeat; and what follows from it."""
+        profile = {**measure(), "labels": self._labels}
+        self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
+        self.lookout.forget()
+        self._handing_back = self._hands_back is not None and holds(self._hands_back, self._shown) is True
+        if self._handing_back:
+            for holding in self.desk:
+                self.desk.stop(holding, f"it hands work back while {self._hands_back}")
+        return profile
+
+    async def _watch_over_others(self, every: float) -> None:
+        while True:
+            try:
+                if await self._election.campaign():
+                    await self._monitor.watch()
+            except StoreUnavailable as error:
+                log.warning("cannot watch: %s", error)
+            await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
+
+    # -- work that was created here ----------------------------------------------------------------------------------
+
+    def reserve(self, run: Run, flow: Workflow) -> bool:
+        """Keep a slot for a run that is about to be created here, if we are able, willing and free."""
+        return (
+            self.heart.fresh(flow)
+            and self._unwilling(run, flow) is None
+            and self.lookout.objection(run, flow) is None
+            and self.desk.reserve(run.id)
+        )
+
+    def unreserve(self, run: Run) -> None:
+        self.desk.unreserve(run.id)
+
+    def accept(self, run: Run, flow: Workflow) -> Run:
+        """The run as ours, under way: what is written when it is created."""
+        now = self.fleet.store.clock()
+        taken = assigning.take(run, self.desk.owner, flow, now)
+        assert taken.grant is not None
+        return assigning.start(taken, taken.grant, now)
+
+    def begin(self, run: Run, flow: Workflow) -> None:
+        self.desk.unreserve(run.id)
+        self.desk.receive(run, flow)

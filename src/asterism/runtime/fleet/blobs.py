@@ -1,0 +1,49 @@
+"""Large inputs and outputs: kept apart from the records, so that records stay small."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from asterism.core.errors import AsterismError, NotJson
+from asterism.runtime.fleet.ledger import blob_of
+from asterism.runtime.fleet.settings import Settings
+from asterism.store.errors import StoreCorrupt
+from asterism.store.protocol import Store
+
+
+class TooLarge(AsterismError):
+    """An input or output beyond what the fleet keeps at all."""
+
+
+class Blobs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def keep(self, value: Any, settings: Settings, what: str) -> Any:
+        """``value``, or what stands for it if it is large. ``value`` is JSON."""
+        if (
+            type(value) in (int, bool, float)
+            or value is None
+            or (type(value) is str and len(value) * 6 < settings.large)
+        ):
+            return value
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) <= settings.large:
+            if blob_of(value) is not None:
+                raise NotJson(f"{what} looks like a reference to something kept apart; put it into another object")
+            return value
+        data = text.encode()
+        if len(data) > settings.most:
+            raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
+        return {"$blob": await self._store.keep_blob(data), "size": len(data)}
+
+    async def fetch(self, value: Any) -> Any:
+        """What ``keep`` was given."""
+        name = blob_of(value)
+        if name is None:
+            return value
+        data = await self._store.blob(name)
+        if data is None:
+            raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
+        return json.loads(data)

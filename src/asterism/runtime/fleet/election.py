@@ -1,0 +1,57 @@
+"""Which device watches over the others: a lease in the store, with an epoch that grows with each new holder.
+
+Nothing that the coordinator does depends on being the only one; the lease saves work. A holder that cannot renew stops
+a little before the lease runs out, by its own clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from asterism.runtime.fleet.clock import Clock
+from asterism.store.errors import Conflict
+from asterism.store.protocol import PutRegister, Store
+
+KEY = "coordinator"
+LEASE = 15.0
+
+
+class Election:
+    def __init__(self, store: Store, clock: Clock, device: str, session: str, lease: float = LEASE) -> None:
+        self._store, self._clock = store, clock
+        self._device, self._session, self._lease = device, session, lease
+        self.epoch = 0
+        self._until = 0.0
+
+    @property
+    def elected(self) -> bool:
+        return self._clock.time() < self._until
+
+    async def campaign(self) -> bool:
+        """Renew the lease, or take it if nobody has it. Whether we have it now."""
+        sent = self._clock.time()
+        found = await self._store.register(KEY)
+        now = self._store.clock()
+        ours = found is not None and found.value["session"] == self._session
+        # a lease that ends later than any lease could was written before the store's clock was set back
+        free = found is None or not now <= found.value["until"] <= now + 2 * self._lease
+        if not ours and not free:
+            self._until = 0.0
+            return False
+        epoch = found.value["epoch"] + (not ours) if found is not None else 1
+        value = {"device": self._device, "session": self._session, "epoch": epoch, "until": now + self._lease}
+        try:
+            await self._store.commit([PutRegister(KEY, value, found and found.revision)])
+        except Conflict:
+            self._until = 0.0
+            return False
+        self.epoch, self._until = epoch, sent + 0.8 * self._lease
+        return True
+
+    async def resign(self) -> None:
+        """Let somebody else have it now."""
+        found = await self._store.register(KEY)
+        if found is not None and found.value["session"] == self._session:
+            with contextlib.suppress(Conflict):
+                await self._store.commit([PutRegister(KEY, {**found.value, "until": 0.0}, found.revision)])
+        self._until = 0.0

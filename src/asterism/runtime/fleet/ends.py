@@ -1,0 +1,72 @@
+"""Waiting for runs to end, many at a time: what ends in this process is known at once, what ends elsewhere when the
+store wakes us or a look finds it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+
+from asterism.core.run import Run
+from asterism.runtime.fleet.clock import Clock
+from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import ENDED, Store
+
+LOOK = 1.0
+"""How often to look without being woken, in seconds."""
+
+REST = 0.05
+"""How long to rest between two looks, so that a busy store is not asked all the time."""
+
+
+class Ends:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
+        self._looking: asyncio.Task[None] | None = None
+
+    def told(self, run: Run) -> None:
+        """A run has ended, and it was written here."""
+        self._resolve(run.id, run)
+
+    async def wait(self, run_id: str) -> Run | None:
+        """The run once it has ended; None if it is not in the store (any more)."""
+        future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
+        self._waiting[run_id].add(future)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            return await future
+        finally:
+            waiting = self._waiting.get(run_id)
+            if waiting is not None:
+                waiting.discard(future)
+                if not waiting:
+                    del self._waiting[run_id]
+
+    def _resolve(self, run_id: str, run: Run | None) -> None:
+        for future in self._waiting.pop(run_id, ()):
+            if not future.done():
+                future.set_result(run)
+
+    async def _look(self) -> None:
+        watch = self._store.watch(frozenset({ENDED}))
+        try:
+            while self._waiting:
+                with contextlib.suppress(StoreUnavailable):
+                    for run_id in list(self._waiting):
+                        run = await self._store.run(run_id) if run_id in self._waiting else None
+                        if run is None or run.ended:
+                            self._resolve(run_id, run)
+                await self._clock.sleep(REST)
+                await watch.wait(LOOK)
+        finally:
+            watch.close()
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for run_id in list(self._waiting):
+            for future in self._waiting.pop(run_id):
+                future.cancel()

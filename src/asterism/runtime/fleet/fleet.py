@@ -1,0 +1,281 @@
+"""A fleet: the devices, workflows and runs of one store, as a person or a program uses them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from asterism.core import assigning
+from asterism.core.errors import AsterismError
+from asterism.core.jsonable import plain
+from asterism.core.placement import Outlook
+from asterism.core.run import Run
+from asterism.core.selection import DEFAULT_WEIGHTS, Weights
+from asterism.core.session import OPEN, Session
+from asterism.core.workflow import Workflow
+from asterism.runtime.conditions import select
+from asterism.runtime.fleet import settings as fleet_settings
+from asterism.runtime.fleet.blobs import Blobs
+from asterism.runtime.fleet.clock import Clock, OwnClock
+from asterism.runtime.fleet.ends import Ends
+from asterism.runtime.fleet.ids import new_id
+from asterism.runtime.fleet.ledger import Ledger, UnknownRun
+from asterism.runtime.fleet.settings import Settings
+from asterism.runtime.fleet.workflows import Workflows
+from asterism.store.errors import Conflict
+from asterism.store.opening import open_store
+from asterism.store.protocol import PutSession, Query, Store
+
+if TYPE_CHECKING:
+    from asterism.runtime.fleet.agent import DeviceAgent
+
+FRESH = 1.0
+"""How long a look at the devices is good for, in seconds. What is given out meanwhile is counted."""
+
+SETTINGS_FRESH = 5.0
+"""How long settings that were read are good for, in seconds."""
+
+
+class UnknownDevice(AsterismError):
+    """No device of this name has joined."""
+
+
+class Fleet:
+    """``by`` is who acts, for the stories. ``local`` is set by a device agent of this process while it works: runs that
+    are created here go to it if it is able, willing and free."""
+
+    def __init__(
+        self, store: Store, *, by: str = "user", clock: Clock | None = None, chance: random.Random | None = None
+    ) -> None:
+        self.store, self.by = store, by
+        self.clock: Clock = clock or OwnClock()
+        self.chance = chance or random.Random()
+        self.workflows = Workflows(store)
+        self.ends = Ends(store, self.clock)
+        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.ends.told)
+        self.blobs = Blobs(store)
+        self.local: DeviceAgent | None = None
+        self._outlook: tuple[float, Outlook] | None = None
+        self._settings: tuple[float, Settings] | None = None
+
+    @classmethod
+    async def open(cls, url: str | None = None, *, by: str = "user") -> Fleet:
+        """The fleet of a store: ``sqlite:///file``, ``postgresql://…`` or ``memory:``; None for $ASTERISM_STORE, or a
+        file in the user's data directory."""
+        return cls(await open_store(url), by=by)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.ends.close()
+        await self.store.close()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        workflow: str | Workflow,
+        given: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        series: str | None = None,
+        priority: int | None = None,
+        device: str | None = None,
+    ) -> Run:
+        """Create a run and assign it, in one write. It is durable when this returns. With a ``key`` that was used
+        before, the run of that time is returned. ``series`` lets at most one of its runs be active, in the order in
+        which they were created. ``device`` fixes one."""
+        flow = await self._workflow(workflow)
+        for name, text in (("key", key), ("series", series), ("device", device)):
+            _check_name(name, text)
+        what = f"the input of {flow.name!r}"
+        kept = await self.blobs.keep(plain(dict(given or {}), what), await self.settings(), what)
+        now = self.store.clock()
+        run = assigning.create(
+            new_id(now, self.chance),
+            flow,
+            kept,
+            by=self.by,
+            now=now,
+            key=key,
+            series=series,
+            priority=priority,
+            device=device,
+        )
+        return await self._add(run, flow)
+
+    async def _add(self, run: Run, flow: Workflow) -> Run:
+        local = self.local
+        if local is not None and local.reserve(run, flow):
+            try:
+                added = await self.ledger.add(run, lambda offered: local.accept(offered, flow))
+                if added.id == run.id:
+                    local.begin(added, flow)
+                return added
+            finally:
+                local.unreserve(run)
+        outlook = await self.outlook()
+
+        def give(offered: Run) -> Run:
+            choice = outlook.choose(offered, flow)
+            if choice.owner is None:
+                return offered
+            outlook.gave(choice.owner.device)
+            return assigning.assign(
+                offered, choice.owner, flow, by=self.by, now=self.store.clock(), scores=choice.scores
+            )
+
+        return await self.ledger.add(run, give)
+
+    async def _workflow(self, workflow: str | Workflow) -> Workflow:
+        if isinstance(workflow, str):
+            return await self.workflows.latest(workflow)
+        known = self.workflows.remembered(workflow.name, workflow.version)
+        return known if known is workflow else await self.workflows.add(workflow)
+
+    async def run(self, run_id: str) -> Run:
+        """The record of a run. Raises UnknownRun."""
+        return await self.ledger.read(run_id)
+
+    async def runs(self, query: Query | None = None) -> list[Run]:
+        return await self.store.find(query or Query())
+
+    async def wait(self, run_id: str) -> Run:
+        """The run once it has ended; bound the wait with ``asyncio.timeout``."""
+        run = await self.ends.wait(run_id)
+        if run is None:
+            raise UnknownRun(run_id)
+        return run
+
+    async def output(self, run: Run) -> Any:
+        """What a completed run returned, fetched if it is kept apart."""
+        return await self.blobs.fetch(run.output)
+
+    async def cancel(self, run_id: str) -> Run:
+        """End a run: at once if nobody works on it, else as soon as its device has stopped."""
+        return await self.ledger.change(run_id, lambda run, _: assigning.cancel(run, self.store.clock(), self.by))
+
+    async def pause(self, run_id: str, reason: str = "") -> Run:
+        """Keep a run from going on until it is resumed; its progress is kept."""
+        return await self.ledger.change(
+            run_id, lambda run, _: assigning.pause(run, self.store.clock(), self.by, reason)
+        )
+
+    async def resume(self, run_id: str) -> Run:
+        return await self.ledger.change(run_id, lambda run, _: assigning.resume(run, self.store.clock(), self.by))
+
+    async def retry(self, run_id: str) -> Run:
+        """A new run of the same work that names the old one, which stays as it is."""
+        old = await self.run(run_id)
+        if not old.ended:
+            raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
+        flow = await self.workflows.get(old.workflow, old.version)
+        now = self.store.clock()
+        new = assigning.create(
+            new_id(now, self.chance),
+            flow,
+            old.input,
+            by=self.by,
+            now=now,
+            series=old.series,
+            priority=old.priority,
+            device=old.pinned,
+            retry_of=old.id,
+        )
+        return await self._add(new.changed(progress=old.progress), flow)
+
+    async def prune(self, older_than: float) -> int:
+        """Forget runs that ended more than so many seconds ago."""
+        before = self.store.clock() - older_than
+        total = 0
+        while count := await self.store.prune(before, 500):
+            total += count
+        return total
+
+    # -- devices -----------------------------------------------------------------------------------------------------
+
+    async def devices(self) -> list[Session]:
+        """Every device that is there, or was lately: the newest session of each."""
+        newest: dict[str, Session] = {}
+        for session in sorted(
+            await self.store.sessions(ended=True), key=lambda one: (one.state == OPEN, one.joined_at)
+        ):
+            newest[session.device] = session
+        return sorted(newest.values(), key=lambda one: one.device)
+
+    async def drain(self, device: str) -> Session:
+        """Ask a device to finish what it does, take nothing more, and leave."""
+        while True:
+            found = [one for one in await self.store.sessions() if one.device == device and one.state == OPEN]
+            if not found:
+                raise UnknownDevice(f"no device {device!r} is joined")
+            asked = found[0].changed(draining=True)
+            try:
+                await self.store.commit([PutSession(asked, found[0].revision)])
+            except Conflict:  # a heartbeat came in between
+                continue
+            return asked
+
+    async def coordinator(self) -> str | None:
+        """The device that was elected to watch over the others; None while there is none."""
+        found = await self.store.register("coordinator")
+        return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
+
+    async def outlook(self, *, fresh: bool = False) -> Outlook:
+        """The devices as selection sees them, at most a second old."""
+        now = self.clock.time()
+        if fresh or self._outlook is None or now - self._outlook[0] > FRESH:
+            given = self._outlook[1].given if self._outlook is not None else None
+            sessions = [one for one in await self.store.sessions() if one.state == OPEN]
+            weights = (await self.settings()).weights
+            outlook = self.look_at(sessions, coordinator=await self.coordinator(), weights=weights, given=given)
+            self._outlook = (now, outlook)
+        return self._outlook[1]
+
+    def look_at(
+        self,
+        sessions: Sequence[Session],
+        *,
+        coordinator: str | None = None,
+        weights: Weights = DEFAULT_WEIGHTS,
+        given: Mapping[str, int] | None = None,
+    ) -> Outlook:
+        return Outlook(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    async def settings(self) -> Settings:
+        """What holds for the whole fleet, at most a few seconds old."""
+        now = self.clock.time()
+        if self._settings is None or now - self._settings[0] > SETTINGS_FRESH:
+            self._settings = (now, await fleet_settings.read(self.store))
+        return self._settings[1]
+
+    async def configure(self, **changes: Any) -> Settings:
+        """Change what holds for the whole fleet; see Settings."""
+        self._settings = None
+        return await fleet_settings.write(self.store, changes)
+
+
+def holds(expression: str, names: Mapping[str, Any]) -> bool | str:
+    """Whether an expression over a profile is true, or why that cannot be told."""
+    try:
+        verdict = select(expression, dict(names))
+    except ValueError as error:
+        return str(error)
+    return (
+        verdict if isinstance(verdict, bool) else f"{expression!r} gives {verdict!r}, which is neither true nor false"
+    )
+
+
+def _check_name(what: str, text: str | None) -> None:
+    if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
+        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {text!r}")

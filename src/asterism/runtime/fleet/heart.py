@@ -1,0 +1,166 @@
+"""The heart of a device: it tells the store that the device lives, learns what the store wants, and stops work that it
+can no longer be sure of.
+
+Two clocks, never mixed: the store judges by its own when a device was last heard of; the device counts on its own from
+*before* it sent the last heartbeat that was accepted, and stops a margin earlier than the store could take its work
+away. Whatever a clock says, the two never work on one run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asterism.core.run import ASSIGNED
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.clock import Clock
+from asterism.runtime.fleet.holding import Holding, margin
+from asterism.runtime.fleet.looking import Lookout
+from asterism.runtime.fleet.working import Desk
+from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import Answer, Store
+
+log = logging.getLogger("asterism.device")
+
+REPORTING = 1.0
+"""How soon progress and output are passed on, in seconds."""
+
+REMEMBER_PACE = 120.0
+"""How long the pace of a workflow is kept up after its last run, in seconds."""
+
+
+class Heart:
+    """``measure`` gives the profile; ``on_work`` is called when there is something to look at, ``on_draining`` when the
+    store wants the device to leave."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        desk: Desk,
+        lookout: Lookout,
+        *,
+        heartbeat: float,
+        timeout: float,
+        grace: float,
+        measure: Callable[[], Mapping[str, Any]],
+        on_work: Callable[[], None],
+        on_draining: Callable[[], None],
+    ) -> None:
+        self.store, self.clock, self.desk, self.lookout = store, clock, desk, lookout
+        self.heartbeat, self.timeout, self.grace = heartbeat, timeout, grace
+        self._measure, self._on_work, self._on_draining = measure, on_work, on_draining
+        self.renewed = clock.time()
+        self.quality = 1.0
+        self._paces: dict[float, float] = {}
+        self._beat_now = asyncio.Event()
+
+    # -- beating -----------------------------------------------------------------------------------------------------
+
+    def fresh(self, workflow: Workflow) -> bool:
+        """Whether the device was heard of recently enough to be given work of this workflow; if not, it will be."""
+        now = self.clock.time()
+        self._paces[workflow.heartbeat] = now
+        if now - self.renewed <= workflow.timeout - margin(workflow.timeout, self.grace) - workflow.heartbeat / 2:
+            return True
+        self._beat_now.set()
+        return False
+
+    @property
+    def pace(self) -> float:
+        """How often to beat: as the most demanding work of late asks."""
+        recent = [pace for pace, at in self._paces.items() if self.clock.time() - at < REMEMBER_PACE]
+        return min(self.heartbeat, *recent, *(one.workflow.heartbeat for one in self.desk), self.heartbeat)
+
+    async def beat_for_ever(self) -> None:
+        """Returns when the store says that this session is over."""
+        wait = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._beat_now.wait()
+            self._beat_now.clear()
+            try:
+                alive = await self.beat()
+            except StoreUnavailable as error:
+                self.quality *= 0.7
+                log.warning("no heartbeat: %s", error)
+                wait = min(self.pace / 5, 5.0)
+                continue
+            if not alive:
+                return
+            wait = min(self.pace, REPORTING) if any(one.changed for one in self.desk) else self.pace
+
+    def hurry(self) -> None:
+        """Beat now: there is something to tell or to hear."""
+        self._beat_now.set()
+
+    async def beat(self) -> bool:
+        sent = self.clock.time()
+        reports = [holding.report() for holding in self.desk if holding.changed]
+        for holding in self.desk:
+            holding.changed = False
+        profile = {**self._measure(), "quality": round(self.quality, 3)}
+        try:
+            async with asyncio.timeout(self.timeout / 3):
+                answer = await self.store.beat(self.desk.owner.session, profile, reports)
+        except TimeoutError:
+            raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
+        if not answer.alive:
+            return False
+        self.renewed = sent
+        took = self.clock.time() - sent
+        self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self.pace)
+        await self._obey(answer, sent)
+        return True
+
+    async def _obey(self, answer: Answer, sent: float) -> None:
+        if answer.draining:
+            self._on_draining()
+        held = {one.run: one for one in answer.held}
+        for holding in self.desk:
+            theirs = held.get(holding.run.id)
+            if theirs is not None and theirs.epoch == holding.grant.epoch:
+                if theirs.wish is not None:
+                    self.desk.stop(holding, theirs.wish)
+            elif holding.since < sent:  # what came after the question cannot be in the answer
+                log.warning("the run is not ours any more", extra={"run": holding.run.id})
+                self.desk.stop(holding, "lost")
+        for one in answer.held:
+            if one.status is ASSIGNED:
+                self._on_work()
+            elif self.desk.get(one.run) is None:
+                if self.desk.knows(one.run, one.epoch):
+                    await self.desk.disown(one.run, one.epoch)
+                else:
+                    await self.lookout.adopt(one.run, one.epoch)
+
+    # -- distrusting oneself -----------------------------------------------------------------------------------------
+
+    def runs_out(self, holding: Holding) -> float:
+        """When the device must have stopped work on a run, by its own clock, unless it is heard of before."""
+        return self.renewed + holding.run.timeout - margin(holding.run.timeout, self.grace)
+
+    def sure(self, holding: Holding) -> bool:
+        """Whether a grant that is just coming in may still be begun: its answer may have been long under way."""
+        return self.clock.time() < self.runs_out(holding)
+
+    async def fence_for_ever(self) -> None:
+        """Stop whatever the store may soon take away, in time."""
+        while True:
+            now = self.clock.time()
+            shortest = self.timeout
+            for holding in self.desk:
+                spare = margin(holding.run.timeout, self.grace)
+                shortest = min(shortest, spare)
+                if now < self.runs_out(holding):
+                    continue
+                if holding.stopping is None:
+                    log.warning("stopped: the store was not reached in time", extra={"run": holding.run.id})
+                self.desk.stop(holding, "fenced")
+                if now >= self.runs_out(holding) + spare / 2:
+                    self.desk.kill(holding)
+            await self.clock.sleep(min(1.0, shortest / 4))

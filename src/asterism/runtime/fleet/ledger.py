@@ -1,0 +1,180 @@
+"""The ledger: every change of a run is read, stepped by the core, and committed, until it is true or refused.
+
+Somebody else may be first: then the run is read again and the step judged anew. The store may be out of reach, and the
+answer to a commit lost: then the ledger looks whether its own entry stands in the story, so that nothing happens
+twice and nothing that happened is denied. A run that ends makes room in its series in the same commit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asterism.core import assigning
+from asterism.core.errors import RunRefused
+from asterism.core.run import Run
+from asterism.core.series import Series
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.clock import Clock
+from asterism.runtime.fleet.workflows import Workflows
+from asterism.store.errors import Conflict, StoreUnavailable
+from asterism.store.protocol import Notice, PutRegister, PutRun, Query, Store, Write
+
+Step = Callable[[Run, Workflow], Run]
+PATIENCE = 10.0
+"""How long a change is tried while the store is out of reach, in seconds."""
+
+
+class UnknownRun(RunRefused):
+    """No run has this id, or none any more."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, "there is no such run")
+
+
+class Ledger:
+    """``chance`` spreads retries; ``on_end`` hears of every end that was written here."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        workflows: Workflows,
+        chance: random.Random,
+        on_end: Callable[[Run], None] = lambda run: None,
+    ) -> None:
+        self.store, self.clock, self.workflows = store, clock, workflows
+        self._chance, self._on_end = chance, on_end
+
+    async def read(self, run_id: str) -> Run:
+        run = await self.store.run(run_id)
+        if run is None:
+            raise UnknownRun(run_id)
+        return run
+
+    async def change(
+        self, run: str | Run, step: Step, *, also: Sequence[Write] = (), patience: float = PATIENCE
+    ) -> Run:
+        """Step a run. A record that is given is believed to be current, which saves a read if it is. Raises what
+        ``step`` raises, and StoreUnavailable when patience has run out."""
+        after = await self._changed(run, step, also, patience)
+        if after.ended:
+            self._on_end(after)
+        return after
+
+    async def _changed(self, run: str | Run, step: Step, also: Sequence[Write], patience: float) -> Run:
+        known = run if isinstance(run, Run) else None
+        run_id = run.id if isinstance(run, Run) else run
+        attempted: Run | None = None
+        until = self.clock.time() + patience
+        pause = 0.05
+        while True:
+            try:
+                before = known if known is not None else await self.read(run_id)
+                known = None
+                if attempted is not None and happened(attempted, before):
+                    return before
+                flow = await self.workflows.get(before.workflow, before.version)
+                after = step(before, flow)
+                if after is before:
+                    return before
+                attempted = after
+                await self.store.commit([PutRun(after, before.revision), *await self.consequences(after), *also])
+                return after
+            except Conflict:
+                continue
+            except StoreUnavailable:
+                if self.clock.time() >= until:
+                    raise
+                await self.clock.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(2 * pause, 2.0)
+
+    async def add(self, run: Run, give: Callable[[Run], Run]) -> Run:
+        """Put a new run into the store; ``give`` assigns it in the same write, if it may be given. With a key that is
+        known already, the run that has it is returned, which is then not this one."""
+        attempted = False
+        until = self.clock.time() + PATIENCE
+        pause = 0.05
+        while True:
+            try:
+                if attempted and (found := await self.store.run(run.id)) is not None:
+                    return found
+                writes: list[Write] = []
+                admitted = run
+                if run.series is not None:
+                    before, series = await self._series(run.series)
+                    claimed = series.claim(run.id, run.created_at)
+                    writes.append(PutRegister(_series_key(run.series), claimed.to_json(), before))
+                    if claimed.active == run.id:
+                        admitted = assigning.let_go(run, run.created_at)
+                given = give(admitted) if admitted.offered else admitted
+                attempted = True
+                await self.store.commit([PutRun(given, None), *writes])
+                return given
+            except Conflict as conflict:
+                if run.key is not None and conflict.what == f"key {run.key}":
+                    found = await self._with_key(run.key)
+                    if found is not None:
+                        return found
+                elif conflict.what == f"run {run.id}":  # our own, and we were not told
+                    return await self.read(run.id)
+            except StoreUnavailable:
+                if self.clock.time() >= until:
+                    raise
+                await self.clock.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(2 * pause, 2.0)
+
+    async def _with_key(self, key: str) -> Run | None:
+        found = await self.store.find(Query(key=key))
+        return found[0] if found else None
+
+    async def consequences(self, run: Run) -> list[Write]:
+        """What has to be written with the end of a run."""
+        if not run.ended:
+            return []
+        writes: list[Write] = []
+        if run.error is not None and not run.cancelled:
+            message = f"run {run.id} ({run.workflow}) failed: {run.error}"
+            writes.append(Notice(run.ended_at or 0.0, "failed", message, run.id, run.device))
+        if run.series is None:
+            return writes
+        before, series = await self._series(run.series)
+        after = series.leave(run.id, run.ended_at or 0.0)
+        promoted = None
+        while after is not series and after.active is not None and after.active != series.active:
+            promoted = await self.store.run(str(after.active))
+            if promoted is not None and not promoted.ended:
+                break
+            after, promoted = after.leave(after.active, run.ended_at or 0.0), None  # it is gone, and the next one is up
+        if after is not series:
+            writes.append(PutRegister(_series_key(run.series), after.to_json(), before))
+        if promoted is not None and promoted.held:
+            writes.append(PutRun(assigning.let_go(promoted, run.ended_at or 0.0), promoted.revision))
+        return writes
+
+    async def _series(self, name: str) -> tuple[int | None, Series]:
+        found = await self.store.register(_series_key(name))
+        return (None, Series(name)) if found is None else (found.revision, Series.from_json(found.value))
+
+    async def series(self, name: str) -> Series:
+        return (await self._series(name))[1]
+
+
+def happened(attempted: Run, found: Run) -> bool:
+    """Whether a write of ours is part of the history of what is stored now: stories only grow, so ours is the beginning
+    of the one we find. The grant is compared too, since two may write the same words at the same moment."""
+    return (
+        found.revision >= attempted.revision
+        and found.story[: len(attempted.story)] == attempted.story
+        and (found.epoch != attempted.epoch or found.session in (attempted.session, None))
+    )
+
+
+def _series_key(name: str) -> str:
+    return f"series/{name}"
+
+
+def blob_of(value: Any) -> str | None:
+    """The name of what is kept apart because it is large; None for a value that is there."""
+    return value["$blob"] if isinstance(value, dict) and set(value) == {"$blob", "size"} else None

@@ -1,0 +1,91 @@
+"""What holds for a whole fleet. It lives in the store, so that every device goes by the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from asterism.core.errors import AsterismError
+from asterism.core.selection import Weights
+from asterism.store.errors import Conflict
+from asterism.store.protocol import PutRegister, Store
+
+KEY = "settings"
+DAY = 86_400.0
+
+
+class InvalidSettings(AsterismError, ValueError):
+    """A setting that is not known or makes no sense."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``keep`` is how long ended runs are kept, in seconds. Inputs and outputs over ``large`` bytes are kept apart,
+    over ``most`` refused. ``hold`` is how long the brake lasts. ``notify_command`` (a list of words) and ``notify_url`` are
+    told of every run that failed and everything else a person should know."""
+
+    keep: float = 30 * DAY
+    large: int = 64 * 1024
+    most: int = 64 * 1024 * 1024
+    hold: float = 90.0
+    notify_command: tuple[str, ...] | None = None
+    notify_url: str | None = None
+    weights: Weights = field(default_factory=Weights)
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "large", "most", "hold"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise InvalidSettings(f"{name} is a number, 0 or more, not {value!r}")
+        if isinstance(self.notify_command, list):
+            object.__setattr__(self, "notify_command", tuple(self.notify_command))
+        words = self.notify_command
+        if words is not None and not (isinstance(words, tuple) and words and all(isinstance(w, str) for w in words)):
+            raise InvalidSettings(f"notify_command is a list of words, not {words!r}")
+        if self.notify_url is not None and not str(self.notify_url).startswith(("http://", "https://")):
+            raise InvalidSettings(f"notify_url is an http(s) address, not {self.notify_url!r}")
+        if isinstance(self.weights, Mapping):
+            object.__setattr__(self, "weights", _weights(self.weights))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _weights(given: Mapping[str, Any]) -> Weights:
+    known = {f.name for f in fields(Weights)}
+    for name, value in given.items():
+        if name not in known:
+            raise InvalidSettings(f"there is no weight {name!r}; the weights are {', '.join(sorted(known))}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise InvalidSettings(f"weight {name} is a number, 0 or more, not {value!r}")
+    return Weights(**given)
+
+
+def of_json(data: Mapping[str, Any]) -> Settings:
+    """Raises InvalidSettings."""
+    unknown = sorted(set(data) - {f.name for f in fields(Settings)})
+    if unknown:
+        known = ", ".join(f.name for f in fields(Settings))
+        raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {known}")
+    return Settings(**data)
+
+
+async def read(store: Store) -> Settings:
+    found = await store.register(KEY)
+    return Settings() if found is None else of_json(found.value)
+
+
+async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
+    """Change some settings; the others stay."""
+    while True:
+        found = await store.register(KEY)
+        before = of_json(found.value).to_json() if found is not None else Settings().to_json()
+        if isinstance(changes.get("weights"), Mapping):
+            changes = {**changes, "weights": {**before["weights"], **changes["weights"]}}
+        new = of_json({**before, **changes})
+        try:
+            await store.commit([PutRegister(KEY, new.to_json(), found and found.revision)])
+        except Conflict:
+            continue
+        return new

@@ -1,0 +1,58 @@
+"""The work of a simulated machine: it takes time, reports progress, fails now and then, and needs a moment to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from asterism.core.run import Progress
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.executing import RunWork
+from asterism.testing.sim.machine import Machine
+from asterism.testing.sim.witness import Witness
+
+STOPPING = 0.5
+"""The longest that an execution takes to stop, in seconds."""
+
+
+class SimExecutor:
+    def __init__(self, machine: Machine, witness: Witness, chance: random.Random) -> None:
+        self._machine, self._witness, self._chance = machine, witness, chance
+
+    def objection(self, workflow: Workflow) -> str | None:
+        return None
+
+    def check(self, work: RunWork) -> str | None:
+        return None
+
+    async def execute(self, work: RunWork) -> Any:
+        await self._machine.gate()
+        execution = self._witness.begins(work.run.id, work.run.epoch, self._machine)
+        steps = int(work.given["steps"])
+        first = work.run.progress.step if work.run.progress is not None else 0
+        how = "crashed"
+        try:
+            for step in range(min(first, steps), steps):
+                await self._machine.sleep(float(work.given["seconds"]) / steps)
+                work.on_progress(Progress(step + 1, steps))
+            await self._machine.gate()
+            if self._chance.random() < float(work.given["fails"]):
+                how = "failed"
+                raise RuntimeError("it did not work out")
+            how = "finished"
+            return {"epoch": work.run.epoch}
+        except asyncio.CancelledError:
+            if not self._machine.dead:
+                await self._stop()
+                how = "stopped"
+            raise
+        finally:
+            self._witness.ends(execution, how)
+
+    async def _stop(self) -> None:
+        """Stopping takes a while, or until somebody loses patience."""
+        await self._machine.sleep(self._chance.uniform(0.0, STOPPING))
+
+    def close(self) -> None:
+        """There is nothing to close."""
