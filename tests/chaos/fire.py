@@ -1,0 +1,162 @@
+"""The fire: a fleet of real processes on a real store, killed and frozen at random, and a count of what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asterism.core.run import COMPLETED, Run
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import Query
+from tests.chaos.work import COMMAND
+
+ROOT = Path(__file__).parents[2]
+DEVICES, MONITORS, SLOTS = 8, 2, 4
+TERMS = {"heartbeat": 1.0, "timeout": 4.0, "losses": 1000, "backoff": 0.05, "backoff_most": 0.5, "claim_timeout": 5.0}
+PATIENCE = 240.0
+"""How long a fleet has to finish once the fire is out, in seconds. Only a broken one needs it."""
+
+
+@dataclass
+class Fire:
+    """``seconds`` of faults while ``runs`` are created; ``seed`` chooses them."""
+
+    store: str
+    folder: Path
+    runs: int
+    seconds: float
+    seed: int = 0
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+    killed: int = 0
+    stopped: int = 0
+
+    @property
+    def diary(self) -> Path:
+        return self.folder / "diary"
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        slots = SLOTS if name.startswith("device") else 0
+        environment = {**os.environ, "CHAOS_DIARY": str(self.diary), "XDG_RUNTIME_DIR": str(self.folder)}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.device", self.store, name, str(slots)],
+                cwd=ROOT,
+                env=environment,
+                stderr=log,
+                stdout=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def end_all(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    async def burn(self) -> None:
+        chance = random.Random(self.seed)
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            await asyncio.sleep(chance.uniform(0.1, 0.8))
+            name = chance.choice(sorted(set(self.processes) - self.frozen))
+            if chance.random() < 0.5:
+                self.processes[name].kill()
+                self.processes[name].wait()
+                self.killed += 1
+                self.start(name)
+            else:
+                asyncio.get_running_loop().call_later(chance.choice([0.2, 1.0, 3.0, 6.0]), self._thaw, name)
+                self.processes[name].send_signal(signal.SIGSTOP)
+                self.frozen.add(name)
+                self.stopped += 1
+        while self.frozen:
+            await asyncio.sleep(0.1)
+
+    def _thaw(self, name: str) -> None:
+        self.processes[name].send_signal(signal.SIGCONT)
+        self.frozen.discard(name)
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def feed(self, fleet: Fleet) -> list[str]:
+        """Create the runs, spread over the fire. Each has a key, as whoever is not answered asks again."""
+        plain = await fleet.workflows.add(Workflow("plain", call="tests.chaos.work:work", **TERMS))  # type: ignore[arg-type]
+        command = await fleet.workflows.add(Workflow("command", shell=COMMAND.replace("{seconds}", "0.05"), **TERMS))  # type: ignore[arg-type]
+        chance = random.Random(self.seed + 1)
+        made = []
+        for number in range(self.runs):
+            flow = command if number % 20 == 0 else plain
+            given = {"seconds": chance.choice([0.0, 0.0, 0.01, 0.1, 1.0])} if flow is plain else {}
+            while True:
+                try:
+                    made.append((await fleet.create(flow, given, key=f"run {number}")).id)
+                    break
+                except StoreUnavailable:
+                    continue
+            if number % 50 == 0:
+                await asyncio.sleep(0.7 * self.seconds * 50 / self.runs)
+        return made
+
+    async def play(self) -> tuple[list[str], list[Run]]:
+        """Returns the runs that were acknowledged, and what the store knows in the end."""
+        names = [f"device-{number}" for number in range(DEVICES)] + [f"monitor-{number}" for number in range(MONITORS)]
+        try:
+            async with await Fleet.open(self.store, by="chaos") as fleet:
+                await fleet.configure(hold=2.0)
+                for name in names:
+                    self.start(name)
+                made, _ = await asyncio.gather(self.feed(fleet), self.burn())
+                await self._until_done(fleet, made)
+                return made, await fleet.runs(Query())
+        finally:
+            self.end_all()
+
+    async def _until_done(self, fleet: Fleet, made: list[str]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            for run_id in made:
+                await fleet.wait(run_id)
+
+    # -- the count ---------------------------------------------------------------------------------------------------
+
+    def beginnings(self) -> dict[tuple[str, int], int]:
+        """How often each epoch of each run was begun."""
+        counted: dict[tuple[str, int], int] = defaultdict(int)
+        for line in self.diary.read_text().splitlines():
+            what, run, epoch, *_ = line.split()
+            if what == "begin":
+                counted[run, int(epoch)] += 1
+        return counted
+
+
+def problems(fire: Fire, made: list[str], runs: list[Run]) -> list[str]:
+    """Everything that is not as promised."""
+    found = {run.id: run for run in runs}
+    wrong = [f"{run_id} was acknowledged and is lost" for run_id in made if run_id not in found]
+    wrong += [f"{run.id} was created twice" for run in runs if run.id not in set(made)]
+    wrong += [f"{run.id} is {run.status}: {run.error}" for run in runs if run.status is not COMPLETED]
+    began = fire.beginnings()
+    wrong += [f"{run} was begun {count} times in epoch {epoch}" for (run, epoch), count in began.items() if count > 1]
+    for run in runs:
+        ends = [entry for entry in run.story if entry.what == "completed"]
+        if len(ends) > 1:
+            wrong.append(f"{run.id} was completed {len(ends)} times")
+        if run.status is COMPLETED and began.get((run.id, run.epoch)) != 1:
+            wrong.append(f"{run.id} is completed in epoch {run.epoch}, which nobody began")
+    return wrong
