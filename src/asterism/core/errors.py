@@ -23,7 +23,11 @@
     ├── CycleClaimed              (core/lock.py) somebody else works on the cycle
     ├── MissingInput              (runtime/inputs.py) an input that cannot be filled
     ├── CommandFailed             (runtime/processes.py) a command that did not exit with 0
-    └── RequestFailed             (runtime/http.py) an answer that was not expected
+    ├── RequestFailed             (runtime/http.py) an answer that was not expected
+    ├── PolicyForbids             (runtime/fleet/policy.py) a device's own policy does not allow it
+    ├── BadPolicy                 (runtime/fleet/policyfile.py) a policy file that cannot be used; every mistake
+    ├── LimitReached              (runtime/fleet/executing.py) an execution that took longer than its workflow allows
+    └── RunStopped                (runtime/fleet/calling.py) tells a function that its run was taken away
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ TRANSITIONS: dict[str, dict[RunStatus, RunStatus]] = {
 TERMINAL = frozenset({COMPLETED, FAILED})
 OWNED = frozenset({ASSIGNED, CLAIMED, PROCESSING})
 """The states in which a run is somebody's."""
+UNOWNED = frozenset({CREATED, REASSIGNING})
+"""The states in which it waits for somebody."""
 
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
@@ -109,7 +111,13 @@ class Run:
     ``timeout`` is the workflow's: so long after the last heartbeat of its device the run is taken for lost. ``input``
     and ``output`` are JSON, or ``{"$blob": …, "size": …}`` if they are large and kept apart. ``avoid`` names the
     devices that are not asked again for now, ``declined`` what those among them said that declined. ``due_at`` is when
-    an assignment or a claim runs out; work under way lasts as long as its device is heard of."""
+    an assignment or a claim runs out; work under way lasts as long as its device is heard of. ``waiting_since`` is
+    when it began to wait for a device, or when it may begin to, if it is still backing off until ``not_before``.
+
+    ``wish`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``wished_by`` says who, and why
+    ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
+    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
+    the run ended in it."""
 
     id: str
     workflow: str
@@ -163,7 +171,7 @@ class Run:
     @property
     def offered(self) -> bool:
         """Whether a device may have it (once ``not_before`` has passed)."""
-        return self.status in (CREATED, REASSIGNING) and self.paused is None and not self.held
+        return self.status in UNOWNED and self.paused is None and not self.held
 
     @property
     def kind(self) -> str:
@@ -175,12 +183,19 @@ class Run:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
     def changed(self, **changes: Any) -> Run:
-        """A copy with some fields replaced. Through the dictionaries: it happens with every write, and ``replace``
-        takes ten times as long."""
+        """A copy with some fields replaced. Through the dictionary: it happens with every write, and ``replace`` takes
+        ten times as long."""
         new = object.__new__(Run)
-        new.__dict__.update(self.__dict__)
-        new.__dict__.update(changes)
+        object.__setattr__(new, "__dict__", self.__dict__ | changes)
         return new
+
+
+BLANK = Run("", "", 0, 0.0, "")
+"""A run with nothing in it, to make others from."""
+
+# Built field by field, a dictionary has room to grow. One of its own size makes every run that descends from it half as
+# large.
+object.__setattr__(BLANK, "__dict__", dict(BLANK.__dict__))
 
 
 def state_diagram() -> str:

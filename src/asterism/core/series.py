@@ -24,7 +24,8 @@ class UnreadableSeries(AsterismError):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The items are ids of runs or numbers of issues. ``revision`` counts changes; 0 is a series nobody has used."""
+    """The items are ids of runs or numbers of issues. If anybody waits, somebody is active. ``revision`` counts
+    changes; 0 is a series nobody has used."""
 
     name: str
     active: Item | None = None
@@ -36,7 +37,7 @@ class Series:
         """With ``item`` active if nobody is, and at the end of the queue otherwise."""
         if item == self.active or item in self.queue:
             return self
-        if self.active is None and not self.queue:
+        if self.active is None:
             return self._changed(now, active=item)
         return self._changed(now, queue=(*self.queue, item))
 
@@ -69,24 +70,37 @@ class Series:
 
     @classmethod
     def from_json(cls, data: object) -> Series:
-        """Raises UnreadableSeries for anything that ``to_json`` would not have written."""
+        """Raises UnreadableSeries for anything that ``to_json`` would not have written: a field too few must not read
+        as a series that is free, and a field too many would be lost with the next change."""
         if not isinstance(data, Mapping):
             raise UnreadableSeries(f"the state of a series is an object, not {shown(data)}")
-        if data.get("version") != SCHEMA:
-            raise UnreadableSeries(f"this is version {data.get('version')!r} of a series; {SCHEMA} is known here")
-        name, active, queue = data.get("series"), data.get("active"), data.get("queue")
-        whole = (
-            isinstance(name, str)
-            and (active is None or _is_item(active))
-            and isinstance(queue, list)
-            and all(_is_item(item) for item in queue)
-            and len({active, *queue}) == len(queue) + 1
-            and isinstance(data.get("updated_at"), int | float)
-            and type(data.get("revision")) is int
-        )
-        if not whole:
-            raise UnreadableSeries(f"the state of series {shown(name)} contradicts itself: {shown(data)}")
-        return cls(name, active, tuple(queue), data["updated_at"], data["revision"])  # type: ignore[arg-type]
+        version = data.get("version")
+        if type(version) is not int or version != SCHEMA:
+            raise UnreadableSeries(f"this is version {shown(version)} of a series; {SCHEMA} is known here")
+        if set(data) != _FIELDS:
+            raise UnreadableSeries(f"the state of a series has {', '.join(sorted(_FIELDS))}, not {shown(data)}")
+        if not _is_whole(**data):
+            raise UnreadableSeries(f"the state of series {shown(data['series'])} contradicts itself: {shown(data)}")
+        return cls(data["series"], data["active"], tuple(data["queue"]), data["updated_at"], data["revision"])
+
+
+_FIELDS = frozenset(Series("").to_json())
+
+
+def _is_whole(*, series: Any, active: Any, queue: Any, updated_at: Any, revision: Any, version: int) -> bool:
+    return (
+        isinstance(series, str)
+        and (active is None or _is_item(active))
+        and isinstance(queue, list)
+        and all(_is_item(item) for item in queue)
+        and len({active, *queue}) == len(queue) + 1
+        and (active is not None or not queue)
+        and isinstance(updated_at, int | float)
+        and not isinstance(updated_at, bool)
+        and abs(updated_at) < float("inf")
+        and type(revision) is int
+        and (revision > 0 or (revision == 0 and active is None))
+    )
 
 
 def _is_item(value: object) -> bool:

@@ -47,12 +47,17 @@ class Session:
     @property
     def room(self) -> int:
         """How many more runs it may be given."""
-        return 0 if self.draining or self.state != OPEN else max(0, self.slots + self.backlog - self.used)
+        return max(0, self.slots + self.backlog - self.used) if self._takes_work else 0
 
     @property
     def idle(self) -> int:
         """How many more it could begin at once."""
-        return 0 if self.draining or self.state != OPEN else max(0, self.slots - self.used)
+        return max(0, self.slots - self.used) if self._takes_work else 0
+
+    @property
+    def _takes_work(self) -> bool:
+        """A backlog is of no use to a device without a slot: nothing in it would ever begin."""
+        return self.state == OPEN and not self.draining and self.slots > 0
 
     def reachable(self, now: float) -> bool:
         return self.state == OPEN and now - self.beat_at <= self.timeout
@@ -61,21 +66,30 @@ class Session:
         return replace(self, **changes, revision=self.revision + 1)
 
     def shown(self, rank: float = 0.0) -> dict[str, Any]:
-        """The profile as expressions see it."""
+        """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
-        told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "quality": 1.0, "labels": {}, **self.profile}
+        told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}, **self.profile}
         own = {"name": self.device, "host": self.host, "can": sorted(self.can), "slots": self.slots}
-        return {**told, **own, "used": self.used, "load": min(load, 1.0), "rank": rank}
+        known = {"used": self.used, "load": min(load, 1.0), "quality": self.quality, "rank": rank}
+        return {**told, **own, **known}
+
+    @property
+    def quality(self) -> float:
+        """That of its connection, in 0…1. A profile may say anything; what is no number counts as the worst."""
+        told = self.profile.get("quality", 1.0)
+        return min(1.0, max(0.0, told)) if isinstance(told, int | float) else 0.0
 
     def candidate(self, now: float, rank: float, given: int = 0) -> Candidate:
-        quality = self.profile.get("quality", 1.0)
-        return Candidate(
-            self.device, self.can, max(self.slots, 1), self.used, quality, rank, self.reachable(now), given
-        )
+        slots = max(self.slots, 1)  # loads are shares of it
+        reachable = self.reachable(now)
+        return Candidate(self.device, self.can, slots, self.used, self.quality, rank, reachable, given)
 
 
 def ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:
     """The election rank of each device in 0…1: 1 for the coordinator, then falling linearly in the order in which they
-    would be elected, which is the order in which they joined."""
-    order = sorted(sessions, key=lambda session: (session.device != coordinator, session.joined_at, session.device))
-    return {session.device: 1.0 - place / len(order) for place, session in enumerate(order)}
+    would be elected, which is the order in which they joined. A device that is there in two lives counts once, by the
+    later one."""
+    lives = sorted(sessions, key=lambda session: session.joined_at)
+    joined = {session.device: session.joined_at for session in lives}
+    order = sorted(joined, key=lambda device: (device != coordinator, joined[device], device))
+    return {device: 1.0 - place / len(order) for place, device in enumerate(order)}

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from asterism.core.errors import InvalidTask, InvalidWorkflow
+from asterism.core.errors import InvalidTask, InvalidWorkflow, shown
+from asterism.core.jsonable import plain
 from asterism.core.selection import STRATEGIES
-from asterism.core.task import NOTHING, Task, import_path
+from asterism.core.task import ACTIONS, NOTHING, Task, import_path
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,14 @@ class Workflow:
     def __post_init__(self) -> None:
         problems = _problems(self)
         try:  # a workflow acts as a task does, so the same rules hold for what it executes
-            action = Task(self.name, **{name: getattr(self, name) for name in _ACTION})
+            action = Task("it", **{name: getattr(self, name) for name in _ACTION})
         except InvalidTask as error:
-            problems.insert(0, str(error).partition(": ")[2])
+            problems.append(str(error).removeprefix("task 'it': "))
         else:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
-            if not any(getattr(self, name) is not None for name in ("call", "argv", "shell", "http")):
-                problems.insert(0, "it executes nothing: give one of call, argv, shell and http")
         if problems:
-            raise InvalidWorkflow(f"workflow {self.name!r}: {'; '.join(problems)}")
+            raise InvalidWorkflow(f"workflow {shown(self.name)}: {'; '.join(problems)}")
 
     def delay(self, tries: int) -> float:
         """How long to wait before the next try, after ``tries`` of them: it doubles."""
@@ -92,25 +91,35 @@ class Workflow:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the defaults. Raises NotJson for a callable that has no import path."""
+        """Only what differs from the defaults. Raises NotJson for a callable that has no import path, and for anything
+        in ``http`` or ``env`` that is not JSON."""
         out: dict[str, Any] = {"name": self.name}
         for name, default in DEFAULTS.items():
             value = getattr(self, name)
+            if value is None or value == default:
+                continue
             if name == "call":
-                if value is not None:
-                    out[name] = import_path(value, self.name)
-            elif value != default:
-                out[name] = _TO_JSON.get(name, _same)(value)
+                value = import_path(value, self.name)
+            elif name == "needs":
+                value = sorted(value)
+            out[name] = plain(value, f"{name} of workflow {self.name!r}")
         return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Workflow:
+        """The workflow that ``to_json`` wrote; ``call`` stays a path until it is executed. Raises InvalidWorkflow with
+        everything that is wrong."""
         if not isinstance(data, Mapping) or "name" not in data:
-            raise InvalidWorkflow(f"a workflow is an object with a 'name', not {data!r}")
-        unknown = sorted(set(data) - set(DEFAULTS) - {"name"})
+            raise InvalidWorkflow(f"a workflow is an object with a 'name', not {shown(data)}")
+        known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
+        unknown = ", ".join(sorted(str(name) for name in set(data) - set(known)))
+        try:
+            flow = cls(**known)
+        except InvalidWorkflow as error:
+            raise InvalidWorkflow(f"{error}; no such field: {unknown}" if unknown else str(error)) from None
         if unknown:
-            raise InvalidWorkflow(f"workflow {data['name']!r}: no such field: {', '.join(unknown)}")
-        return cls(**data)
+            raise InvalidWorkflow(f"workflow {shown(flow.name)}: no such field: {unknown}")
+        return flow
 
     def at_version(self, version: int) -> Workflow:
         return replace(self, version=version)
@@ -121,36 +130,41 @@ DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Wo
 """The optional fields with their defaults."""
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-_TO_JSON: dict[str, Callable[[Any], Any]] = {"needs": sorted, "argv": list, "http": dict, "env": dict}
-_SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout")
+_SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit")
 _COUNTS = ("retries", "losses", "rounds", "version")
+MOST = 1_000_000_000
+"""No number of a workflow is greater: in seconds it is thirty years, and it fits into every column and every timer."""
 
 
 def _problems(flow: Workflow) -> list[str]:
     """Everything that is wrong with what is particular to a workflow."""
-    problems = [f"{name} is a number of seconds above 0" for name in _SECONDS if not _is_time(getattr(flow, name))]
-    problems += [f"{name} is a whole number, 0 or more" for name in _COUNTS if not _is_count(getattr(flow, name))]
-    if flow.limit is not None and not _is_time(flow.limit):
-        problems.append("limit is a number of seconds above 0")
+    problems = []
+    if not isinstance(flow.name, str) or not flow.name or not flow.name.isprintable():
+        problems.append("the name is a text without control characters, and not empty")
+    if all(getattr(flow, name) is None for name in ACTIONS):
+        problems.append(f"it executes nothing: give one of {', '.join(ACTIONS)}")
+    for name in _SECONDS:
+        if not _is_seconds(getattr(flow, name)) and not (name == "limit" and flow.limit is None):
+            problems.append(f"{name} is a number of seconds above 0, {MOST:,} at most")
     for name in ("backoff", "backoff_most"):
-        if not _is_time(getattr(flow, name)) and getattr(flow, name) != 0:
-            problems.append(f"{name} is a number of seconds, 0 or more")
+        if not _is_seconds(getattr(flow, name), or_none=True):
+            problems.append(f"{name} is a number of seconds, 0 or more, {MOST:,} at most")
+    for name in _COUNTS:
+        value = getattr(flow, name)
+        if type(value) is not int or not 0 <= value <= MOST:
+            problems.append(f"{name} is a whole number, 0 or more, {MOST:,} at most")
     if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
         problems.append("priority is a whole number between -1,000,000 and 1,000,000")
     for name in ("requires", "prefers"):
         text = getattr(flow, name)
         if text is not None and (not isinstance(text, str) or not text.strip()):
-            problems.append(f"{name} is an expression over a device's profile, not {text!r}")
-    if flow.strategy not in STRATEGIES:
-        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {flow.strategy!r}")
+            problems.append(f"{name} is an expression over a device's profile, not {shown(text)}")
+    if not isinstance(flow.strategy, str) or flow.strategy not in STRATEGIES:
+        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {shown(flow.strategy)}")
     for name in ("orchestration", "preemptible"):
         if not isinstance(getattr(flow, name), bool):
             problems.append(f"{name} is true or false")
-    if not problems and flow.timeout < 2 * flow.heartbeat:
+    if _is_seconds(flow.timeout) and _is_seconds(flow.heartbeat) and flow.timeout < 2 * flow.heartbeat:
         problems.append(
             f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s), "
             "or one late heartbeat would cost a device its work"
@@ -158,9 +172,7 @@ def _problems(flow: Workflow) -> list[str]:
     return problems
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+def _is_seconds(value: object, or_none: bool = False) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value <= MOST or (or_none and value == 0)

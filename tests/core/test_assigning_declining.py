@@ -1,0 +1,81 @@
+"""Devices that will not have a run: that costs nothing, and when all of them will not, they are asked again."""
+
+from __future__ import annotations
+
+import pytest
+from run_scenes import FLOW, KITCHEN, LAPTOP, STRICT, assigned, claimed, grant_of, lost, new
+
+from asterism.core import assigning
+from asterism.core.errors import RunRefused
+from asterism.core.run import Assignment, Owner, Run
+from asterism.core.workflow import Workflow
+
+
+def declined(run: Run, by: Owner, why: str, now: float = 1.0) -> Run:
+    asked = assigned(run, by, now)
+    return assigning.decline(asked, grant_of(asked), why, now)
+
+
+def test_declining_costs_nothing_and_is_remembered_for_this_round() -> None:
+    run = declined(new(), KITCHEN, "on battery", now=1.0)
+    assert (run.status, run.failures, run.losses, run.rounds, run.not_before) == ("reassigning", 0, 0, 0, 1.0)
+    assert (run.avoid, run.declined) == (("kitchen",), {"kitchen": "on battery"})
+    assert run.previous == (Assignment("kitchen", 1, 1.0, 1.0, "declined", "on battery"),)
+    assert str(run.story[-1]) == "1.000 reassigning: declined: on battery"
+
+
+def test_a_device_that_was_only_full_may_be_asked_again() -> None:
+    asked = assigned()
+    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, full=True)
+    assert (run.avoid, run.declined) == ((), {})
+    assert run.previous[-1].reason == "declined"
+
+
+def test_a_device_may_decline_when_it_has_claimed_a_run_and_seen_its_input() -> None:
+    run = claimed()
+    declined = assigning.decline(run, grant_of(run), "the policy forbids it", 3.0)
+    assert (declined.status, declined.avoid, declined.failures) == ("reassigning", (run.device,), 0)
+    assert declined.declined == {run.device: "the policy forbids it"}
+
+
+def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_with_every_reason() -> None:
+    run, now = new(), 0.0
+    for delay in (1.0, 2.0):
+        run = declined(declined(run, KITCHEN, "on battery", now), LAPTOP, "busy", now)
+        run = assigning.next_round(run, FLOW, now)
+        assert (run.status, run.avoid, run.declined, run.not_before) == ("reassigning", (), {}, now + delay)
+        assert run.story[-1].what == "offered again"
+        now += delay
+    run = declined(declined(run, KITCHEN, "still on battery", now), LAPTOP, "busy", now)
+    run = assigning.next_round(run, FLOW, now)
+    assert (run.status, run.rounds, run.failures, run.cancelled) == ("failed", 3, 0, False)
+    assert run.error == (
+        "all devices declined, 3 times over. kitchen (declined): still on battery; laptop (declined): busy"
+    )
+
+
+def test_a_round_names_those_too_that_failed_or_were_lost() -> None:
+    run = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
+    run = assigning.next_round(run, FLOW, 6.0)
+    said = "in 0 s, every device was tried: kitchen (timeout): not heard of for 90 s; laptop (declined): busy"
+    assert run.story[-1].why == said
+
+
+def test_a_round_in_which_nobody_declined_is_not_counted() -> None:
+    run = assigning.next_round(lost(), STRICT, 5.0)
+    assert (run.status, run.rounds, run.avoid) == ("reassigning", 0, ())
+
+
+def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
+    flow = Workflow("w", shell="true", retries=9, losses=9, rounds=9)
+    run = lost(now=10.0).changed(failures=4, losses=2, rounds=1)
+    assert assigning.next_round(run, flow, 10.0).not_before == 10.0 + 8.0
+    assert assigning.next_round(run, flow, 15.0).not_before == 10.0 + 8.0, "who comes late makes nobody wait longer"
+    assert assigning.next_round(run, flow, 30.0).not_before == 30.0
+
+
+def test_there_is_no_next_round_while_nobody_is_avoided() -> None:
+    asked = assigned()
+    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, full=True)
+    with pytest.raises(RunRefused, match="it cannot be offered again: no device is avoided"):
+        assigning.next_round(run, FLOW, 2.0)

@@ -1,0 +1,95 @@
+"""The page about runs names every state, event, reason, function and field there is, with its default."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from docs_pages import blocks
+from test_reference import first_names, page, rows, section
+
+from asterism.core import assigning
+from asterism.core.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
+from asterism.core.selection import STRATEGIES
+from asterism.core.workflow import MOST, Workflow
+
+RUNS = page("docs/reference/runs.md")
+FUNCTIONS = [name for name, _ in inspect.getmembers(assigning, inspect.isfunction) if not name.startswith("_")]
+
+
+def written(value: Any) -> str:
+    """A default as the page writes it."""
+    plain = str(value) if isinstance(value, StrEnum) else dict(value) if isinstance(value, Mapping) else value
+    return repr(plain).replace("'", '"')
+
+
+def test_the_diagram_is_that_of_the_table() -> None:
+    [drawn] = [block.text for block in blocks(RUNS) if block.language == "mermaid"]
+    assert drawn == state_diagram(), "put the text of run.state_diagram() into docs/reference/runs.md"
+
+
+def test_every_state_is_told_and_whether_somebody_owns_it() -> None:
+    told = {name.strip("`"): owned for name, _, owned in rows(section(RUNS, "## States"))}
+    assert list(told) == [str(status) for status in RunStatus]
+    assert {name for name, owned in told.items() if owned == "yes"} == OWNED
+
+
+def test_every_event_is_told_with_functions_that_exist() -> None:
+    told = {row[0].strip("`"): row[1] for row in rows(section(RUNS, "## Events")) if len(row) == 2}
+    assert list(told) == list(TRANSITIONS)
+    for event, through in told.items():
+        named = re.findall(r"`(\w+)`", through)
+        assert named, event
+        assert not [name for name in named if name not in FUNCTIONS], event
+
+
+def test_every_function_is_told() -> None:
+    told = [row[0].strip("`") for row in rows(section(RUNS, "## Events")) if len(row) == 3]
+    assert sorted(told) == sorted(
+        name for name in FUNCTIONS if inspect.getmodule(getattr(assigning, name)) is assigning
+    )
+
+
+def test_who_speaks_is_who_shows_a_grant() -> None:
+    told = {row[0].strip("`"): row[1] for row in rows(section(RUNS, "## Events")) if len(row) == 3}
+    shows = {name for name in told if "grant" in inspect.signature(getattr(assigning, name)).parameters}
+    assert {name for name, who in told.items() if who == "the owner"} == shows
+
+
+def test_every_reason_is_told() -> None:
+    assert [row[0].strip("`") for row in rows(section(RUNS, "## Reasons"))] == list(REASONS)
+    assert not [name for name in Assignment._fields if f"`{name}`" not in section(RUNS, "## Reasons")]
+    assert not [name for name in assigning.GIVEN_BACK if f"`{name}`" not in section(RUNS, "## Events")]
+
+
+def test_the_marks_are_fields_of_a_run() -> None:
+    assert first_names(section(RUNS, "## Marks")) < {field.name for field in fields(Run)}
+
+
+@pytest.mark.parametrize("kind", [Run, Workflow])
+def test_every_field_is_told_with_its_default(kind: Any) -> None:
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section(RUNS, f"## {kind.__name__}"))}
+    assert list(told) == [field.name for field in fields(kind)]
+    for field in fields(kind):
+        if field.default_factory is not MISSING:
+            default = written(field.default_factory())
+        else:
+            default = "required" if field.default is MISSING else written(field.default)
+        assert told[field.name] == default, field.name
+
+
+def test_what_follows_from_the_fields_is_told() -> None:
+    named = [name for name, value in vars(Run).items() if isinstance(value, property)]
+    assert not [name for name in named if f"`run.{name}`" not in section(RUNS, "## Run")]
+
+
+def test_the_limits_are_told() -> None:
+    told = section(RUNS, "## Workflow")
+    assert f"above 0 and {MOST:,} at most" in told
+    assert f"from 0 to {MOST:,}" in told
+    assert not [name for name in STRATEGIES if f"`{name}`" not in told]
