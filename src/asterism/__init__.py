@@ -1,16 +1,33 @@
-"""Asterism runs plans that change while they run.
+"""Asterism runs plans that change while they run, and work that has exactly one owner in a fleet of devices.
 
 ::
 
     from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
+    from asterism import DeviceAgent, Fleet, Workflow
+
+What belongs to fleets is imported when it is first asked for: whoever runs plans alone does not wait for stores.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from asterism.core import edits
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.diff import diff, merge
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, EditRejected, PlanError, Violation
+from asterism.core.errors import (
+    AsterismError,
+    DeviceLost,
+    DeviceUnavailable,
+    EditRejected,
+    Fenced,
+    InvalidWorkflow,
+    NotJson,
+    PlanError,
+    RunRefused,
+    Violation,
+)
 from asterism.core.status import ConstellationState, TaskStatus
 from asterism.core.task import Dependency, Priority, Task
 from asterism.core.view import ConstellationView, TaskView
@@ -18,6 +35,20 @@ from asterism.runtime.devices import Device, LocalDevice, Work
 from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.runtime.result import Result
+
+if TYPE_CHECKING:
+    from asterism.core.run import Progress, Run, RunStatus
+    from asterism.core.workflow import Workflow
+    from asterism.runtime.fleet.agent import DeviceAgent, DeviceReplaced
+    from asterism.runtime.fleet.calling import CurrentRun, RunStopped
+    from asterism.runtime.fleet.fleet import Fleet, UnknownDevice
+    from asterism.runtime.fleet.joining import DeviceNameTaken
+    from asterism.runtime.fleet.ledger import UnknownRun
+    from asterism.runtime.fleet.policy import Policy
+    from asterism.runtime.fleet.settings import Settings
+    from asterism.runtime.fleet.workflows import UnknownWorkflow
+    from asterism.store.errors import StoreError, StoreUnavailable
+    from asterism.store.protocol import Query
 
 __version__ = "0.1.0"
 
@@ -28,28 +59,78 @@ __all__ = [
     "ConstellationEvent",
     "ConstellationState",
     "ConstellationView",
+    "CurrentRun",
     "Dependency",
     "Device",
+    "DeviceAgent",
     "DeviceEvent",
     "DeviceLost",
+    "DeviceNameTaken",
+    "DeviceReplaced",
     "DeviceUnavailable",
     "EditBatch",
     "EditEvent",
     "EditRejected",
     "Event",
     "EventBus",
+    "Fenced",
+    "Fleet",
+    "InvalidWorkflow",
     "LocalDevice",
+    "NotJson",
     "Orchestrator",
     "PlanError",
+    "Policy",
     "Priority",
+    "Progress",
+    "Query",
     "Result",
+    "Run",
+    "RunRefused",
+    "RunStatus",
+    "RunStopped",
+    "Settings",
+    "StoreError",
+    "StoreUnavailable",
     "Task",
     "TaskEvent",
     "TaskStatus",
     "TaskView",
+    "UnknownDevice",
+    "UnknownRun",
+    "UnknownWorkflow",
     "Violation",
     "Work",
+    "Workflow",
     "diff",
     "edits",
     "merge",
 ]
+
+_LATER = {
+    "asterism.core.run": ("Progress", "Run", "RunStatus"),
+    "asterism.core.workflow": ("Workflow",),
+    "asterism.runtime.fleet.agent": ("DeviceAgent", "DeviceReplaced"),
+    "asterism.runtime.fleet.calling": ("CurrentRun", "RunStopped"),
+    "asterism.runtime.fleet.fleet": ("Fleet", "UnknownDevice"),
+    "asterism.runtime.fleet.joining": ("DeviceNameTaken",),
+    "asterism.runtime.fleet.ledger": ("UnknownRun",),
+    "asterism.runtime.fleet.policy": ("Policy",),
+    "asterism.runtime.fleet.settings": ("Settings",),
+    "asterism.runtime.fleet.workflows": ("UnknownWorkflow",),
+    "asterism.store.errors": ("StoreError", "StoreUnavailable"),
+    "asterism.store.protocol": ("Query",),
+}
+"""Where the names are that are imported when they are first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,9 +11,16 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
-In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism``
-and ``python FILE`` are executed, with ``NAME=value`` in front of them in their environment; ``make`` must name a target
-of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
+In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism``,
+``python FILE`` and ``python -m MODULE`` are executed, with ``NAME=value`` in front of them in their environment;
+``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
+
+``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
+the command printed. A command that ends in ``&`` is left running: the page goes on when it has printed what it should,
+and at the end of the page it gets SIGTERM and has to exit with 0.
+
+Two things are not what the page says. Programs that readers have and test machines may not are stood in for by those in
+``stand_ins``. And where a page names the server ``DATABASE``, it gets a real one that is started for it.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+DATABASE = "postgresql://asterism@db.example.org/fleet"
 COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'asterism'; from asterism.surfaces.cli import main; main()"]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 
@@ -53,6 +62,8 @@ class Command:
     words: list[str]
     line: int
     expected: str = ""
+    kept_as: str = ""
+    """The variable that gets what it prints."""
 
 
 def blocks(markdown: str) -> Iterator[Block]:
@@ -78,7 +89,9 @@ def commands(block: Block) -> list[Command]:
     found: list[Command] = []
     for offset, line in enumerate(block.text.splitlines()):
         if line.startswith("$ "):
-            found.append(_command(shlex.split(line[2:], comments=True), block.line + offset))
+            kept = re.fullmatch(r"(\w+)=\$\((.*)\)", line[2:].strip())
+            text, name = (kept[2], kept[1]) if kept is not None else (line[2:], "")
+            found.append(replace(_command(shlex.split(text, comments=True), block.line + offset), kept_as=name))
         elif found:
             found[-1] = replace(found[-1], expected=f"{found[-1].expected}{line}\n")
     return found
@@ -93,16 +106,37 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
-class Page:
-    """One page on its way from top to bottom."""
+def at_home(folder: Path) -> dict[str, str]:
+    """The environment of a reader whose home is ``folder``."""
+    stand_ins = str(Path(__file__).parent / "stand_ins")
+    own = {
+        "HOME": str(folder),
+        "XDG_DATA_HOME": str(folder / ".local" / "share"),
+        "XDG_STATE_HOME": str(folder / ".local" / "state"),
+        "PATH": os.pathsep.join([stand_ins, os.environ.get("PATH", os.defpath)]),
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+    }
+    return {name: value for name, value in {**os.environ, **own}.items() if name != "ASTERISM_STORE"}
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class Page:
+    """One page on its way from top to bottom. ``database`` is what ``DATABASE`` stands for."""
+
+    def __init__(self, path: Path, database: str = DATABASE) -> None:
+        self.path, self.database = path, database
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.printed = ""
+        self._left_running: list[tuple[Command, subprocess.Popen[str]]] = []
 
     def run(self) -> None:
-        for block in blocks(self.path.read_text("utf-8")):
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._kill)
+            self._play()
+            self._stop()
+
+    def _play(self) -> None:
+        for block in blocks(self.path.read_text("utf-8").replace(DATABASE, self.database)):
             if "file" in block.terms:
                 self._write(block)
             elif block.language == "python":
@@ -116,8 +150,7 @@ class Page:
         raise SystemExit(f"{self.path}:{line}: {message}")
 
     def _compare(self, line: int, expected: str, got: str) -> None:
-        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        if not doctest.OutputChecker().check_output(expected, got, flags):
+        if not _matches(expected, got):
             self._fail(line, f"the page says\n{expected}\nand it printed\n{got}")
 
     def _write(self, block: Block) -> None:
@@ -140,24 +173,91 @@ class Page:
         found = commands(block)
         for number, command in enumerate(found):
             code = int(block.terms.get("exit", "0")) if number == len(found) - 1 else 0
-            program, *arguments = command.words
-            if program == "asterism":
+            program, *arguments = (_filled(word) for word in command.words)
+            if program == "export":
+                os.environ.update(word.split("=", 1) for word in arguments)
+            elif program == "asterism":
                 self._command([*COMMAND, *arguments], command, code)
-            elif program in ("python", "python3") and arguments[0].endswith(".py"):
+            elif program in ("python", "python3") and (arguments[0].endswith(".py") or arguments[0] == "-m"):
                 self._command([sys.executable, *arguments], command, code)
             elif program == "make" and arguments and arguments[0] not in make_targets():
                 self._fail(command.line, f"the Makefile has no target {arguments[0]!r}")
 
     def _command(self, argv: list[str], command: Command, code: int) -> None:
-        environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONWARNINGS": "error", **command.variables}
-        done = subprocess.run(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        if done.returncode != code:
-            self._fail(command.line, f"{shlex.join(command.words)} exited with {done.returncode}:\n{done.stdout}")
+        if argv[-1] == "&":
+            self._leave_running(argv[:-1], command)
+            return
+        with _started(argv, command) as process:
+            printed, beside = process.communicate()
+        if process.returncode != code:
+            said = f"{printed}{beside or ''}"
+            self._fail(command.line, f"{shlex.join(command.words)} exited with {process.returncode}:\n{said}")
+        if command.kept_as:
+            os.environ[command.kept_as] = printed.strip()
         if command.expected.strip():
-            self._compare(command.line, command.expected, done.stdout)
+            self._compare(command.line, command.expected, printed)
+
+    # -- what is left running ----------------------------------------------------------------------------------------
+
+    def _leave_running(self, argv: list[str], command: Command) -> None:
+        """Goes on when it has printed what the page says."""
+        process = _started(argv, command)
+        self._left_running.append((command, process))
+        printed = ""
+        assert process.stdout is not None
+        while command.expected.strip() and not _matches(command.expected, printed):
+            line = process.stdout.readline()
+            if not line:
+                self._fail(command.line, f"the page says\n{command.expected}\nand it ended with\n{printed}")
+            printed += line
+
+    def _stop(self) -> None:
+        while self._left_running:
+            command, process = self._left_running.pop()
+            process.send_signal(signal.SIGTERM)
+            printed, _ = process.communicate()
+            if process.returncode != 0:
+                self._fail(command.line, f"{shlex.join(command.words)} ended with {process.returncode}:\n{printed}")
+
+    def _kill(self) -> None:
+        """Whatever is left if the page has failed."""
+        for _, process in self._left_running:
+            process.kill()
+            process.communicate()
+
+
+def _matches(expected: str, got: str) -> bool:
+    return doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+
+
+def _started(argv: list[str], command: Command) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        argv,
+        env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **command.variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if command.kept_as else subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _filled(word: str) -> str:
+    """With the variables that are known; what looks like another is left alone."""
+    return re.sub(r"\$([A-Z]+)\b", lambda found: os.environ.get(found[1], found[0]), word)
+
+
+def main(path: Path) -> None:
+    if DATABASE not in path.read_text("utf-8"):
+        Page(path).run()
+        return
+    sys.path.insert(0, str(ROOT / "tests" / "store"))
+    from postgres_server import running_server
+
+    with running_server() as address:
+        Page(path, address).run()
 
 
 if __name__ == "__main__":
-    Page(Path(sys.argv[1])).run()
+    os.environ.update(at_home(Path.cwd()))
+    os.environ.pop("ASTERISM_STORE", None)
+    main(Path(sys.argv[1]))

@@ -1,8 +1,9 @@
 """Which device gets a run: the filter and the score, over the sessions that the store knows.
 
-A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its ``requires``,
-and its own rule accepts the run: both sides must agree. Among the candidates with a free slot ``prefers`` narrows the
-choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, and the strategy decides.
+A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
+``requires``, and its own rule accepts the run: both sides must agree. Among the candidates with a free slot ``prefers``
+narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, and the
+strategy decides.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class Outlook:
         lane = (None, workflow.needs)
         scores = {name: round(score(one, lane, self.weights), 2) for name, one in candidates.items()}
         free = [session for session in able if self._used[session.device] < session.slots]
-        busy = tuple(session.device for session in able if session not in free)
+        busy = tuple(session.device for session in able if self._used[session.device] >= session.slots)
         if not free:
             return Choice(None, _best(scores), refused, busy)
         chosen = self._pick(self._preferred(free, workflow), workflow, candidates)
-        return Choice(chosen.owner, _best(scores), refused, busy)
+        return Choice(chosen.owner, _best(scores, chosen.device), refused, busy)
 
     def gave(self, device: str) -> None:
         """Remember that a device was given a run."""
@@ -139,7 +140,8 @@ def _names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
     return {"run": told, "device": shown}
 
 
-def _best(scores: Mapping[str, float]) -> Mapping[str, float]:
+def _best(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
+    """The best ones, and that of the chosen one: a strategy may choose by something else."""
     if len(scores) <= MOST_SCORES:
         return scores
-    return dict(sorted(scores.items(), key=lambda one: -one[1])[:MOST_SCORES])
+    return dict(sorted(scores.items(), key=lambda one: (one[0] != chosen, -one[1]))[:MOST_SCORES])

@@ -96,7 +96,7 @@ class LocalDevice:
                 value = await self._call(work, resolved.inputs)
         except BaseException as error:
             if resolved.secrets:
-                _hide_in(error, resolved)
+                hide_in(error, resolved)
             raise
         return resolved.hide(value)
 
@@ -130,11 +130,11 @@ def _environment(work: Work, resolved: inputs.Resolved) -> dict[str, str]:
     return {**os.environ, **given, **resolved.environment, **own}
 
 
-def _hide_in(error: BaseException, resolved: inputs.Resolved) -> None:
+def hide_in(error: BaseException, resolved: inputs.Resolved) -> None:
     """Blot secrets out of an error before anybody can write it down."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            _hide_in(inner, resolved)
+            hide_in(inner, resolved)
     error.args = tuple(resolved.hide(argument) for argument in error.args)
     for name in [*vars(error), "code"]:  # the code of SystemExit is no ordinary attribute
         with contextlib.suppress(AttributeError):

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,16 @@ class _Listener(asyncio.SubprocessProtocol):
     """Keeps the tail of what a command says, and tells its exit from the end of its output: a process that the command
     left behind may hold the pipes open long after."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[int, bytes], None] | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
         self.silent: asyncio.Future[None] = loop.create_future()
         self._kept = {1: bytearray(), 2: bytearray()}
+        self._heard = heard
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self._heard is not None:
+            self._heard(fd, data)
         kept = self._kept[fd]
         kept += data
         if len(kept) > 2 * OUTPUT_LIMIT:
@@ -66,36 +69,45 @@ class Commands:
         self._running = 0
         self._closing = False
 
-    async def run(self, argv: Sequence[str], environment: Mapping[str, str], cwd: str | None = None) -> Any:
+    async def run(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: str | None = None,
+        *,
+        executable: str | None = None,
+        heard: Callable[[int, bytes], None] | None = None,
+        in_child: Callable[[], None] | None = None,
+    ) -> Any:
         """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
 
         When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds. What the command
-        leaves behind in its group ends with it."""
+        leaves behind in its group ends with it.
+
+        ``executable`` is the file to execute if it is not the first word; ``heard`` is told what comes out of which
+        pipe (1 or 2) as it comes; ``in_child`` runs in the child just before it becomes the command."""
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
         try:
-            terms = {"env": dict(environment), "cwd": cwd}
-            return await self._run(argv, terms, partial(guard.report, self._guard.pipe(), ticket))
+            terms = {"env": dict(environment), "cwd": cwd, "executable": executable}
+            entry = partial(_enter, self._guard.pipe(), ticket, in_child)
+            return await self._run(argv, terms, entry, partial(_Listener, heard))
         finally:
             self._guard.finished(ticket)
             self._running -= 1
             if self._closing and not self._running:
                 self._guard.close()
 
-    async def _run(self, argv: Sequence[str], terms: Mapping[str, Any], report: Any) -> Any:
+    async def _run(
+        self, argv: Sequence[str], terms: Mapping[str, Any], entry: Any, listener_of: Callable[[], _Listener]
+    ) -> Any:
         # not cancelled half-way: a process that has been forked has to be stopped as a whole group
-        spawning = asyncio.ensure_future(self._spawn(argv, terms, report))
+        spawning = asyncio.ensure_future(self._spawn(argv, terms, entry, listener_of))
         try:
             transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            try:
-                await asyncio.wait([spawning])
-            except asyncio.CancelledError:
-                spawning.add_done_callback(_kill)  # nobody else will end it
-                raise
-            if not spawning.cancelled() and spawning.exception() is None:
-                await self._stop(*spawning.result())
+            await self._never_mind(spawning)
             raise
         try:
             await asyncio.shield(listener.exited)  # a cancelled wait would cancel the future it waits for
@@ -109,32 +121,60 @@ class Commands:
         return _parsed(listener.said(1))
 
     async def _spawn(
-        self, argv: Sequence[str], terms: Mapping[str, Any], report: Any
+        self, argv: Sequence[str], terms: Mapping[str, Any], entry: Any, listener_of: Callable[[], _Listener]
     ) -> tuple[asyncio.SubprocessTransport, _Listener]:
         return await asyncio.get_running_loop().subprocess_exec(
-            _Listener,
+            listener_of,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             process_group=0,
-            preexec_fn=report,  # the guard's pipe is closed in the child right after: it is not passed on
+            preexec_fn=entry,  # the guard's pipe is closed in the child right after: it is not passed on
             **terms,
         )
+
+    async def _never_mind(self, spawning: asyncio.Future[tuple[asyncio.SubprocessTransport, _Listener]]) -> None:
+        """Stop a command that is still being started: that takes a few turns of the loop, and has to be awaited."""
+        patient = True
+        while not spawning.done():
+            try:
+                await asyncio.wait([spawning], timeout=self.grace)
+            except asyncio.CancelledError:
+                patient = False
+            else:
+                spawning.cancel()  # of no effect if it is done; else somebody cancelled it, and asyncio waits for ever
+        if spawning.cancelled() or spawning.exception() is not None:
+            return
+        transport, listener = spawning.result()
+        if patient:
+            await self._stop(transport, listener)
+        else:
+            await self._kill(transport, listener)
 
     async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGTERM)
         try:
             await asyncio.wait([listener.exited], timeout=self.grace)
-        finally:  # also when the patience of the caller has run out: the group must not outlive us
-            _signal_group(transport.get_pid(), signal.SIGKILL)
+        except asyncio.CancelledError:  # the patience of the caller has run out, but the group must not outlive us
+            await self._kill(transport, listener)
+            raise
         await self._end(transport, listener)
+
+    async def _kill(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+        _signal_group(transport.get_pid(), signal.SIGKILL)
+        try:
+            await asyncio.wait([listener.exited], timeout=self.grace)  # a moment, but it may have to finish reading
+        finally:
+            transport.close()
 
     async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         """End what is left of the group, and read what is left of the output."""
         _signal_group(transport.get_pid(), signal.SIGKILL)
-        await asyncio.wait([listener.silent], timeout=self.grace)  # somebody outside the group may hold the pipes
-        transport.close()
+        try:
+            await asyncio.wait([listener.silent], timeout=self.grace)  # somebody outside the group may hold the pipes
+        finally:
+            transport.close()
 
     def close(self) -> None:
         """End the guard as soon as no command runs; the next command starts another."""
@@ -143,10 +183,11 @@ class Commands:
             self._guard.close()
 
 
-def _kill(spawning: asyncio.Future[tuple[asyncio.SubprocessTransport, _Listener]]) -> None:
-    """For a command whose caller was cancelled twice while it was being started: nobody else will end it."""
-    if not spawning.cancelled() and spawning.exception() is None:
-        _signal_group(spawning.result()[0].get_pid(), signal.SIGKILL)
+def _enter(pipe: int, ticket: int, in_child: Callable[[], None] | None) -> None:
+    """Runs in the child, between fork and exec."""
+    guard.report(pipe, ticket)
+    if in_child is not None:
+        in_child()
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

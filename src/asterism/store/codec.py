@@ -1,10 +1,15 @@
 """Records as rows. What is searched for has a column of its own; the rest of a run is one JSON text, without what is
-as it is by default."""
+as it is by default.
+
+This is on the way of every write, so it is written for speed: what a run says of itself is turned into text once. The
+story only grows, and its text is remembered with the record (``_told``), so that the next one adds only what is new.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from asterism.core.run import Assignment, Progress, Run, RunStatus
@@ -47,72 +52,139 @@ MOVING = (
 
 COLUMNS = FIXED + MOVING
 
-_PLAIN_STATE: dict[str, Any] = {
-    "created_by": "",
-    "retry_of": None,
-    "assigned_by": None,
-    "assigned_at": None,
-    "claimed_at": None,
-    "started_at": None,
-    "held": False,
-    "paused": None,
-    "wished_by": None,
-    "failures": 0,
-    "losses": 0,
-    "rounds": 0,
-    "output": None,
-    "error": None,
-    "cancelled": False,
-}
-"""The fields inside ``state`` that are JSON as they are, with their defaults."""
+_TEXTS = ("retry_of", "assigned_by", "paused", "wished_by", "error")
+_TIMES = ("assigned_at", "claimed_at", "started_at")
+_OTHERS = ("output", "progress")
+"""The fields inside ``state`` that are None by default: texts, times and whatever is JSON …"""
+
+_EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
+"""… those that are nothing of another kind …"""
+
+_MAPPINGS = ("declined", "scores")
+"""… and those that are mappings, of whatever type."""
 
 _DEFAULTS: dict[str, Any] = {
-    **_PLAIN_STATE,
-    "declined": NOTHING,
-    "previous": (),
-    "scores": NOTHING,
-    "progress": None,
+    "created_by": "",
+    **dict.fromkeys((*_TEXTS, *_TIMES, *_OTHERS)),
+    **_EMPTY,
+    **dict.fromkeys(_MAPPINGS, NOTHING),
 }
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _STATUSES = {str(status): status for status in RunStatus}
+_STORY = '"story":['
+_UNTOLD: tuple[tuple[Entry, ...], str] = ((), "")
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+_make_entry = tuple.__new__  # what Entry(…) comes to, without the detour through its own constructor
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
+def _encoder() -> Callable[[Any], str]:
+    """The encoder of the standard library, made once: ``JSONEncoder.encode`` makes another for every text. Without its
+    accelerator in C there is only that."""
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    chunks = make(None, _refuse, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    join = "".join
+
+    def encode(value: Any) -> str:
+        return join(chunks(value, 0))
+
+    return encode
+
+
+_encode = _encoder()
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def to_text(value: Any) -> str:
     return _encode(value)
 
 
+def from_text(text: str) -> Any:
+    """What ``to_text`` wrote. Raises ValueError for anything else."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError(f"no JSON: {text[:40]!r}") from None
+    if end != len(text):
+        raise ValueError(f"more than one JSON value: {text[:40]!r}")
+    return value
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
 def moving(run: Run) -> tuple[Any, ...]:
     """The values of the columns that change, in the order of MOVING."""
-    fields = run.__dict__
-    state: dict[str, Any] = {}
-    for name, default in _PLAIN_STATE.items():
-        value = fields[name]
-        if value != default:
-            state[name] = value
-    if run.declined:
-        state["declined"] = dict(run.declined)
-    if run.previous:
-        state["previous"] = run.previous
-    if run.scores:
-        state["scores"] = dict(run.scores)
-    if run.progress is not None:
-        state["progress"] = run.progress
-    state["story"] = [(at, what, why) for at, what, _, why in run.story]
     return (
         run.revision,
-        run.status.value,
+        run.status._value_,
         run.epoch,
         run.device,
         run.session,
         run.wish,
-        f"|{'|'.join(run.avoid)}|" if run.avoid else "",
+        _avoided(run.avoid) if run.avoid else "",
         1 if run.offered else 0,
         run.due_at,
         run.not_before,
         run.waiting_since,
         run.ended_at,
-        _encode(state),
+        _state(run.__dict__),
     )
+
+
+def _state(fields: dict[str, Any]) -> str:
+    """What has no column of its own, with the story at the end."""
+    parts = [f'"created_by":{_quoted(fields["created_by"])}']
+    for name in _TIMES:
+        if (value := fields[name]) is not None:
+            parts.append(f'"{name}":{_number(value)}')
+    for name in _TEXTS:
+        if (value := fields[name]) is not None:
+            parts.append(f'"{name}":{_quoted(value)}')
+    for name in _OTHERS:
+        if (value := fields[name]) is not None:
+            parts.append(f'"{name}":{_encode(value)}')
+    for name in _EMPTY:
+        if value := fields[name]:
+            parts.append(f'"{name}":{_encode(value)}')
+    for name in _MAPPINGS:
+        if value := fields[name]:
+            parts.append(f'"{name}":{_encode(dict(value))}')
+    return f"{{{','.join(parts)},{_STORY}{_told(fields)}]}}"
+
+
+def _told(fields: dict[str, Any]) -> str:
+    """The story, of which the text is known up to some point."""
+    story = fields["story"]
+    before: tuple[Entry, ...]
+    text: str
+    before, text = fields.get("_told", _UNTOLD)
+    if story[: len(before)] != before:
+        before, text = _UNTOLD
+    if len(story) > len(before):
+        new = [f"[{_number(at)},{_quoted(what)},{_quoted(why)}]" for at, what, _, why in story[len(before) :]]
+        text = f"{text},{','.join(new)}" if text else ",".join(new)
+        fields["_told"] = (story, text)
+    return text
+
+
+@lru_cache(1024)
+def _number(value: float) -> str:
+    """As JSON. All that happens in one step happens at one time, and it takes a while to find the shortest text of a
+    number."""
+    return _encode(value)
+
+
+def _avoided(names: tuple[str, ...]) -> str:
+    """Between bars, so that a search for ``|name|`` finds the name and no other."""
+    text = f"|{'|'.join(names)}|"
+    if text.count("|") != len(names) + 1:
+        raise ValueError(f"the name of a device has no '|' in it: {', '.join(names)}")
+    return text
 
 
 def fixed(run: Run) -> tuple[Any, ...]:
@@ -134,37 +206,50 @@ def fixed(run: Run) -> tuple[Any, ...]:
 def run_of(row: Sequence[Any]) -> Run:
     """The run in a row whose columns are COLUMNS. Raises StoreCorrupt."""
     try:
-        state = json.loads(row[22])
-        run: Run = object.__new__(Run)
-        fields = run.__dict__
-        fields.update(_DEFAULTS)
-        fields.update(state)
-        (
-            fields["id"],
-            fields["workflow"],
-            fields["version"],
-            fields["created_at"],
-            fields["series"],
-            fields["key"],
-            fields["priority"],
-            fields["pinned"],
-            fields["timeout"],
-        ) = row[:9]
-        fields["input"] = json.loads(row[9])
-        fields["revision"] = row[10]
-        fields["status"] = _STATUSES[row[11]]
-        fields["epoch"], fields["device"], fields["session"], fields["wish"] = row[12:16]
-        fields["avoid"] = tuple(row[16][1:-1].split("|")) if row[16] else ()
-        fields["due_at"], fields["not_before"], fields["waiting_since"], fields["ended_at"] = row[18:22]
-        fields["story"] = tuple(Entry(at, what, None, why) for at, what, why in state["story"])
+        text = row[22]
+        state = from_text(text)
+        story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in state["story"]])
+        fields = {
+            **_DEFAULTS,
+            **state,
+            "id": row[0],
+            "workflow": row[1],
+            "version": row[2],
+            "created_at": row[3],
+            "series": row[4],
+            "key": row[5],
+            "priority": row[6],
+            "pinned": row[7],
+            "timeout": row[8],
+            "input": from_text(row[9]),
+            "revision": row[10],
+            "status": _STATUSES[row[11]],
+            "epoch": row[12],
+            "device": row[13],
+            "session": row[14],
+            "wish": row[15],
+            "avoid": tuple(row[16][1:-1].split("|")) if row[16] else (),
+            "due_at": row[18],
+            "not_before": row[19],
+            "waiting_since": row[20],
+            "ended_at": row[21],
+            "story": story,
+        }
+        start = text.rfind(_STORY)
+        if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, and not as some database prefers it
+            fields["_told"] = (story, text[start + len(_STORY) : -2])
         if "previous" in state:
-            fields["previous"] = tuple(Assignment(*one) for one in state["previous"])
+            fields["previous"] = tuple([Assignment(*one) for one in state["previous"]])
         if "progress" in state:
             fields["progress"] = Progress(*state["progress"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
+    run: Run = object.__new__(Run)
+    object.__setattr__(run, "__dict__", fields)
     return run
 
+
+# -- sessions and notices ----------------------------------------------------------------------------------------------
 
 SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "profile", "terms")
 
@@ -195,7 +280,7 @@ def session_row(session: Session) -> tuple[Any, ...]:
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
     """The session in a row whose columns are SESSION_COLUMNS. Raises StoreCorrupt."""
     try:
-        terms = json.loads(row[7])
+        terms = from_text(row[7])
         return Session(
             row[0],
             row[1],
@@ -206,7 +291,7 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
             terms["backlog"],
             terms["accepts"],
             terms["timeout"],
-            json.loads(row[6]),
+            from_text(row[6]),
             row[2],
             row[3],
             bool(row[4]),

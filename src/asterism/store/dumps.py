@@ -1,7 +1,11 @@
 """A whole store as lines of JSON, the same for every engine: a backup of one can be restored into another.
 
 What is restored is what is true again, with one exception: nobody owns anything. The devices of the old store may have
-gone on after the backup was made, so their sessions are over, and what they held is assigned anew.
+gone on after the backup was made, so their sessions are over, and what they held is assigned anew. What was wished of
+it comes true. Revisions of registers and numbers of notices begin anew.
+
+A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
+leaves the store partly filled: it is to be thrown away.
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.run import OWNED, REASSIGNING, Run
+from asterism.core.assigning import release
+from asterism.core.run import OWNED, Run
 from asterism.core.session import ENDED, Session
-from asterism.core.story import Entry
 from asterism.store import codec
-from asterism.store.errors import StoreCorrupt
+from asterism.store.errors import StoreCorrupt, StoreError, UnknownSchema
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Register, Store, Write
 
 VERSION = 1
@@ -43,16 +47,15 @@ def blob_line(data: bytes) -> dict[str, Any]:
 def blobs_of(run: Run) -> Iterator[str]:
     """The large things that a run refers to."""
     for value in (run.input, run.output):
-        if isinstance(value, Mapping) and set(value) == {"$blob", "size"}:
+        if isinstance(value, Mapping) and set(value) == {"$blob", "size"} and isinstance(value["$blob"], str):
             yield value["$blob"]
 
 
 async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-    """Put every record into an empty store. Raises StoreCorrupt for what is no dump, Conflict for what is there
-    already."""
-    header = await anext(lines, None)
-    if header != HEADER:
-        raise StoreCorrupt(f"this is no backup that this version can read: it begins with {str(header)[:80]}")
+    """Put every record into an empty store. Raises StoreCorrupt for what is no dump, UnknownSchema for one of a later
+    version, StoreError if the store is not empty."""
+    _check(await anext(lines, None))
+    await _must_be_empty(store)
     writes: list[Write] = []
     runs = 0
     async for one in lines:
@@ -61,38 +64,66 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
             writes.append(write)
             runs += isinstance(write, PutRun)
         if len(writes) >= AT_ONCE:
-            await store.commit(writes)
+            await _commit(store, writes)
             writes = []
-    await store.commit(writes)
+    await _commit(store, writes)
     return runs
 
 
+def _check(header: Mapping[str, Any] | None) -> None:
+    if header == HEADER:
+        return
+    match header:
+        case {"asterism": "store", "version": int(version)} if version > VERSION:
+            raise UnknownSchema(f"the backup has version {version}, and versions up to {VERSION} are known here")
+    raise StoreCorrupt(f"this is no backup that this version can read: it begins with {str(header)[:80]}")
+
+
+async def _must_be_empty(store: Store) -> None:
+    found = {
+        "runs": sum((await store.counts()).values()),
+        "sessions": len(await store.sessions(ended=True)),
+        "registers": len(await store.registers("")),
+    }
+    if any(found.values()):
+        there = ", ".join(f"{number} {what}" for what, number in found.items() if number)
+        raise StoreError(f"a backup is restored into an empty store, and {store.url} has {there}")
+
+
+async def _commit(store: Store, writes: list[Write]) -> None:
+    try:
+        await store.commit(writes)
+    except ValueError as error:
+        raise StoreCorrupt(f"the backup contradicts itself: {error}") from error
+
+
 async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
-    match one:
-        case {"run": row}:
-            return PutRun(_freed(codec.run_of(row), store.clock()), None)
-        case {"session": row}:
-            return PutSession(replace(codec.session_of(row), state=ENDED), None)
-        case {"register": {"key": key, "value": value}}:
-            return PutRegister(key, value, None)
-        case {"notice": notice}:
-            return codec.notice_of(notice)
-        case {"blob": text}:
-            await store.keep_blob(base64.b64decode(text))
-            return None
+    try:
+        match one:
+            case {"run": row}:
+                return PutRun(_freed(codec.run_of(row), store.clock()), None)
+            case {"session": row}:
+                return PutSession(replace(codec.session_of(row), state=ENDED), None)
+            case {"register": {"key": str(key), "value": value}}:
+                return PutRegister(key, value, None)
+            case {"notice": notice}:
+                return codec.notice_of(notice)
+            case {"blob": str(text)}:
+                await store.keep_blob(base64.b64decode(text, validate=True))
+                return None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error
     raise StoreCorrupt(f"a line of the backup is not known: {str(one)[:80]}")
 
 
 def _freed(run: Run, now: float) -> Run:
-    if run.status not in OWNED:
+    grant = run.grant
+    if (grant is None) != (run.status not in OWNED) or (grant is not None and None in (run.device, run.assigned_at)):
+        raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
+    if grant is None:
         return run
-    story = (*run.story, Entry(now, "reassigning", None, "the store was restored from a backup"))
-    return run.changed(
-        status=REASSIGNING,
-        revision=run.revision + 1,
-        session=None,
-        due_at=None,
-        waiting_since=now,
-        wish=None,
-        story=story,
-    )
+    if run.wish == "cancel" and run.series is not None:
+        # if it ended here, its series would wait for it for ever: to end it is for somebody who tells the series
+        words = f"by {run.wished_by}, who asked to cancel it before the store was restored: cancel it again"
+        run = run.changed(wish="pause", wished_by=words)
+    return release(run, grant, "released", "the store was restored from a backup", now)

@@ -1,18 +1,25 @@
-"""The store in memory: for tests, simulations and throw-away fleets. It lasts as long as its process."""
+"""The store in memory: for tests, simulations and throw-away fleets. It lasts as long as its process.
+
+It is the reference: where the protocol leaves room, the other engines do as this one does. Documents (inputs, outputs,
+registers, profiles) are copied on the way in, as JSON, so that nobody changes by accident what is stored and nothing
+comes in that another engine could not keep.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from asterism.core.run import OWNED, Run, RunStatus
 from asterism.core.session import ENDED, OPEN, Session
-from asterism.store import dumps
+from asterism.core.task import NOTHING
+from asterism.store import codec, dumps
 from asterism.store.errors import Conflict
 from asterism.store.protocol import (
     Answer,
@@ -33,6 +40,34 @@ from asterism.store.protocol import (
 )
 from asterism.store.waking import Watches
 
+_WRITTEN_ONCE = tuple(name for name in codec.FIXED if name not in ("id", "input"))
+_Place = tuple[int, float, str]
+"""Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
+
+
+def name_each_record_once(writes: Sequence[Write]) -> None:
+    """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
+    depend on the order in which an engine goes about it, and no retry could make it right."""
+    if len(writes) < 2:
+        return
+    seen = set()
+    for write in writes:
+        names: tuple[tuple[str, str], ...] = ()
+        match write:
+            case PutRun(run, expected):
+                new_key = expected is None and run.key is not None
+                names = (("run", run.id), ("key", str(run.key))) if new_key else (("run", run.id),)
+            case PutSession(session, _):
+                names = (("session", session.id),)
+            case ExpectSession(session_id, _):
+                names = (("session", session_id),)
+            case PutRegister(key, _, _):
+                names = (("register", key),)
+        for name in names:
+            if name in seen:
+                raise ValueError(f"one batch names {' '.join(name)} twice")
+            seen.add(name)
+
 
 class MemoryStore:
     """``clock`` is the store's clock, in seconds."""
@@ -42,59 +77,68 @@ class MemoryStore:
         self.url = "memory:"
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
-        self._owned: dict[str, set[str]] = defaultdict(set)
-        self._offers: list[tuple[int, float, str]] = []  # a heap; entries that are not true any more are passed over
+        self._owned: dict[str, set[str]] = {}
+        self._queue: list[_Place] = []  # a heap with every offered run; what is not offered any more is passed over
+        self._queued: set[str] = set()
+        self._sweep_at = 1000
         self._sessions: dict[str, Session] = {}
-        self._registers: dict[str, Register] = {}
+        self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
         self._reports: dict[str, Report] = {}
-        self._notices: list[Notice] = []
-        self._pruned_notices = 0
-        self._blobs: dict[str, bytes] = {}
+        self._notices: dict[int, Notice] = {}
+        self._noticed = 0
+        self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        for write in writes:
-            self._expect(write)
-        for write in writes:
+        name_each_record_once(writes)
+        checked = [self._checked(write) for write in writes]
+        for write in checked:
             self._perform(write)
-        self._watches.wake(topics_of(writes))
+        self._watches.wake(topics_of(checked))
 
-    def _expect(self, write: Write) -> None:
+    def _checked(self, write: Write) -> Write:
+        """The write as it can be kept. Raises Conflict."""
         match write:
             case PutRun(run, expected):
                 found = self._runs.get(run.id)
                 if (found.revision if found else None) != expected:
                     raise Conflict(f"run {run.id}")
-                if expected is None and run.key is not None and run.key in self._keys:
+                if found is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
+                return PutRun(_kept(run, found), expected)
             case PutSession(session, expected):
                 known = self._sessions.get(session.id)
                 if (known.revision if known else None) != expected:
                     raise Conflict(f"session {session.id}")
+                beat_at = self.clock() if known is None else min(known.beat_at, self.clock())
+                profile = _copied(dict(session.profile))
+                return PutSession(replace(session, beat_at=beat_at, used=0, profile=profile), expected)
             case ExpectSession(session_id, revision):
                 known = self._sessions.get(session_id)
-                if (known.revision if known else None) != revision:
+                if known is None or known.revision != revision:
                     raise Conflict(f"session {session_id}")
-            case PutRegister(key, _, expected):
+            case PutRegister(key, value, expected):
                 register = self._registers.get(key)
-                if (register.revision if register else None) != expected:
+                if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
+                return PutRegister(key, None if value is None else codec.to_text(value), expected)
+        return write
 
     def _perform(self, write: Write) -> None:
         match write:
             case PutRun(run, _):
                 self._put(run)
-            case PutSession(session, expected):
-                beat_at = self.clock() if expected is None else self._sessions[session.id].beat_at
-                self._sessions[session.id] = replace(session, beat_at=beat_at, used=0)
+            case PutSession(session, _):
+                self._sessions[session.id] = session
             case PutRegister(key, None, _):
                 self._registers.pop(key, None)
-            case PutRegister(key, value, expected):
-                self._registers[key] = Register(key, value, (expected or 0) + 1)
+            case PutRegister(key, text, expected):
+                self._registers[key] = (text, (expected or 0) + 1)
             case Notice():
-                self._notices.append(write)
+                self._noticed += 1
+                self._notices[self._noticed] = write
 
     def _put(self, run: Run) -> None:
         before = self._runs.get(run.id)
@@ -104,43 +148,63 @@ class MemoryStore:
         if run.key is not None:
             self._keys[run.key] = run.id
         if run.session is not None:
-            self._owned[run.session].add(run.id)
+            self._owned.setdefault(run.session, set()).add(run.id)
         if run.offered:
-            heapq.heappush(self._offers, (-run.priority, run.created_at, run.id))
+            self._enqueue(run)
         if run.session is None or (before is not None and before.epoch != run.epoch):
             self._reports.pop(run.id, None)
 
+    def _enqueue(self, run: Run) -> None:
+        if run.id in self._queued:
+            return
+        if len(self._queue) >= self._sweep_at:  # so that what was assigned and never taken does not pile up
+            self._sweep()
+        self._queued.add(run.id)
+        heapq.heappush(self._queue, _place(run))
+
+    def _sweep(self) -> None:
+        self._queue = [_place(run) for run in self._runs.values() if run.offered and run.id in self._queued]
+        heapq.heapify(self._queue)
+        self._queued = {place[2] for place in self._queue}
+        self._sweep_at = max(1000, 2 * len(self._queue))
+
     async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
-        taken: list[Run] = []
-        passed: list[tuple[int, float, str]] = []
-        while self._offers and len(taken) < offer.limit:
-            entry = heapq.heappop(self._offers)
-            run = self._runs.get(entry[2])
-            if run is None or not run.offered:
-                continue
-            if offer.above is not None and run.priority <= offer.above:
-                passed.append(entry)
-                break
-            after = step(run) if _suits(run, offer) else None
-            if after is None:
-                passed.append(entry)
-            else:
-                taken.append(after)
-        for entry in set(passed):
-            heapq.heappush(self._offers, entry)
-        await self.commit([PutRun(run, self._runs[run.id].revision) for run in taken])
-        return taken
+        taken: list[PutRun] = []
+        seen: list[_Place] = []
+        try:
+            while self._queue and len(taken) < offer.limit:
+                place = heapq.heappop(self._queue)
+                seen.append(place)
+                run = self._runs[place[2]]
+                if not run.offered or not _suits(run, offer):
+                    continue
+                if offer.above is not None and run.priority <= offer.above:
+                    break
+                after = step(run)
+                if after is not None:
+                    taken.append(PutRun(after, run.revision))
+            await self.commit(taken)
+        finally:  # a step may raise, and then everything is as it was
+            for place in seen:
+                if self._runs[place[2]].offered:
+                    heapq.heappush(self._queue, place)
+                else:
+                    self._queued.discard(place[2])
+        return [self._runs[write.run.id] for write in taken]
 
     async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
         now = self.clock()
         known = self._sessions.get(session)
         if known is None or known.state != OPEN:
             return Answer(now, False, False, ())
-        self._sessions[session] = known.changed(beat_at=now, profile=dict(profile))
-        held = [self._runs[run_id] for run_id in sorted(self._owned[session])]
+        self._sessions[session] = known.changed(beat_at=now, profile=_copied(dict(profile)))
+        held = self._held(session)
         epochs = {run.id: run.epoch for run in held}
         self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
         return Answer(now, True, known.draining, [Held(run.id, run.epoch, run.status, run.wish) for run in held])
+
+    def _held(self, session: str) -> list[Run]:
+        return [self._runs[run_id] for run_id in sorted(self._owned.get(session, ()))]
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -148,22 +212,21 @@ class MemoryStore:
         return self._runs.get(run_id)
 
     async def find(self, query: Query) -> list[Run]:
-        pool = self._runs.values()
+        pool: Iterable[Run] = self._runs.values()
         if query.session is not None:
-            pool = [self._runs[run_id] for run_id in self._owned[query.session]]  # type: ignore[assignment]
+            pool = self._held(query.session)
         elif query.key is not None:
-            pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []  # type: ignore[assignment]
+            pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
         found = sorted((run for run in pool if _matches(run, query)), key=lambda run: run.id, reverse=query.newest)
         return found[: query.limit]
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        found = []
-        for session in self._sessions.values():
-            for run_id in sorted(self._owned[session.id]):
-                run = self._runs[run_id]
-                if session.state == ENDED or session.beat_at + run.timeout < now:
-                    found.append((run, session))
-        return found[:limit]
+        return [
+            (run, session)
+            for session in await self.sessions(ended=True)
+            for run in self._held(session.id)
+            if session.state == ENDED or (run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now)
+        ][:limit]
 
     async def waiting(self) -> list[Waiting]:
         kinds: dict[tuple[str, int, str | None], list[float]] = defaultdict(list)
@@ -177,34 +240,42 @@ class MemoryStore:
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
         return [
-            replace(session, used=len(self._owned[session.id]))
+            replace(session, used=len(self._owned.get(session.id, ())))
             for session in self._sessions.values()
             if ended or session.state != ENDED
         ]
 
     async def register(self, key: str) -> Register | None:
-        return self._registers.get(key)
+        found = self._registers.get(key)
+        return None if found is None else Register(key, json.loads(found[0]), found[1])
 
     async def registers(self, prefix: str) -> list[Register]:
-        return [self._registers[key] for key in sorted(self._registers) if key.startswith(prefix)]
+        return [
+            Register(key, json.loads(text), revision)
+            for key, (text, revision) in sorted(self._registers.items())
+            if key.startswith(prefix)
+        ]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
         return {run_id: self._reports[run_id] for run_id in run_ids if run_id in self._reports}
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        numbered = enumerate(self._notices, self._pruned_notices + 1)
-        found = [(number, one) for number, one in numbered if number > after and (run is None or one.run == run)]
-        return found[:limit]
+        return [
+            (number, notice)
+            for number, notice in self._notices.items()
+            if number > after and (run is None or notice.run == run)
+        ][:limit]
 
     # -- large things, and old ones ----------------------------------------------------------------------------------
 
     async def keep_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
-        self._blobs[name] = data
+        self._blobs[name] = (bytes(data), self.clock())
         return name
 
     async def blob(self, name: str) -> bytes | None:
-        return self._blobs.get(name)
+        found = self._blobs.get(name)
+        return None if found is None else found[0]
 
     async def prune(self, ended_before: float, limit: int) -> int:
         old = [run for run in self._runs.values() if run.ended_at is not None and run.ended_at < ended_before][:limit]
@@ -212,31 +283,57 @@ class MemoryStore:
             del self._runs[run.id]
             if run.key is not None:
                 del self._keys[run.key]
-        if not old:
+        if old:
+            self._sweep()
+        else:
             self._forget_what_nothing_refers_to(ended_before)
         return len(old)
 
     def _forget_what_nothing_refers_to(self, before: float) -> None:
         for session in list(self._sessions.values()):
-            if session.state == ENDED and session.beat_at < before and not self._owned[session.id]:
-                del self._sessions[session.id], self._owned[session.id]
-        recent = [notice for notice in self._notices if notice.at >= before]
-        self._pruned_notices += len(self._notices) - len(recent)
-        self._notices = recent
+            if session.state == ENDED and session.beat_at < before and not self._owned.get(session.id):
+                del self._sessions[session.id]
+                self._owned.pop(session.id, None)
+        self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
         used = {name for run in self._runs.values() for name in dumps.blobs_of(run)}
-        self._blobs = {name: data for name, data in self._blobs.items() if name in used}
+        self._blobs = {
+            # what was kept a moment ago belongs to a run that is about to be written
+            name: (data, kept_at)
+            for name, (data, kept_at) in self._blobs.items()
+            if name in used or kept_at >= before
+        }
 
     async def check(self) -> list[str]:
-        return []
+        return list(self._contradictions())
+
+    def _contradictions(self) -> Iterator[str]:
+        for run in self._runs.values():
+            if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
+                yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
+            if run.session is not None and run.session not in self._sessions:
+                yield f"run {run.id} is owned by session {run.session}, which is not known"
+            if run.offered and run.id not in self._queued:
+                yield f"run {run.id} is offered and not in the queue"
+            for name in dumps.blobs_of(run):
+                if name not in self._blobs:
+                    yield f"run {run.id} refers to {name}, which is not kept any more"
+        if {run.id for session in self._owned for run in self._held(session)} != {
+            run.id for run in self._runs.values() if run.session is not None
+        }:
+            yield "the sessions do not own what the runs say"
+        if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:
+            yield "the keys are not those of the runs"
+        if len(self._queue) != len(self._queued) or {place[2] for place in self._queue} != self._queued:
+            yield "the queue is not what it is said to be"
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
             dumps.HEADER,
             *(dumps.line(one) for one in self._runs.values()),
             *(dumps.line(one) for one in self._sessions.values()),
-            *(dumps.line(one) for one in self._registers.values()),
-            *(dumps.line(one) for one in self._notices),
-            *(dumps.blob_line(data) for data in self._blobs.values()),
+            *(dumps.line(one) for one in await self.registers("")),
+            *(dumps.line(one) for one in self._notices.values()),
+            *(dumps.blob_line(data) for data, _ in self._blobs.values()),
         ]
         for line in everything:
             yield line
@@ -249,6 +346,33 @@ class MemoryStore:
 
     async def close(self) -> None:
         self._watches.wake_all()
+
+
+def _copied(value: Any) -> Any:
+    return json.loads(codec.to_text(value))
+
+
+def _kept(run: Run, before: Run | None) -> Run:
+    """The run with documents of its own. Raises ValueError if something changes that is written once: the other
+    engines would not notice, and lose it."""
+    changes: dict[str, Any] = {}
+    if before is None:
+        changes["input"] = _copied(dict(run.input)) if run.input else NOTHING
+    else:
+        changed = [name for name in _WRITTEN_ONCE if getattr(run, name) != getattr(before, name)]
+        if changed:
+            raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change any more")
+        if run.input is not before.input:
+            changes["input"] = before.input
+    if any("|" in name for name in run.avoid):
+        raise ValueError(f"the name of a device has no '|' in it: {', '.join(run.avoid)}")
+    if run.output is not None and (before is None or run.output is not before.output):
+        changes["output"] = _copied(run.output)
+    return run.changed(**changes) if changes else run
+
+
+def _place(run: Run) -> _Place:
+    return (-run.priority, run.created_at, run.id)
 
 
 def _suits(run: Run, offer: Offer) -> bool:
@@ -266,13 +390,15 @@ def _matches(run: Run, query: Query) -> bool:
         and (query.workflow is None or run.workflow == query.workflow)
         and (query.device is None or run.device == query.device)
         and (query.session is None or run.session == query.session)
+        and (query.key is None or run.key == query.key)
         and (query.series is None or run.series == query.series)
         and (query.offered is None or run.offered == query.offered)
         and (query.avoiding is None or bool(run.avoid) == query.avoiding)
         and (query.due_before is None or (run.due_at is not None and run.due_at < query.due_before))
         and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))
-        and (query.waiting_before is None or (run.waiting_since or query.waiting_before) < query.waiting_before)
+        and (
+            query.waiting_before is None or (run.waiting_since is not None and run.waiting_since < query.waiting_before)
+        )
         and (query.id_like is None or query.id_like in run.id)
         and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
-        and (query.session is None or run.status in OWNED)
     )

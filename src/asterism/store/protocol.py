@@ -34,8 +34,9 @@ class PutRun:
 
 @dataclass(frozen=True, slots=True)
 class PutSession:
-    """Writes everything but ``used``, which the store counts, and ``beat_at`` unless it is new: that is the store's
-    own clock."""
+    """Writes everything but ``used``, which the store counts, and ``beat_at``, which is the store's own clock: the
+    moment at which a new session is written, and then of each heartbeat. One that lies in the future, because the clock
+    was set back, becomes now."""
 
     session: Session
     expected: int | None
@@ -198,7 +199,8 @@ class Store(Protocol):
     async def find(self, query: Query) -> list[Run]: ...
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        """Runs whose owner has ended or was not heard of for longer than they allow, with that owner."""
+        """Runs whose owner has ended or was not heard of for longer than they allow, with that owner. One that is only
+        assigned has its own time to be answered in, however rarely its device is heard of while it has no work."""
         ...
 
     async def waiting(self) -> list[Waiting]: ...

@@ -1,4 +1,7 @@
-"""Watches within one process: whoever commits here wakes whoever waits here."""
+"""Watches within one process: whoever commits here wakes whoever waits here.
+
+A commit costs what it wakes, however many others are waiting for something else.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 class LocalWatch:
-    """An event that belongs to one event loop. It is woken from that loop."""
+    """An event that belongs to one event loop. It is woken from that loop. Once closed it is not woken any more."""
 
     def __init__(self, topics: frozenset[str], forget: Callable[[LocalWatch], None]) -> None:
         self.topics = topics
@@ -19,10 +22,12 @@ class LocalWatch:
         self._event.set()
 
     async def wait(self, timeout: float) -> bool:
+        woken = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._event.wait()
-        woken = self._event.is_set()
+                woken = await self._event.wait()
+        # of several who wait, the first to go on clears the event: the others know from having waited, not from it
+        woken = woken or self._event.is_set()
         self._event.clear()
         return woken
 
@@ -35,16 +40,26 @@ class Watches:
 
     def __init__(self) -> None:
         self._all: set[LocalWatch] = set()
+        self._by_topic: dict[str, set[LocalWatch]] = {}
 
     def add(self, topics: frozenset[str]) -> LocalWatch:
-        watch = LocalWatch(topics, self._all.discard)
+        watch = LocalWatch(topics, self._forget)
         self._all.add(watch)
+        for topic in topics:
+            self._by_topic.setdefault(topic, set()).add(watch)
         return watch
 
+    def _forget(self, watch: LocalWatch) -> None:
+        self._all.discard(watch)
+        for topic in watch.topics:
+            watching = self._by_topic.get(topic, set())
+            watching.discard(watch)
+            if not watching:
+                self._by_topic.pop(topic, None)
+
     def wake(self, topics: Iterable[str]) -> None:
-        named = set(topics)
-        for watch in self._all:
-            if not named.isdisjoint(watch.topics):
+        for topic in topics:
+            for watch in self._by_topic.get(topic, ()):
                 watch.wake()
 
     def wake_all(self) -> None:

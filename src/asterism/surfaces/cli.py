@@ -1,27 +1,79 @@
 """The command ``asterism``.
 
-Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled); 64 says that the
-command or the plan was not usable, and why stands on the standard error stream.
+Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled). Of the commands on a
+fleet those that wait for runs exit with 1 if one failed, and 130 says that they were interrupted. 64 says that the
+command, the plan or the store was not usable, 69 that the store is out of reach; why stands on the standard error
+stream.
+
+A command is imported when it is asked for: what runs plans is of no use to who lists runs, and both take their time.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
 
 from asterism import __version__
 from asterism.core.errors import AsterismError
-from asterism.surfaces.commands.check import check
-from asterism.surfaces.commands.run import run
-from asterism.surfaces.commands.schema import schema
-from asterism.surfaces.commands.show import show
-from asterism.surfaces.screen import forget_output
+from asterism.store.errors import StoreMissing, StoreUnavailable
 
 UNUSABLE = 64
+OUT_OF_REACH = 69
 CANCELLED = 130
 NOBODY_READS = 141
+
+
+class Line(NamedTuple):
+    """A command in the list of all: its name, what it is for, and which list it stands in."""
+
+    name: str
+    help: str
+    about: str = "fleets"
+
+
+LINES = (
+    Line("run", "Run a plan file to its end.", "plans"),
+    Line("check", "Report every mistake in a plan file, with line numbers.", "plans"),
+    Line("show", "Draw a plan in the terminal.", "plans"),
+    Line("schema", "Print the JSON Schema of plan files.", "plans"),
+    Line("workflow", "What runs execute: add, list, show."),
+    Line("device", "What executes runs: join, list, drain, scores."),
+    Line("runs", "Pieces of work: create, watch, list, show and more."),
+    Line("why", "Say why a run is not running."),
+    Line("monitor", "Watch over the devices of a fleet, and do no work."),
+    Line("store", "Where everything is kept: check, backup, restore, info."),
+    Line("fleet", "What holds for the whole fleet: show, set."),
+)
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name, each imported from the module of its name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command | None] = {line.name: None for line in LINES}
+
+    def __getitem__(self, name: str) -> click.Command:
+        known = self._known[name]
+        if known is None:
+            known = getattr(import_module(f"asterism.surfaces.commands.{name}"), name)
+            self._known[name] = known
+        return known
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class CommandLine(click.Group):
@@ -33,6 +85,9 @@ class CommandLine(click.Group):
         except click.ClickException as error:
             error.show()
             sys.exit(UNUSABLE)
+        except (StoreUnavailable, StoreMissing) as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(OUT_OF_REACH)
         except (AsterismError, OSError) as error:
             click.echo(f"Error: {error}", err=True)
             sys.exit(UNUSABLE)
@@ -44,18 +99,25 @@ class CommandLine(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # a level higher, click would make it the end of a failed plan
+            from asterism.surfaces.screen import forget_output
+
             forget_output(sys.stdout)
             return NOBODY_READS
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In two lists, without importing any of them."""
+        for about in dict.fromkeys(line.about for line in LINES):
+            with formatter.section(f"Commands for {about}"):
+                formatter.write_dl([(line.name, line.help) for line in LINES if line.about == about])
+
+
+@click.group(cls=CommandLine, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="asterism", message="%(prog)s %(version)s")
 def commands() -> None:
-    """Run plans that change while they run."""
-
-
-for command in (run, check, show, schema):
-    commands.add_command(command)
+    """Run plans that change while they run, and work on fleets of devices."""
 
 
 def main() -> None:

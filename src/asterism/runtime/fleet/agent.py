@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.placement import objection
+from asterism.core.placement import against, objection
 from asterism.core.run import Owner, Run
 from asterism.core.session import Session
 from asterism.core.workflow import Workflow
@@ -29,11 +29,12 @@ from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.joining import Presence, join, leave
 from asterism.runtime.fleet.looking import Lookout
 from asterism.runtime.fleet.monitor import Monitor
+from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
 from asterism.runtime.fleet.working import Desk, Executor
-from asterism.store.errors import StoreUnavailable
+from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import OFFERED, for_device
 
 log = logging.getLogger("asterism.device")
@@ -48,11 +49,11 @@ class DeviceReplaced(AsterismError):
 
 class DeviceAgent:
     """``can`` are its capabilities, ``slots`` how much it does at once (0: it only watches over others), ``backlog``
-    how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run`` and
-    ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
+    how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run``
+    and ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
     ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
     how often it watches over the others if it is elected; None for never. ``replace`` takes the name from another
-    living device."""
+    living device. ``measure`` gives its profile."""
 
     def __init__(
         self,
@@ -74,11 +75,9 @@ class DeviceAgent:
         lease: float = LEASE,
         replace: bool = False,
         presence: Presence | None = None,
+        measure: Callable[[], Mapping[str, Any]] = measure,
     ) -> None:
-        if slots < 0 or backlog < 0:
-            raise AsterismError(f"device {name!r}: slots and backlog are whole numbers, 0 or more")
-        if not name or not name.isprintable() or "|" in name or len(name) > 200:
-            raise AsterismError(f"the name of a device is 1 to 200 printable characters without '|', not {name!r}")
+        _check(name, slots, backlog, heartbeat, timeout)
         self.fleet, self.name = fleet, name
         self.session = Session(
             new_id(fleet.store.clock(), fleet.chance),
@@ -92,10 +91,11 @@ class DeviceAgent:
             profile={"labels": dict(labels or {})},
         )
         self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
+        self._measure = measure
         self._presence = presence or OwnPresence(fleet.store.url, name)
         owner = Owner(name, self.session.id)
         self._executor = executor or Executors(
-            policy or Policy.open(), device=name, session=self.session.id, grace=grace
+            policy or Policy.open(), device=name, session=self.session.id, grace=grace, store=fleet.store.url
         )
         self._work_to_look_for = asyncio.Event()
         self._assigned = True
@@ -111,8 +111,11 @@ class DeviceAgent:
             grace=grace,
             sure=lambda holding: self.heart.sure(holding),
             on_free=self._look_for_work,
+            on_news=lambda: self.heart.news(),
         )
-        self.lookout = Lookout(fleet, self.desk, self._unwilling, lambda flow: self.heart.fresh(flow))
+        self.lookout = Lookout(
+            fleet, self.desk, self._unwilling, lambda flow: self.heart.fresh(flow), self._leaves_to_others
+        )
         self.heart = Heart(
             fleet.store,
             fleet.clock,
@@ -126,8 +129,11 @@ class DeviceAgent:
             on_draining=self._draining.set,
         )
         self._monitor_every = monitor_every
-        self._monitor = Monitor(fleet, name)
-        self._election = Election(fleet.store, fleet.clock, name, self.session.id, lease)
+        self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
+        self._notifier = Notifier(fleet)
+        self._election = Election(
+            fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
+        )
         self.joined = asyncio.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -136,9 +142,11 @@ class DeviceAgent:
         """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work
         impossible, such as a store that is corrupt."""
         self.session = replaced(self.session, host=self._presence.host)
+        began = self.fleet.clock.time()
         try:
             await join(self.fleet.store, self.fleet.clock, self.session, self._presence, replace=self._replace)
             log.info("joined as %s", self.name)
+            self.heart.renewed = began  # the store may have heard of us as long ago as that
             await self._live()
         finally:
             if self.fleet.local is self:
@@ -147,12 +155,11 @@ class DeviceAgent:
             self._presence.close()
 
     async def _live(self) -> None:
-        self.heart.renewed = self.fleet.clock.time()
-        jobs = [self._listen(), self._look(), self.heart.beat_for_ever(), self.heart.fence_for_ever()]
+        jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
         if self._monitor_every is not None:
-            jobs.append(self._watch_over_others(self._monitor_every))
+            jobs += [self._watch_over_others(self._monitor_every), self._tell_people(self._monitor_every)]
         tasks = [asyncio.create_task(job) for job in jobs]
-        beating = tasks[2]
+        beating = tasks[0]
         drained = asyncio.create_task(self._drained())
         self.fleet.local = self
         self.joined.set()
@@ -167,16 +174,24 @@ class DeviceAgent:
                 )
         finally:
             self.fleet.local = None
-            stopped = await self.desk.abandon()
-            for task in [drained, *tasks]:
-                task.cancel()
-            await asyncio.gather(drained, *tasks, return_exceptions=True)
+            stopped = await self._stop(tasks[:2], [drained, *tasks[2:]])
             if stopped and not (beating.done() and not beating.cancelled()):
                 await self._leave()
 
+    async def _stop(self, heart: Sequence[asyncio.Task[None]], others: Sequence[asyncio.Task[None]]) -> bool:
+        """Take nothing more, and stop what is being done: the heart beats until that has happened. Whether it has."""
+        try:
+            try:
+                await _cancel(others)
+            finally:  # also when we are told to hurry
+                stopped = await self.desk.abandon()
+            return stopped
+        finally:
+            await _cancel([*heart, *others])
+
     async def _leave(self) -> None:
         """Say that nothing is being done here any more; if the store does not hear it, time will tell it."""
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
+        with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.heart.timeout / 3):
                 await self._election.resign()
                 await leave(self.fleet.store, self.session.id)
@@ -235,6 +250,7 @@ class DeviceAgent:
                 await self.desk.start_waiting()
                 if not self._draining.is_set() and self.desk.slots:
                     await self.lookout.take_offered()
+                    await self.desk.start_waiting()
             except StoreUnavailable as error:
                 log.warning("cannot look for work: %s", error)
                 self._assigned = True
@@ -248,9 +264,18 @@ class DeviceAgent:
             return f"it hands work back while {self._hands_back}"
         return objection(self.session, run, flow, self._shown, holds)
 
+    def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
+        """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
+        may have it."""
+        if self.fleet.store.clock() - (run.waiting_since or 0.0) > 2 * LOOK:
+            return False
+        if flow.orchestration and not self._election.elected:
+            return True
+        return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
+
     def _profile(self) -> dict[str, Any]:
         """What it tells of itself with each heartbeat; and what follows from it."""
-        profile = {**measure(), "labels": self._labels}
+        profile = {**self._measure(), "labels": self._labels}
         self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
         self.lookout.forget()
         self._handing_back = self._hands_back is not None and holds(self._hands_back, self._shown) is True
@@ -264,9 +289,19 @@ class DeviceAgent:
             try:
                 if await self._election.campaign():
                     await self._monitor.watch()
-            except StoreUnavailable as error:
+            except AsterismError as error:  # whatever it is, it must not end the work that is done here
                 log.warning("cannot watch: %s", error)
             await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
+
+    async def _tell_people(self, every: float) -> None:
+        """Beside the watch, since whoever is told may take long to listen."""
+        while True:
+            try:
+                if self._election.elected:
+                    await self._notifier.deliver()
+            except AsterismError as error:
+                log.warning("cannot tell: %s", error)
+            await self.fleet.clock.sleep(every)
 
     # -- work that was created here ----------------------------------------------------------------------------------
 
@@ -292,3 +327,21 @@ class DeviceAgent:
     def begin(self, run: Run, flow: Workflow) -> None:
         self.desk.unreserve(run.id)
         self.desk.receive(run, flow)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float) -> None:
+    if not name or not name.isprintable() or "|" in name or len(name) > 200:
+        raise AsterismError(f"the name of a device is 1 to 200 printable characters without '|', not {name!r}")
+    if slots < 0 or backlog < 0:
+        raise AsterismError(f"device {name!r}: slots and backlog are whole numbers, 0 or more")
+    if not 0 < 2 * heartbeat <= timeout < float("inf"):
+        raise AsterismError(
+            f"device {name!r}: its timeout ({timeout:g} s) must be at least twice its heartbeat ({heartbeat:g} s), "
+            "or one late heartbeat would cost it its work"
+        )

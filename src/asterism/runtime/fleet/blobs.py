@@ -21,14 +21,14 @@ class Blobs:
         self._store = store
 
     async def keep(self, value: Any, settings: Settings, what: str) -> Any:
-        """``value``, or what stands for it if it is large. ``value`` is JSON."""
-        if (
-            type(value) in (int, bool, float)
-            or value is None
-            or (type(value) is str and len(value) * 6 < settings.large)
-        ):
+        """``value``, or what stands for it if it is large. ``value`` is JSON. Raises TooLarge, and NotJson for what
+        cannot be written as JSON after all."""
+        if type(value) in (bool, float) or value is None or (type(value) is str and len(value) * 6 < settings.large):
             return value
-        text = json.dumps(value, separators=(",", ":"))
+        try:
+            text = json.dumps(value, separators=(",", ":"))
+        except ValueError as error:  # a number of more digits than Python prints
+            raise NotJson(f"{what} cannot be written as JSON: {error}") from None
         if len(text) <= settings.large:
             if blob_of(value) is not None:
                 raise NotJson(f"{what} looks like a reference to something kept apart; put it into another object")

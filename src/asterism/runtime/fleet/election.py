@@ -33,13 +33,14 @@ class Election:
         found = await self._store.register(KEY)
         now = self._store.clock()
         ours = found is not None and found.value["session"] == self._session
-        # a lease that ends later than any lease could was written before the store's clock was set back
-        free = found is None or not now <= found.value["until"] <= now + 2 * self._lease
+        # a lease that ends later than it could was written before the store's clock was set back
+        free = found is None or not now <= found.value["until"] <= now + 2 * found.value.get("lease", self._lease)
         if not ours and not free:
             self._until = 0.0
             return False
         epoch = found.value["epoch"] + (not ours) if found is not None else 1
-        value = {"device": self._device, "session": self._session, "epoch": epoch, "until": now + self._lease}
+        value = {"device": self._device, "session": self._session, "epoch": epoch}
+        value |= {"until": now + self._lease, "lease": self._lease}
         try:
             await self._store.commit([PutRegister(KEY, value, found and found.revision)])
         except Conflict:

@@ -60,6 +60,11 @@ class Ends:
                             self._resolve(run_id, run)
                 await self._clock.sleep(REST)
                 await watch.wait(LOOK)
+        except Exception as error:  # it would never be known otherwise, and all would wait for ever
+            for run_id in list(self._waiting):
+                for future in self._waiting.pop(run_id):
+                    if not future.done():
+                        future.set_exception(error)
         finally:
             watch.close()
 

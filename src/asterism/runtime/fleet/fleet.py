@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from asterism.core import assigning
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, NotJson, shown
 from asterism.core.jsonable import plain
 from asterism.core.placement import Outlook
 from asterism.core.run import Run
@@ -96,6 +96,10 @@ class Fleet:
         flow = await self._workflow(workflow)
         for name, text in (("key", key), ("series", series), ("device", device)):
             _check_name(name, text)
+        if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
+            raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {shown(priority)}")
+        if given is not None and not isinstance(given, Mapping):
+            raise NotJson(f"the input of {flow.name!r} is an object with names and values, not {shown(given)}")
         what = f"the input of {flow.name!r}"
         kept = await self.blobs.keep(plain(dict(given or {}), what), await self.settings(), what)
         now = self.store.clock()

@@ -57,6 +57,8 @@ class Heart:
         self.quality = 1.0
         self._paces: dict[float, float] = {}
         self._beat_now = asyncio.Event()
+        self._asked = False  # somebody waits to be heard of before there is work for us
+        self._reporting: asyncio.TimerHandle | None = None
 
     # -- beating -----------------------------------------------------------------------------------------------------
 
@@ -64,19 +66,29 @@ class Heart:
         """Whether the device was heard of recently enough to be given work of this workflow; if not, it will be."""
         now = self.clock.time()
         self._paces[workflow.heartbeat] = now
-        if now - self.renewed <= workflow.timeout - margin(workflow.timeout, self.grace) - workflow.heartbeat / 2:
+        # never when its own time is up, however patient the workflow: it may have been taken for gone
+        timeout = min(workflow.timeout, self.timeout)
+        if now - self.renewed <= timeout - margin(timeout, self.grace) - min(workflow.heartbeat, self.heartbeat) / 2:
             return True
+        self._asked = True
         self._beat_now.set()
         return False
 
     @property
     def pace(self) -> float:
         """How often to beat: as the most demanding work of late asks."""
-        recent = [pace for pace, at in self._paces.items() if self.clock.time() - at < REMEMBER_PACE]
-        return min(self.heartbeat, *recent, *(one.workflow.heartbeat for one in self.desk), self.heartbeat)
+        now = self.clock.time()
+        self._paces = {pace: at for pace, at in self._paces.items() if now - at < REMEMBER_PACE}
+        return min(self.heartbeat, *self._paces, *(one.workflow.heartbeat for one in self.desk), self.heartbeat)
 
     async def beat_for_ever(self) -> None:
         """Returns when the store says that this session is over."""
+        try:
+            await self._beat_while_alive()
+        finally:
+            self._nothing_to_report()
+
+    async def _beat_while_alive(self) -> None:
         wait = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
@@ -92,29 +104,50 @@ class Heart:
                 continue
             if not alive:
                 return
-            wait = min(self.pace, REPORTING) if any(one.changed for one in self.desk) else self.pace
+            wait = self.pace
+            if self._asked:
+                self._asked = False
+                self._on_work()
 
-    def hurry(self) -> None:
-        """Beat now: there is something to tell or to hear."""
-        self._beat_now.set()
+    def news(self) -> None:
+        """There is something to report: beat soon, but not for every word."""
+        if self._reporting is None:
+            self._reporting = asyncio.get_running_loop().call_later(REPORTING, self._report)
+
+    def _report(self) -> None:
+        self._reporting = None
+        if any(holding.changed for holding in self.desk):
+            self._beat_now.set()
+
+    def _nothing_to_report(self) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
+            self._reporting = None
 
     async def beat(self) -> bool:
         sent = self.clock.time()
-        reports = [holding.report() for holding in self.desk if holding.changed]
-        for holding in self.desk:
+        self._nothing_to_report()
+        changed = [holding for holding in self.desk if holding.changed]
+        reports = [holding.report() for holding in changed]
+        for holding in changed:
             holding.changed = False
         profile = {**self._measure(), "quality": round(self.quality, 3)}
         try:
             async with asyncio.timeout(self.timeout / 3):
                 answer = await self.store.beat(self.desk.owner.session, profile, reports)
-        except TimeoutError:
-            raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
+        except (StoreUnavailable, TimeoutError) as error:
+            for holding in changed:
+                holding.changed = True  # nobody may have heard it
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
+            raise
         if not answer.alive:
             return False
         self.renewed = sent
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self.pace)
-        await self._obey(answer, sent)
+        with contextlib.suppress(StoreUnavailable):  # what could not be done now is in the next answer too
+            await self._obey(answer, sent)
         return True
 
     async def _obey(self, answer: Answer, sent: float) -> None:
@@ -149,18 +182,28 @@ class Heart:
         return self.clock.time() < self.runs_out(holding)
 
     async def fence_for_ever(self) -> None:
-        """Stop whatever the store may soon take away, in time."""
+        """Stop whatever the store may soon take away, in time. What waits for a slot until its claim runs out is handed
+        back before that: others may have a slot, and it is nobody's loss."""
         while True:
+            await self.desk.occupied.wait()
             now = self.clock.time()
             shortest = self.timeout
             for holding in self.desk:
                 spare = margin(holding.run.timeout, self.grace)
                 shortest = min(shortest, spare)
-                if now < self.runs_out(holding):
-                    continue
-                if holding.stopping is None:
-                    log.warning("stopped: the store was not reached in time", extra={"run": holding.run.id})
-                self.desk.stop(holding, "fenced")
-                if now >= self.runs_out(holding) + spare / 2:
-                    self.desk.kill(holding)
+                if now >= self.runs_out(holding):
+                    self._fence(holding, now >= self.runs_out(holding) + spare / 2)
+                elif not holding.started and holding.run.due_at is not None:
+                    spare = margin(holding.workflow.claim_timeout, self.grace)
+                    shortest = min(shortest, spare)
+                    if self.store.clock() >= holding.run.due_at - spare:
+                        self.desk.stop(holding, "no slot became free in time")
+            # often, since a machine that sleeps does not notice that time goes by
             await self.clock.sleep(min(1.0, shortest / 4))
+
+    def _fence(self, holding: Holding, at_once: bool) -> None:
+        if holding.stopping is None and not holding.telling:
+            log.warning("stopped: the store was not reached in time", extra={"run": holding.run.id})
+        self.desk.stop(holding, "fenced")
+        if at_once:
+            self.desk.kill(holding)

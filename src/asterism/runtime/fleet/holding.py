@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from asterism.core.run import Grant, Progress, Run
 from asterism.core.workflow import Workflow
@@ -10,18 +11,33 @@ from asterism.store.protocol import Report
 
 
 class Holding:
-    """``since`` is when it came, by the device's own clock. ``stopping`` is why its execution is being stopped."""
+    """``since`` is when it came, by the device's own clock. ``stopping`` is why its execution is being stopped;
+    ``telling`` is that it is over, and only the store has not heard of it yet. ``on_news`` is called when there is
+    something to report."""
 
-    __slots__ = ("changed", "grant", "progress", "run", "since", "started", "stopping", "tail", "task", "workflow")
+    __slots__ = (
+        "changed",
+        "grant",
+        "on_news",
+        "progress",
+        "run",
+        "since",
+        "started",
+        "stopping",
+        "tail",
+        "task",
+        "telling",
+        "workflow",
+    )
 
-    def __init__(self, run: Run, workflow: Workflow, since: float) -> None:
+    def __init__(self, run: Run, workflow: Workflow, since: float, on_news: Callable[[], None]) -> None:
         assert run.session is not None
-        self.run, self.workflow, self.since = run, workflow, since
+        self.run, self.workflow, self.since, self.on_news = run, workflow, since, on_news
         self.grant = Grant(run.id, run.session, run.epoch)
         self.started = run.started_at is not None
         self.progress: Progress | None = run.progress
         self.tail = ""
-        self.changed = False
+        self.changed = self.telling = False
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -30,9 +46,11 @@ class Holding:
 
     def told_progress(self, progress: Progress) -> None:
         self.progress, self.changed = progress, True
+        self.on_news()
 
     def told_output(self, tail: str) -> None:
         self.tail, self.changed = tail, True
+        self.on_news()
 
 
 def margin(timeout: float, grace: float) -> float:

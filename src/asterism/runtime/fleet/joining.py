@@ -1,8 +1,8 @@
 """How a device enters the store and leaves it: one living session per name.
 
 A name that is in use is refused, unless its user is known to be dead: then its session is ended and its work is free
-at once. One that is merely silent, or that somebody insists on replacing, may still be at work somewhere: its heartbeats
-are refused from now on, and its work is free when its time has run out.
+at once. One that is merely silent, or that somebody insists on replacing, may still be at work somewhere: its
+heartbeats are refused from now on, and its work is free when its time has run out.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ async def join(store: Store, clock: Clock, session: Session, presence: Presence,
         raise DeviceNameTaken(f"a device {session.device!r} of this store is running on this machine already")
     presence.end_strays(session.id)
     until = clock.time() + PATIENCE
+    entered = False
     while True:
         try:
             writes = await _entry(store, session, replace)
             if not writes:
                 return session
+            if entered:
+                raise DeviceNameTaken(f"the name {session.device!r} was taken by another device while we joined")
             await store.commit(writes)
             return session
-        except Conflict:
-            continue
+        except Conflict as conflict:
+            entered = entered or conflict.what == f"session {session.id}"  # by ourselves, and we were not told
         except StoreUnavailable:
             if clock.time() >= until:
                 raise

@@ -8,13 +8,14 @@ twice and nothing that happened is denied. A run that ends makes room in its ser
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import RunRefused
 from asterism.core.run import Run
-from asterism.core.series import Series
+from asterism.core.series import Series, UnreadableSeries
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.workflows import Workflows
@@ -66,21 +67,22 @@ class Ledger:
     async def _changed(self, run: str | Run, step: Step, also: Sequence[Write], patience: float) -> Run:
         known = run if isinstance(run, Run) else None
         run_id = run.id if isinstance(run, Run) else run
-        attempted: Run | None = None
+        attempted: deque[Run] = deque(maxlen=20)  # any of them may still be under way
         until = self.clock.time() + patience
         pause = 0.05
         while True:
             try:
                 before = known if known is not None else await self.read(run_id)
                 known = None
-                if attempted is not None and happened(attempted, before):
+                if any(happened(one, before) for one in attempted):
                     return before
                 flow = await self.workflows.get(before.workflow, before.version)
                 after = step(before, flow)
                 if after is before:
                     return before
-                attempted = after
-                await self.store.commit([PutRun(after, before.revision), *await self.consequences(after), *also])
+                consequences = await self.consequences(after)
+                attempted.append(after)
+                await self.store.commit([PutRun(after, before.revision), *consequences, *also])
                 return after
             except Conflict:
                 continue
@@ -137,20 +139,32 @@ class Ledger:
         if run.error is not None and not run.cancelled:
             message = f"run {run.id} ({run.workflow}) failed: {run.error}"
             writes.append(Notice(run.ended_at or 0.0, "failed", message, run.id, run.device))
-        if run.series is None:
-            return writes
-        before, series = await self._series(run.series)
-        after = series.leave(run.id, run.ended_at or 0.0)
+        return writes if run.series is None else [*writes, *await self._leaving(run, run.series)]
+
+    async def _leaving(self, run: Run, name: str) -> list[Write]:
+        """What has to be written when a run leaves its series: the next one is up."""
+        now = run.ended_at or 0.0
+        found = await self.store.register(_series_key(name))
+        try:
+            series = Series(name) if found is None else Series.from_json(found.value)
+        except UnreadableSeries as error:  # the end of this run counts all the same, and its series stays taken
+            assert found is not None
+            message = f"series {name} cannot be read, so nothing more of it begins until it is mended: {error}"
+            # whoever mends it at this moment has to see that this run has ended
+            same = PutRegister(found.key, found.value, found.revision)
+            return [same, Notice(now, "series", message, run.id, run.device)]
+        writes: list[Write] = []
+        after = series.leave(run.id, now)
         promoted = None
         while after is not series and after.active is not None and after.active != series.active:
             promoted = await self.store.run(str(after.active))
             if promoted is not None and not promoted.ended:
                 break
-            after, promoted = after.leave(after.active, run.ended_at or 0.0), None  # it is gone, and the next one is up
+            after, promoted = after.leave(after.active, now), None  # it is gone, and the next one is up
         if after is not series:
-            writes.append(PutRegister(_series_key(run.series), after.to_json(), before))
+            writes.append(PutRegister(_series_key(name), after.to_json(), found and found.revision))
         if promoted is not None and promoted.held:
-            writes.append(PutRun(assigning.let_go(promoted, run.ended_at or 0.0), promoted.revision))
+            writes.append(PutRun(assigning.let_go(promoted, now), promoted.revision))
         return writes
 
     async def _series(self, name: str) -> tuple[int | None, Series]:

@@ -7,14 +7,13 @@ import logging
 from collections.abc import Callable
 
 from asterism.core import assigning
-from asterism.core.errors import RunRefused
+from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import ASSIGNED, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.holding import Holding
 from asterism.runtime.fleet.ledger import blob_of
-from asterism.runtime.fleet.working import Desk
+from asterism.runtime.fleet.working import Desk, worth
 from asterism.store.protocol import Offer, Query
 
 log = logging.getLogger("asterism.device")
@@ -25,7 +24,7 @@ ROUNDS = 4
 
 class Lookout:
     """``willing`` says why the device will not have a run, or None. ``fresh`` sees to it that the device has been heard
-    of recently enough to be given work of a workflow."""
+    of recently enough to be given work of a workflow. ``yields`` says whether a run is left to others for now."""
 
     def __init__(
         self,
@@ -33,9 +32,10 @@ class Lookout:
         desk: Desk,
         willing: Callable[[Run, Workflow], str | None],
         fresh: Callable[[Workflow], bool],
+        yields: Callable[[Run, Workflow], bool],
     ) -> None:
         self.fleet, self.desk = fleet, desk
-        self._willing, self._fresh = willing, fresh
+        self._willing, self._fresh, self._yields = willing, fresh, yields
         self._not_kinds: set[str] = set()
 
     def forget(self) -> None:
@@ -53,8 +53,12 @@ class Lookout:
                 self.desk.stop(holding, run.wish)
         assigned = [run for run in found if run.status is ASSIGNED]
         assigned.sort(key=lambda run: (-run.priority, run.created_at, run.id))
-        flows = {run.kind: await self.fleet.workflows.get(run.workflow, run.version) for run in assigned}
-        await asyncio.gather(*(self._claim(run, flows[run.kind]) for run in assigned))
+        await self._learn({(run.workflow, run.version) for run in assigned})
+        flows = [self.fleet.workflows.remembered(run.workflow, run.version) for run in assigned]
+        claims = [self._claim(run, flow) for run, flow in zip(assigned, flows, strict=True) if flow is not None]
+        for outcome in await asyncio.gather(*claims, return_exceptions=True):  # none goes on when this has ended
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _claim(self, run: Run, flow: Workflow) -> None:
         if self.desk.knows(run.id, run.epoch):
@@ -63,7 +67,7 @@ class Lookout:
             return  # the heartbeat that was asked for brings us back here
         why = self._willing(run, flow) or self.objection(run, flow)
         starts = self.desk.reserve(run.id)
-        full = not starts and self.desk.room <= 0
+        full = not starts and not self.desk.expect(run.id)
         try:
             after = await self.fleet.ledger.change(run, self._answer(run, why, starts, full))
             if after.session == self.desk.owner.session:
@@ -94,8 +98,9 @@ class Lookout:
         run = await self.fleet.store.run(run_id)
         if run is None or run.session != self.desk.owner.session or run.epoch != epoch or run.status is ASSIGNED:
             return
-        flow = await self.fleet.workflows.get(run.workflow, run.version)
-        if not self.desk.knows(run_id, epoch):
+        await self._learn({(run.workflow, run.version)})
+        flow = self.fleet.workflows.remembered(run.workflow, run.version)
+        if flow is not None and not self.desk.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
             self.desk.receive(run, flow)
 
@@ -112,17 +117,25 @@ class Lookout:
         for _ in range(ROUNDS):
             if self.desk.room <= 0:
                 break
-            unknown = await self._take(self.desk.free, self.desk.room, None)
+            _, unknown = await self._take(self.desk.free, self.desk.room, None)
             if not unknown:
                 break
-            for name, version in unknown:
-                await self.fleet.workflows.get(name, version)
+            await self._learn(unknown)
         if self.desk.room <= 0:
             await self._preempt()
+        self.desk.make_way()
 
-    async def _take(self, free: int, limit: int, above: int | None) -> set[tuple[str, int]]:
-        """Take up to ``limit`` runs and start the first ``free`` of them. Returns the workflows that have to be read
-        first."""
+    async def _learn(self, unknown: set[tuple[str, int]]) -> None:
+        for name, version in sorted(unknown):
+            try:
+                await self.fleet.workflows.get(name, version)
+            except InvalidWorkflow as error:  # as a later version of Asterism may write it
+                log.warning("not for this device: %s", error)
+                self._not_kinds.add(f"{name}@{version}")
+
+    async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, set[tuple[str, int]]]:
+        """Take up to ``limit`` runs and start the first ``free`` of them. Returns how many it were, and the workflows
+        that have to be read first."""
         unknown: set[tuple[str, int]] = set()
         starts = 0
 
@@ -135,7 +148,12 @@ class Lookout:
             if self.desk.executor.objection(flow) is not None:
                 self._not_kinds.add(run.kind)
                 return None
-            if self._willing(run, flow) or not self._fresh(flow) or self.objection(run, flow):
+            if (
+                self._yields(run, flow)
+                or self._willing(run, flow)
+                or not self._fresh(flow)
+                or self.objection(run, flow)
+            ):
                 return None
             now = self.fleet.store.clock()
             taken = assigning.take(run, self.desk.owner, flow, now)
@@ -146,25 +164,27 @@ class Lookout:
             return taken
 
         offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
-        for run in await self.fleet.store.take(offer, step):
+        taken = await self.fleet.store.take(offer, step)
+        for run in taken:
             self.desk.receive(run, await self.fleet.workflows.get(run.workflow, run.version))
-        return unknown
+        return len(taken), unknown
 
     async def _preempt(self) -> None:
         """Give up the least urgent work that may be given up, if something more urgent waits."""
-        victims = [one for one in self.desk if one.stopping is None and (not one.started or one.workflow.preemptible)]
-        if not victims:
-            return
-        victim = min(victims, key=_worth)
-        before = {one.run.id for one in self.desk}
-        await self._take(0, 1, victim.run.priority)
-        if any(one.run.id not in before for one in self.desk):
-            self.desk.stop(victim, "preempted")
-
-
-def _worth(holding: Holding) -> tuple[int, bool, float]:
-    """The least urgent first; among them what has not begun, and then what came last."""
-    return (holding.run.priority, holding.started, -holding.since)
+        for _ in range(ROUNDS):
+            going = [one for one in self.desk if one.stopping is None and not one.telling]
+            victims = [one for one in going if not one.started or one.workflow.preemptible]
+            if not victims or self.desk.room < 0:
+                return  # there is nobody to go, or somebody is going already
+            victim = min(victims, key=worth)
+            taken, unknown = await self._take(0, 1, victim.run.priority)
+            if taken:
+                if self.desk.room < 0 and self.desk.get(victim.run.id) is victim:
+                    self.desk.stop(victim, "preempted")
+                return
+            if not unknown:
+                return
+            await self._learn(unknown)
 
 
 def _nothing(_: object) -> None:

@@ -2,23 +2,26 @@
 
 It runs on the elected coordinator. Two at once are wasteful and never wrong: all it does is committed against the
 revision it has seen, and a run is taken from a silent device only if no heartbeat came in meanwhile.
+
+While it cannot be sure that silence means anything, nothing is taken away: when it is new in office, when the store's
+clock has jumped, and when most of the fleet fell silent at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from asterism.core import assigning
 from asterism.core.brake import braked_until
 from asterism.core.errors import RunRefused
 from asterism.core.placement import Outlook
-from asterism.core.run import ASSIGNED, CLAIMED, Run
-from asterism.core.session import ENDED, OPEN, REPLACED, Session
+from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
+from asterism.core.session import ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.notifying import Notifier
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
 
@@ -27,7 +30,7 @@ log = logging.getLogger("asterism.monitor")
 AT_ONCE = 500
 """How many runs one pass deals with, of each sort."""
 
-JUMP = 5.0
+JUMP = 2.0
 """By how many seconds the store's clock may differ from what has passed here before it is said to have jumped."""
 
 LONGEST_GAP = 30.0
@@ -37,65 +40,91 @@ FORGOTTEN = 3600.0
 """How long a device that fell silent is shown as one of the fleet, in seconds."""
 
 PRUNE_EVERY = 600.0
+PRUNED_AT_ONCE = 10
+"""How often ``AT_ONCE`` runs are forgotten in one pass: there is other work to do."""
+
+
+_Kind = tuple[Any, ...]
+"""What is the same for all devices (workflow, version, the device it is for), and what one's own rule may look at."""
+
+
+def _kind(run: Run) -> _Kind:
+    return (run.workflow, run.version, run.pinned, run.priority, run.series, run.created_by)
 
 
 class Monitor:
-    def __init__(self, fleet: Fleet, name: str) -> None:
+    """``every`` is how many seconds are between two passes, about."""
+
+    def __init__(self, fleet: Fleet, name: str, *, every: float = 5.0) -> None:
         self.fleet, self.store, self.name = fleet, fleet.store, name
-        self.notifier = Notifier(fleet)
+        self._longest_gap = max(LONGEST_GAP, 3 * every)
         self._seen: tuple[float, float] | None = None  # the store's clock and ours, at the last pass
         self._hold_until: float | None = None  # by our clock: nothing runs out before
+        self._sure_since = 0.0  # by our clock: since when the store's is known not to have jumped ahead
         self._braked = False
-        self._nobody_since: dict[tuple[str, int, str | None], float] = {}
+        self._nobody_since: dict[_Kind, float] = {}  # by our clock
+        self._set_back = True  # whether the store's clock may have been
+        self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
 
     async def watch(self) -> None:
         """One pass."""
-        now = self.store.clock()
+        now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
-        held = await self._holds(sessions, now)
+        held = await self._holds(sessions, now, own)
         if not held:
-            await self._take_from_the_silent(now)
+            await self._take_from_the_silent(now, own)
             await self._take_what_is_overdue(now)
-        await self._tidy_sessions(sessions, now)
+            if self._set_back:
+                await self._take_what_is_due_in_the_future(now, own)
+            await self._end_what_is_gone(sessions, now)
+        await self._date_anew(sessions, now)
         outlook = await self.fleet.outlook(fresh=True)
         await self._hand_out(outlook)
         await self._offer_again(outlook)
-        await self._give_up_what_nobody_can_do(outlook, now)
-        await self.notifier.deliver()
-        await self._prune(now)
+        await self._give_up_what_nobody_can_do(outlook)
+        if not held:
+            await self._prune(now)
 
     # -- when nothing is taken away ----------------------------------------------------------------------------------
 
-    async def _holds(self, sessions: Sequence[Session], now: float) -> bool:
+    async def _holds(self, sessions: Sequence[Session], now: float, own: float) -> bool:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
-        own = self.fleet.clock.time()
         hold = (await self.fleet.settings()).hold
-        if self._seen is None or own - self._seen[1] > LONGEST_GAP:
+        chance = max((one.timeout for one in sessions), default=0.0) / 2  # in which everybody alive is heard of
+        if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first
-            self._hold_until = own + max((one.timeout for one in sessions), default=0.0) / 2
+            self._hold_until, self._sure_since = own + chance, own
+            self._set_back = True
         else:
-            jump = (now - self._seen[0]) - (own - self._seen[1])
-            if jump > JUMP:
-                self._hold_until = own + hold
-                await self._tell(
-                    "clock", f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
-                )
-            elif jump < -JUMP:
-                await self._tell("clock", f"the store's clock was set back by {-jump:.0f} s")
+            await self._notice_a_jump((now - self._seen[0]) - (own - self._seen[1]), own, max(hold, chance))
         self._seen = (now, own)
         if self._hold_until is not None and own < self._hold_until:
             return True
         until = braked_until(sessions, now, hold)
         braked = until is not None and now < until
         if braked and not self._braked:
-            silent = sum(one.state == OPEN and not one.reachable(now) for one in sessions)
+            reachable = [one.reachable(now) for one in sessions if one.state == OPEN]
             await self._tell(
-                "brake", f"{silent} of {len(sessions)} devices vanished at once: nothing is taken away for {hold:g} s"
+                "brake",
+                f"{reachable.count(False)} of {len(reachable)} devices vanished at once: nothing is taken away for "
+                f"{hold:g} s",
             )
         self._braked = braked
         return braked
+
+    async def _notice_a_jump(self, jump: float, own: float, hold: float) -> None:
+        if abs(jump) <= JUMP:
+            return
+        self._nobody_since.clear()
+        if jump > 0:
+            self._hold_until, self._sure_since = own + hold, own
+            words = f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
+        else:
+            self._set_back = True
+            words = f"the store's clock was set back by {-jump:.0f} s"
+        await self._tell("clock", words)
 
     async def _tell(self, kind: str, message: str) -> None:
         log.warning(message)
@@ -103,9 +132,11 @@ class Monitor:
 
     # -- taking away ---------------------------------------------------------------------------------------------------
 
-    async def _take_from_the_silent(self, now: float) -> None:
+    async def _take_from_the_silent(self, now: float, own: float) -> None:
+        """By the store's clock; and if that jumped ahead a moment ago, only when their time is up by ours as well."""
         found = await self.store.orphans(now, AT_ONCE)
-        reports = await self.store.reports([run.id for run, _ in found])
+        found = [(run, of) for run, of in found if of.state == ENDED or own - self._sure_since >= run.timeout]
+        reports = await self.store.reports([run.id for run, _ in found]) if found else {}
         for run, session in found:
             silent = f"{session.device} was not heard of for {now - session.beat_at:.0f} s"
             detail = f"{session.device} is gone" if session.state == ENDED else silent
@@ -114,10 +145,22 @@ class Monitor:
             await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)])
 
     async def _take_what_is_overdue(self, now: float) -> None:
-        for status, detail in ((ASSIGNED, "did not answer"), (CLAIMED, "claimed it and did not begin")):
-            query = Query(statuses=frozenset({status}), due_before=now, limit=AT_ONCE)
-            for run in await self.store.find(query):
-                await self._lose(run, run, f"{run.device} {detail} in time", [])
+        overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, limit=AT_ONCE)
+        for run in await self.store.find(overdue):
+            what = "did not answer" if run.status is ASSIGNED else "claimed it and did not begin"
+            await self._lose(run, run, f"{run.device} {what} in time", [])
+
+    async def _take_what_is_due_in_the_future(self, now: float, own: float) -> None:
+        """Assignments that would last longer than any, since the store's clock was set back: theirs is counted by our
+        clock."""
+        before, self._due_later = self._due_later, {}
+        for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), limit=AT_ONCE)):
+            flow = await self.fleet.workflows.get(run.workflow, run.version)
+            if (run.due_at or 0.0) > now + flow.assignment_timeout + JUMP:
+                since = self._due_later[run.grant] = before.get(run.grant, own)
+                if own - since > flow.assignment_timeout:
+                    await self._lose(run, run, f"{run.device} did not answer in time", [])
+        self._set_back = bool(self._due_later)
 
     async def _lose(self, seen: Run, kept: Run, detail: str, guards: list[ExpectSession]) -> None:
         flow = await self.fleet.workflows.get(seen.workflow, seen.version)
@@ -130,18 +173,21 @@ class Monitor:
         else:
             log.info("taken away: %s", detail, extra={"run": seen.id})
 
-    async def _tidy_sessions(self, sessions: Sequence[Session], now: float) -> None:
-        """End what is long gone, and date anew what was heard of in the future: the store's clock was set back."""
+    async def _end_what_is_gone(self, sessions: Sequence[Session], now: float) -> None:
+        """Long after its last word, since it may still take work for as long as it believes that it was heard."""
         for session in sessions:
-            gone = session.state == REPLACED or now - session.beat_at > session.timeout + FORGOTTEN
-            if session.used == 0 and gone and not session.reachable(now):
-                changed = session.changed(state=ENDED)
-            elif session.beat_at > now + JUMP:
-                changed = session.changed()
-            else:
-                continue
-            with contextlib.suppress(Conflict):
-                await self.store.commit([PutSession(changed, session.revision)])
+            if session.used == 0 and now - session.beat_at > session.timeout + FORGOTTEN:
+                await self._put(session, session.changed(state=ENDED))
+
+    async def _date_anew(self, sessions: Sequence[Session], now: float) -> None:
+        """What was heard of in the future: the store's clock was set back, and it becomes now."""
+        for session in sessions:
+            if session.beat_at > now + JUMP:
+                await self._put(session, session.changed())
+
+    async def _put(self, before: Session, after: Session) -> None:
+        with contextlib.suppress(Conflict):
+            await self.store.commit([PutSession(after, before.revision)])
 
     # -- handing out ---------------------------------------------------------------------------------------------------
 
@@ -180,29 +226,33 @@ class Monitor:
             if able and all(one.device in run.avoid for one in able):
                 await self._step(run, assigning.next_round(run, flow, self.store.clock()))
 
-    async def _give_up_what_nobody_can_do(self, outlook: Outlook, now: float) -> None:
-        hopeless = set()
+    async def _give_up_what_nobody_can_do(self, outlook: Outlook) -> None:
+        """Nobody for ``no_device_timeout``, by our clock: the store's may jump."""
+        own = self.fleet.clock.time()
+        before, self._nobody_since = self._nobody_since, {}
         for waiting in await self.store.waiting():
             flow = await self.fleet.workflows.get(waiting.workflow, waiting.version)
-            kind = (waiting.workflow, waiting.version, waiting.pinned)
-            objections = self._objections(outlook, waiting, flow)
-            if objections is None:
-                continue
-            hopeless.add(kind)
-            since = self._nobody_since.setdefault(kind, now)
-            if now - since < flow.no_device_timeout:
-                continue
-            said = "; ".join(f"{device}: {why}" for device, why in objections.items()) or "no device is joined"
-            query = Query(workflow=flow.name, offered=True, waiting_before=now - flow.no_device_timeout, limit=AT_ONCE)
-            for run in await self.store.find(query):
-                if (run.workflow, run.version, run.pinned) == kind:
-                    why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
-                    await self._step(run, assigning.give_up(run, self.store.clock(), why))
-        self._nobody_since = {kind: since for kind, since in self._nobody_since.items() if kind in hopeless}
+            for kind, sample in (await self._kinds(outlook, waiting, flow)).items():
+                objections = self._objections(outlook, sample, flow)
+                if objections is None:
+                    continue
+                known = [at for other, at in before.items() if other in (kind, kind[:3]) or other[:3] == kind]
+                since = self._nobody_since[kind] = min(known, default=own)
+                if own - since >= flow.no_device_timeout:
+                    await self._give_up(kind, flow, objections)
 
-    def _objections(self, outlook: Outlook, waiting: Waiting, flow: Workflow) -> dict[str, str] | None:
+    async def _kinds(self, outlook: Outlook, waiting: Waiting, flow: Workflow) -> dict[_Kind, Run]:
+        """What waits, one run of each kind. A device with a rule of its own may tell runs apart that are the same to
+        the others."""
+        sample = assigning.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
+        if all(session.accepts is None for session in outlook.sessions.values()):
+            return {_kind(sample)[:3]: sample}
+        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE))
+        return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
+
+    def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
         """Why each device cannot do this kind of work; None if one can."""
-        sample = assigning.create("sample", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
+        sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
             why = outlook.objection(session, sample, flow)
@@ -210,6 +260,17 @@ class Monitor:
                 return None
             objections[session.device] = why
         return objections
+
+    async def _give_up(self, kind: _Kind, flow: Workflow, objections: Mapping[str, str]) -> None:
+        said = "; ".join(f"{device}: {why}" for device, why in objections.items()) or "no device is joined"
+        why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
+        now = self.store.clock()
+        for run in await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE)):
+            since = run.waiting_since or 0.0
+            # what waits since the future was written before the store's clock was set back
+            waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + JUMP
+            if waited and _kind(run)[: len(kind)] == kind:
+                await self._step(run, assigning.give_up(run, now, why))
 
     async def _step(self, before: Run, after: Run) -> None:
         with contextlib.suppress(Conflict, RunRefused):
@@ -220,7 +281,8 @@ class Monitor:
         own = self.fleet.clock.time()
         if self._pruned_at is not None and own - self._pruned_at < PRUNE_EVERY:
             return
-        self._pruned_at = own
-        keep = (await self.fleet.settings()).keep
-        while await self.store.prune(now - keep, AT_ONCE):
-            pass
+        before = now - (await self.fleet.settings()).keep
+        for _ in range(PRUNED_AT_ONCE):
+            if not await self.store.prune(before, AT_ONCE):
+                self._pruned_at = own
+                return

@@ -5,9 +5,9 @@ A notice may be told twice if a coordinator dies in between, never not at all wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from asterism.runtime.fleet.fleet import Fleet
@@ -20,8 +20,9 @@ from asterism.store.protocol import PutRegister
 log = logging.getLogger("asterism.monitor")
 
 KEY = "notified"
+AT_ONCE = 100
 PATIENCE = 30.0
-TOLD = frozenset({"failed", "brake", "clock", "replaced"})
+TOLD = frozenset({"failed", "brake", "clock", "replaced", "series"})
 """The kinds that concern a person. A late result is normal."""
 
 
@@ -35,26 +36,38 @@ class Notifier:
         if settings.notify_command is None and settings.notify_url is None:
             return
         cursor = await store.register(KEY)
-        after = cursor.value["after"] if cursor is not None else 0
-        found = await store.notices(after=after, limit=20)
-        if not found:
-            return
-        for _, notice in found:
-            if notice.kind in TOLD:
+        revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
+        found = await store.notices(after=after, limit=AT_ONCE)
+        for number, notice in found:
+            told = notice.kind in TOLD
+            if told:
                 await self._tell(settings, notice_to_json(notice))
-        with contextlib.suppress(Conflict):
-            await store.commit([PutRegister(KEY, {"after": found[-1][0]}, cursor and cursor.revision)])
+            if told or number == found[-1][0]:
+                try:
+                    await store.commit([PutRegister(KEY, {"after": number}, revision)])
+                except Conflict:  # somebody else is telling, too
+                    return
+                revision = (revision or 0) + 1
 
     async def _tell(self, settings: Settings, notice: dict[str, Any]) -> None:
-        """A command that fails or an address that does not answer is logged: nobody may stop the monitor."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                if settings.notify_command is not None:
-                    await _run(settings.notify_command, notice)
-                if settings.notify_url is not None:
-                    await request({"url": settings.notify_url, "method": "POST", "json": notice})
-        except Exception as error:
-            log.error("a notification could not be delivered: %s", error)
+        told = []
+        if settings.notify_command is not None:
+            told.append(_within(_run(settings.notify_command, notice), f"the command {settings.notify_command[0]}"))
+        if settings.notify_url is not None:
+            terms = {"url": settings.notify_url, "method": "POST", "json": notice}
+            told.append(_within(request(terms), "the notification address"))
+        await asyncio.gather(*told)
+
+
+async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> None:
+    """A command that fails or an address that does not answer is logged: nobody may stop the rest."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await telling
+    except TimeoutError:
+        log.error("a notification could not be delivered: %s took longer than %g s", whom, PATIENCE)
+    except Exception as error:
+        log.error("a notification could not be delivered to %s: %s", whom, error)
 
 
 async def _run(command: tuple[str, ...], notice: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ class InvalidSettings(AsterismError, ValueError):
 @dataclass(frozen=True)
 class Settings:
     """``keep`` is how long ended runs are kept, in seconds. Inputs and outputs over ``large`` bytes are kept apart,
-    over ``most`` refused. ``hold`` is how long the brake lasts. ``notify_command`` (a list of words) and ``notify_url`` are
-    told of every run that failed and everything else a person should know."""
+    over ``most`` refused. ``hold`` is how long the brake lasts. ``notify_command`` (a list of words) and ``notify_url``
+    are told of every run that failed and everything else a person should know."""
 
     keep: float = 30 * DAY
     large: int = 64 * 1024
@@ -72,8 +72,10 @@ def of_json(data: Mapping[str, Any]) -> Settings:
 
 
 async def read(store: Store) -> Settings:
+    """What a later version of Asterism may have written beside is no concern of ours."""
     found = await store.register(KEY)
-    return Settings() if found is None else of_json(found.value)
+    known = {f.name for f in fields(Settings)}
+    return Settings() if found is None else of_json({name: found.value[name] for name in found.value if name in known})
 
 
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:

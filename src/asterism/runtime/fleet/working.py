@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 from asterism.core import assigning
-from asterism.core.errors import Fenced, RecordedError, RunRefused
+from asterism.core.errors import AsterismError, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.jsonable import plain
-from asterism.core.run import Owner, Run
+from asterism.core.run import PROCESSING, Owner, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.holding import Holding
-from asterism.runtime.fleet.ledger import UnknownRun
+from asterism.runtime.fleet.ledger import Step, UnknownRun
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import Notice
@@ -28,6 +28,8 @@ REMEMBERED = 10_000
 """How many grants that have left the desk are remembered, so that none is begun twice."""
 
 FOR_EVER = float("inf")
+AGAIN = 1.0
+"""After how many seconds a result that the store could not keep is offered to it again."""
 
 
 class Executor(Protocol):
@@ -43,7 +45,8 @@ class Executor(Protocol):
 
 
 class Desk:
-    """``sure`` says whether a grant may still be begun. ``on_free`` is called whenever there may be room again."""
+    """``sure`` says whether a grant may still be begun. ``on_free`` is called whenever there may be room again,
+    ``on_news`` when an execution has something to report."""
 
     def __init__(
         self,
@@ -56,14 +59,17 @@ class Desk:
         grace: float,
         sure: Callable[[Holding], bool],
         on_free: Callable[[], None],
+        on_news: Callable[[], None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
-        self._sure, self._on_free = sure, on_free
+        self._sure, self._on_free, self._on_news = sure, on_free, on_news
+        self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._reserved: set[str] = set()
+        self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
         self._busy = 0  # holdings that execute
+        self._closed = False
 
     # -- what is on it -----------------------------------------------------------------------------------------------
 
@@ -84,119 +90,175 @@ class Desk:
     @property
     def free(self) -> int:
         """How many more can be executed at once."""
-        return max(0, self.slots - self._busy - len(self._reserved))
+        return max(0, self.slots - self._busy - sum(self._reserved.values()))
 
     @property
     def room(self) -> int:
-        """How many more can be held."""
-        return max(0, self.slots + self.backlog - len(self._held) - len(self._reserved))
+        """How many more can be held. Below 0: so many are too many, and have to go."""
+        return self.slots + self.backlog - len(self._held) - len(self._reserved)
 
     def reserve(self, run_id: str) -> bool:
+        """Keep a slot for a run that is coming. Whether there was one."""
         if self.free <= 0 or self.room <= 0:
             return False
-        self._reserved.add(run_id)
+        self._reserved[run_id] = True
+        return True
+
+    def expect(self, run_id: str) -> bool:
+        """Keep a place in the backlog for a run that is coming. Whether there was one."""
+        if self.room <= 0:
+            return False
+        self._reserved[run_id] = False
         return True
 
     def unreserve(self, run_id: str) -> None:
-        self._reserved.discard(run_id)
+        self._reserved.pop(run_id, None)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
     def receive(self, run: Run, workflow: Workflow) -> None:
         """A grant of ours, committed. It is begun if it has been started, else it waits for a slot."""
-        if run.session != self.owner.session or self.knows(run.id, run.epoch):
+        if self._closed or run.session != self.owner.session or self.knows(run.id, run.epoch):
             return
-        holding = Holding(run, workflow, self.fleet.clock.time())
+        holding = Holding(run, workflow, self.fleet.clock.time(), self._on_news)
         if not self._sure(holding):
             return  # if it is still ours, the next heartbeat says so
         self._held[run.id] = holding
+        self.occupied.set()
         if holding.started:
             self._begin(holding)
 
     def _begin(self, holding: Holding) -> None:
         holding.started = True
         self._busy += 1
-        holding.task = asyncio.create_task(self._execute(holding))
+        self._let(holding, self._execute(holding))
+
+    def _let(self, holding: Holding, job: Coroutine[Any, Any, None]) -> None:
+        holding.task = asyncio.create_task(job)
+        holding.task.add_done_callback(lambda task: self._over(holding))
 
     async def start_waiting(self) -> None:
         """Start what is claimed and waits, the most urgent first, while there are slots."""
         waiting = [one for one in self._held.values() if not one.started and one.stopping is None]
         waiting.sort(key=lambda one: (-one.run.priority, one.run.created_at, one.run.id))
-        for holding in waiting[: self.free]:
-            self._reserved.add(holding.run.id)
-            try:
-                step = _starting(holding, self.fleet)
-                holding.run = await self.fleet.ledger.change(holding.run, step)
-            except RunRefused as refusal:
-                log.info("lost before it began: %s", refusal.why, extra={"run": holding.run.id})
+        for holding in waiting:
+            if self.free <= 0 or self._closed:
+                return
+            if holding.stopping is None and self._held.get(holding.run.id) is holding:
+                self._reserved[holding.run.id] = True
+                try:
+                    await self._start(holding)
+                except StoreUnavailable:
+                    return  # the next look tries again, and the heartbeat tells what became of it
+                finally:
+                    self.unreserve(holding.run.id)
+
+    async def _start(self, holding: Holding) -> None:
+        def step(run: Run, _: Workflow) -> Run:
+            if run.status is PROCESSING and run.grant == holding.grant:
+                return run  # by ourselves, and we were not told
+            return assigning.start(run, holding.grant, self.fleet.store.clock())
+
+        try:
+            holding.run = await self.fleet.ledger.change(holding.run, step)
+        except RunRefused as refusal:
+            log.info("lost before it began: %s", refusal.why, extra={"run": holding.run.id})
+            if holding.stopping is None:
                 self._leave(holding)
-            except StoreUnavailable:
-                return  # the next look tries again, and the heartbeat tells what became of it
-            else:
-                if holding.run.id in self._held and holding.stopping is None and self._sure(holding):
-                    self._begin(holding)
-            finally:
-                self._reserved.discard(holding.run.id)
+            return
+        still_ours = self._held.get(holding.run.id) is holding and holding.stopping is None and not self._closed
+        if still_ours and self._sure(holding):
+            self._begin(holding)
 
     # -- the work ----------------------------------------------------------------------------------------------------
 
     async def _execute(self, holding: Holding) -> None:
-        run = holding.run
         try:
-            given = await self.fleet.blobs.fetch(run.input)
-            work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output)
-            value = plain(await self.executor.execute(work), f"the result of run {run.id}")
-            output = await self.fleet.blobs.keep(value, await self.fleet.settings(), f"the result of run {run.id}")
+            outcome = await self._outcome(holding)
         except asyncio.CancelledError:
             if holding.stopping is None:
                 raise  # the whole device is ending
             _no_longer_cancelled()
             await self._stopped(holding)
-        except PolicyForbids as error:  # nothing has begun
-            words = str(error)
-            await self._finish(
-                holding, lambda r, flow: assigning.decline(r, holding.grant, words, self.fleet.store.clock())
-            )
-        except StoreError as error:
-            words = f"the store: {error}"
-            await self._finish(
-                holding,
-                lambda r, flow: assigning.release(
-                    r, holding.grant, "released", words, self.fleet.store.clock(), holding.progress
-                ),
-            )
-        except Exception as error:
-            words = str(RecordedError.of(error))
-            await self._finish(
-                holding,
-                lambda r, flow: assigning.fail(
-                    _with_progress(r, holding), holding.grant, words, flow, self.fleet.store.clock()
-                ),
-            )
         else:
-            await self._finish(
-                holding,
-                lambda r, flow: assigning.complete(
-                    _with_progress(r, holding), holding.grant, output, self.fleet.store.clock()
-                ),
-            )
+            if outcome is None:
+                await self._stopped(holding)
+            else:
+                await self._finish(holding, outcome)
         finally:
             self._leave(holding)
 
-    async def _finish(self, holding: Holding, step: Callable[[Run, Workflow], Run]) -> None:
-        """Tell the store how it ended, for as long as it takes to know that the store has heard."""
+    async def _outcome(self, holding: Holding) -> Step | None:
+        """Execute it: what is to be told of it, or None if it was stopped."""
+        run = holding.run
+        try:
+            given = await self.fleet.blobs.fetch(run.input)
+        except StoreUnavailable as error:
+            return self._released(holding, "released", f"its input could not be read: {error}")
+        except (StoreError, ValueError) as error:
+            return self._failed(holding, f"its input could not be read: {error}", final=True)
+        try:
+            work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output)
+            value = plain(await self.executor.execute(work), f"the result of run {run.id}")
+        except Exception as error:
+            if holding.stopping is not None:
+                return None
+            if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
+                return self._declined(holding, str(error))
+            return self._failed(holding, str(RecordedError.of(error)))
+        holding.telling = True
+        return await self._completed(holding, value)
+
+    async def _completed(self, holding: Holding, value: Any) -> Step:
+        what = f"the result of run {holding.run.id}"
+        while True:
+            try:
+                output = await self.fleet.blobs.keep(value, await self.fleet.settings(), what)
+            except StoreUnavailable as error:
+                log.warning("%s could not be kept: %s", what, error, extra={"run": holding.run.id})
+                await self.fleet.clock.sleep(AGAIN)
+            except (AsterismError, ValueError) as error:
+                return self._failed(holding, str(RecordedError.of(error)))
+            else:
+                break
+        now = self.fleet.store.clock
+        return lambda run, _: assigning.complete(_with_progress(run, holding), holding.grant, output, now())
+
+    def _failed(self, holding: Holding, words: str, *, final: bool = False) -> Step:
+        now = self.fleet.store.clock
+        return lambda run, flow: assigning.fail(
+            _with_progress(run, holding), holding.grant, words, flow, now(), final=final
+        )
+
+    def _declined(self, holding: Holding, words: str) -> Step:
+        return lambda run, _: assigning.decline(run, holding.grant, words, self.fleet.store.clock())
+
+    def _released(self, holding: Holding, reason: str, words: str) -> Step:
+        now = self.fleet.store.clock
+        return lambda run, _: assigning.release(run, holding.grant, reason, words, now(), holding.progress)
+
+    async def _finish(self, holding: Holding, step: Step, *, result: bool = True) -> None:
+        """Tell the store how it ended, for as long as it takes to know that the store has heard. Nothing is being done
+        any more, so it does no harm to go on telling when the grant has run out: then it is refused."""
+        holding.telling = True
         try:
             await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
         except Fenced as refusal:
-            log.warning("a result came too late: %s", refusal.why, extra={"run": holding.run.id})
-            with contextlib.suppress(StoreError):
-                now = self.fleet.store.clock()
-                message = f"a late result of {self.owner.device} for run {holding.run.id} was refused: {refusal.why}"
-                await self.fleet.store.commit([Notice(now, "late", message, holding.run.id, self.owner.device)])
+            log.warning("it is not ours any more: %s", refusal.why, extra={"run": holding.run.id})
+            if result:
+                await self._came_too_late(holding, refusal.why)
         except UnknownRun:
             log.warning("the run is not in the store any more", extra={"run": holding.run.id})
         except RunRefused as refusal:
             log.warning("refused: %s", refusal.why, extra={"run": holding.run.id})
+        except StoreError as error:
+            log.error("the store does not take the end of a run: %s", error, extra={"run": holding.run.id})
+
+    async def _came_too_late(self, holding: Holding, why: str) -> None:
+        run, device = holding.run.id, self.owner.device
+        message = f"a late result of {device} for run {run} was refused: {why}"
+        with contextlib.suppress(StoreError):
+            await self.fleet.store.commit([Notice(self.fleet.store.clock(), "late", message, run, device)])
 
     async def _stopped(self, holding: Holding) -> None:
         """Its execution was stopped on purpose: hand it back, unless it is not ours any more."""
@@ -204,29 +266,37 @@ class Desk:
         if why in ("lost", "fenced"):
             return
         reason = "preempted" if why == "preempted" else "released"
-        await self._finish(
-            holding,
-            lambda run, flow: assigning.release(
-                run, holding.grant, reason, why, self.fleet.store.clock(), holding.progress
-            ),
-        )
+        await self._finish(holding, self._released(holding, reason, why), result=False)
 
     # -- the way out -------------------------------------------------------------------------------------------------
 
     def stop(self, holding: Holding, why: str) -> None:
-        """Stop the execution of one; ``lost`` and ``fenced`` say nothing to the store, all else hands it back."""
-        if holding.stopping is not None:
+        """Stop the execution of one; ``lost`` and ``fenced`` say nothing to the store, all else hands it back. What is
+        over already is not stopped from being told."""
+        if holding.stopping is not None or holding.telling:
             return
         holding.stopping = why
         if holding.task is not None:
             holding.task.cancel()
         elif not holding.started:
-            holding.task = asyncio.create_task(self._hand_back(holding))
+            self._let(holding, self._hand_back(holding))
 
     def kill(self, holding: Holding) -> None:
         """Stop it at once: whatever patience its stopping has ends now."""
-        if holding.task is not None:
+        if holding.task is not None and not holding.telling:
             holding.task.cancel()
+
+    def make_way(self) -> None:
+        """Stop the least urgent execution that may be stopped, if something more urgent waits here for its slot."""
+        if self.free > 0:
+            return
+        waiting = [one.run.priority for one in self._held.values() if not one.started and one.stopping is None]
+        working = [one for one in self._held.values() if one.started]
+        if not waiting or any(one.stopping is not None or one.telling for one in working):
+            return  # nothing waits, or a slot is about to be free
+        victims = [one for one in working if one.workflow.preemptible and one.run.priority < max(waiting)]
+        if victims:
+            self.stop(min(victims, key=worth), "preempted")
 
     async def _hand_back(self, holding: Holding) -> None:
         try:
@@ -234,10 +304,22 @@ class Desk:
         finally:
             self._leave(holding)
 
+    def _over(self, holding: Holding) -> None:
+        """A task that is cancelled before its first step takes none at all, so nobody has taken the run off the
+        desk."""
+        if self._held.get(holding.run.id) is not holding:
+            return
+        if holding.stopping in (None, "lost", "fenced") or holding.telling or self._closed:
+            self._leave(holding)
+        else:
+            self._let(holding, self._hand_back(holding))
+
     def _leave(self, holding: Holding) -> None:
         if self._held.get(holding.run.id) is not holding:
             return
         del self._held[holding.run.id]
+        if not self._held:
+            self.occupied.clear()
         self._busy -= holding.started
         self._past[holding.run.id, holding.grant.epoch] = None
         while len(self._past) > REMEMBERED:
@@ -245,39 +327,49 @@ class Desk:
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
-        """The store thinks we hold something that has left the desk: give it back."""
+        """The store thinks we hold something that has left the desk: give it back, as far as it had come."""
+        report = (await self.fleet.store.reports([run_id])).get(run_id)
+        progress = report.progress if report is not None and report.epoch == epoch else None
 
         def step(run: Run, _: Workflow) -> Run:
             if run.session != self.owner.session or run.epoch != epoch:
                 return run
             assert run.grant is not None
-            return assigning.release(run, run.grant, "released", "it is not held any more", self.fleet.store.clock())
+            now = self.fleet.store.clock()
+            return assigning.release(run, run.grant, "released", "it is not held any more", now, progress)
 
-        with contextlib.suppress(RunRefused, StoreUnavailable):
-            await self.fleet.ledger.change(run_id, step)
+        with contextlib.suppress(RunRefused):
+            await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
 
     async def abandon(self) -> bool:
-        """Stop everything and tell nobody. Whether all of it has stopped: a thread cannot be made to."""
+        """Stop everything and take nothing more. What is over may still be told, the rest is told to nobody. Whether
+        all of it has stopped: a thread cannot be made to."""
+        self._closed = True
         for holding in self:
-            holding.stopping = holding.stopping or "fenced"
-            self.kill(holding)
+            if holding.task is None:
+                self._leave(holding)
+            elif not holding.telling:
+                holding.stopping = holding.stopping or "fenced"
+                holding.task.cancel()
         for _ in range(2):
             tasks = [holding.task for holding in self if holding.task is not None]
             if tasks:
                 await asyncio.wait(tasks, timeout=self.grace)
             for holding in self:
-                self.kill(holding)
+                if holding.task is not None:
+                    holding.task.cancel()
         return not len(self)
+
+
+def worth(holding: Holding) -> tuple[int, bool, float]:
+    """The least urgent first; among them what has not begun, and then what came last."""
+    return (holding.run.priority, holding.started, -holding.since)
 
 
 def _no_longer_cancelled() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
-
-
-def _starting(holding: Holding, fleet: Fleet) -> Callable[[Run, Workflow], Run]:
-    return lambda run, _: assigning.start(run, holding.grant, fleet.store.clock())
 
 
 def _with_progress(run: Run, holding: Holding) -> Run:

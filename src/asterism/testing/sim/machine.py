@@ -13,6 +13,7 @@ class Machine:
         self.name, self.rate, self.skew = name, rate, skew
         self.dead = False
         self.frozen_at: list[tuple[float, float]] = []
+        self._loop = asyncio.get_running_loop()
         self._runs = asyncio.Event()
         self._runs.set()
         self._froze: float | None = None
@@ -20,7 +21,7 @@ class Machine:
     # -- as the runtime's clock ----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self.skew + asyncio.get_running_loop().time() * self.rate
+        return self.skew + self._loop.time() * self.rate
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)
@@ -34,12 +35,12 @@ class Machine:
 
     def freeze(self) -> None:
         if self._froze is None:
-            self._froze = asyncio.get_running_loop().time()
+            self._froze = self._loop.time()
             self._runs.clear()
 
     def thaw(self) -> None:
         if self._froze is not None:
-            self.frozen_at.append((self._froze, asyncio.get_running_loop().time()))
+            self.frozen_at.append((self._froze, self._loop.time()))
             self._froze = None
             self._runs.set()
 
@@ -49,7 +50,7 @@ class Machine:
 
     async def gate(self) -> None:
         """Whatever a machine does passes here: nothing while it is frozen, nothing ever again once it is dead."""
-        while not self._runs.is_set():
+        while self._froze is not None:
             await self._runs.wait()
         if self.dead:
             await never()

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.run import Run
 from asterism.store.errors import StoreUnavailable
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Answer, Offer, Report, Watch, Write
+from asterism.store.protocol import Answer, Offer, PutRun, Report, Watch, Write
 from asterism.testing.sim.machine import Machine
 
 GIVES_UP = 4.0
-"""After how many seconds a machine stops waiting for an answer."""
+"""After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""
+
+Question = Callable[[], Coroutine[Any, Any, Any]]
+Ambush = Callable[[], float]
+"""Something that happens when the store has just done what it was asked, and before it is known: returns by how many
+seconds the answer is late."""
 
 
 @dataclass
@@ -34,14 +39,15 @@ CALM = Weather()
 
 
 class Wire:
-    """The store as one machine reaches it."""
+    """The store as one machine reaches it. ``ambushes`` are set up by name: ``take`` for the next one that takes
+    something, ``commit`` for the next one that changes a run, ``beat`` for the next heartbeat."""
 
-    def __init__(self, store: MemoryStore, machine: Machine, chance: random.Random) -> None:
-        self._store, self._machine, self._chance = store, machine, chance
+    def __init__(self, store: MemoryStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP) -> None:
+        self._store, self._machine, self._chance, self._gives_up = store, machine, chance, gives_up
         self.weather = CALM
         self.cut = False
+        self.ambushes: dict[str, Ambush] = {}
         self.url = f"sim://{machine.name}"
-        self._background: set[asyncio.Task[Any]] = set()
 
     def clock(self) -> float:
         return self._store.clock()
@@ -51,15 +57,16 @@ class Wire:
         method = getattr(self._store, name)
 
         async def ask(*args: Any, **kwargs: Any) -> Any:
-            return await self._ask(lambda: method(*args, **kwargs))
+            return await self._ask(name, lambda: method(*args, **kwargs))
 
         return ask
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        await self._ask(lambda: self._store.commit(writes), repeats=True)
+        name = "commit" if any(isinstance(write, PutRun) for write in writes) else "put"
+        await self._ask(name, lambda: self._store.commit(writes), repeats=True)
 
     async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
-        answer: Answer = await self._ask(lambda: self._store.beat(session, profile, reports), repeats=True)
+        answer: Answer = await self._ask("beat", lambda: self._store.beat(session, profile, reports), repeats=True)
         return answer
 
     async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
@@ -69,55 +76,52 @@ class Wire:
                 raise StoreUnavailable("the connection broke")
             return await self._store.take(offer, step)
 
-        taken: list[Run] = await self._ask(conversation)
+        taken: list[Run] = await self._ask("take", conversation)
         return taken
 
-    async def _ask(self, question: Callable[[], Any], repeats: bool = False) -> Any:
+    async def _ask(self, name: str, question: Question, repeats: bool = False) -> Any:
         await self._machine.gate()
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._spawn(self._deliver(question, answer, repeats))
-        done, _ = await asyncio.wait([answer], timeout=GIVES_UP)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
+        giving_up = loop.call_later(self._gives_up, self._give_up, answer)
+        loop.call_later(self._delay(), self._arrive, name, question, answer, repeats)
+        try:
+            outcome, failure = await answer
+        finally:
+            giving_up.cancel()
         await self._machine.gate()
-        if not done:
-            answer.cancel()
-            raise StoreUnavailable(f"no answer within {GIVES_UP:g} s")
-        return answer.result()
+        if failure is not None:
+            raise failure
+        return outcome
 
-    async def _deliver(self, question: Callable[[], Any], answer: asyncio.Future[Any], repeats: bool) -> None:
-        chance, weather = self._chance, self.weather
-        await asyncio.sleep(self._delay())
+    def _give_up(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.done():
+            answer.set_result((None, StoreUnavailable(f"no answer within {self._gives_up:g} s")))
+
+    def _arrive(self, name: str, question: Question, answer: asyncio.Future[Any], repeats: bool) -> None:
+        loop, chance, weather = asyncio.get_running_loop(), self._chance, self.weather
         if self.cut or chance.random() < weather.lost:
             return
         if repeats and chance.random() < weather.repeated:
-            self._spawn(self._again(question))
-        try:
-            outcome, failure = await question(), None
-        except Exception as error:
-            outcome, failure = None, error
-        await asyncio.sleep(self._delay())
-        if self.cut or chance.random() < weather.answer_lost or answer.done():
-            return
-        if failure is not None:
-            answer.set_exception(failure)
-        else:
+            loop.call_later(chance.uniform(0.0, weather.slowest), _asked, question)  # nobody waits for it
+        outcome = _asked(question)
+        late = 0.0
+        if name in self.ambushes and outcome[1] is None and (outcome[0] or name == "commit"):
+            late = self.ambushes.pop(name)()
+            if late:
+                loop.call_later(late, self._return, answer, outcome, True)
+                return
+        loop.call_later(self._delay(), self._return, answer, outcome)
+
+    def _return(self, answer: asyncio.Future[Any], outcome: tuple[Any, Exception | None], surely: bool = False) -> None:
+        lost = self.cut or self._chance.random() < self.weather.answer_lost
+        if not answer.done() and (surely or not lost):
             answer.set_result(outcome)
 
-    async def _again(self, question: Callable[[], Any]) -> None:
-        await asyncio.sleep(self._chance.uniform(0.0, self.weather.slowest))
-        try:
-            await question()
-        except Exception:
-            return  # nobody waits for it
-
     def _delay(self) -> float:
-        if self._chance.random() < self.weather.slow:
+        if self.weather is not CALM and self._chance.random() < self.weather.slow:
             return self._chance.uniform(0.1, self.weather.slowest)
         return self._chance.uniform(0.001, 0.03)
-
-    def _spawn(self, job: Any) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         raise NotImplementedError("a simulated machine makes no backups")
@@ -126,8 +130,20 @@ class Wire:
         return _Watch(self._store.watch(topics), self)
 
     async def close(self) -> None:
-        for task in list(self._background):
-            task.cancel()
+        """Nothing is held."""
+
+
+def _asked(question: Question) -> tuple[Any, Exception | None]:
+    """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
+    coroutine = question()
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value, None
+    except Exception as error:
+        return None, error
+    coroutine.close()
+    raise AssertionError("a store in memory never waits")
 
 
 class _Watch:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from asterism.core.run import COMPLETED, OWNED, TERMINAL, TRANSITIONS, Run, RunStatus
+from asterism.core.run import COMPLETED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
+from asterism.core.session import ENDED
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutRun, Write
+from asterism.store.protocol import Answer, Notice, PutRun, PutSession, Report, Write
+from asterism.store.waking import LocalWatch, Watches
 from asterism.testing.sim.machine import Machine
+
+AWAKE = 2.0
+"""How long a machine that was frozen may take to find out what it missed, in seconds."""
+
+LIVING = 0.9
+"""A device is not given up on before so large a part of its time has passed: clocks do not all run at the same rate."""
 
 
 class Violation(AssertionError):
@@ -28,11 +38,13 @@ class Execution:
 
 @dataclass
 class Witness:
-    """``now`` is the true time of the world."""
+    """``now`` is the true time of the world. ``acknowledged`` are records as somebody was told that they are;
+    ``heard`` is when the store last heard of each session, by the true time."""
 
     now: Callable[[], float]
     owners: dict[tuple[str, int], str] = field(default_factory=dict)
-    acknowledged: dict[str, Run] = field(default_factory=dict)
+    acknowledged: list[Run] = field(default_factory=list)
+    heard: dict[str, float] = field(default_factory=dict)
     executions: list[Execution] = field(default_factory=list)
     completions: dict[str, int] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
@@ -64,6 +76,7 @@ class Witness:
                 self.broken(f"run {after.id} went from {before.status} to {after.status}")
             if after.story[: len(before.story)] != before.story:
                 self.broken(f"the story of run {after.id} was rewritten")
+            self._check_that_it_was_not_taken_from_the_living(before, after)
         if after.status in OWNED:
             owner = self.owners.setdefault((after.id, after.epoch), after.session or "")
             if owner != after.session:
@@ -72,6 +85,21 @@ class Witness:
             self.completions[after.id] = self.completions.get(after.id, 0) + 1
             if self.completions[after.id] > 1:
                 self.broken(f"run {after.id} was completed twice")
+
+    def _check_that_it_was_not_taken_from_the_living(self, before: Run, after: Run) -> None:
+        taken = len(after.previous) > len(before.previous) and after.previous[-1].reason == "timeout"
+        if before.status is not PROCESSING or not taken or before.session not in self.heard:
+            return
+        silent = self.now() - self.heard[before.session]
+        if silent < LIVING * before.timeout:
+            self.broken(
+                f"run {after.id} was taken from {before.device}, which had been heard of {silent:.1f} s before and may "
+                f"be silent for {before.timeout:g} s"
+            )
+
+    def ended(self, session: str) -> None:
+        """It is known to do nothing any more."""
+        self.heard.pop(session, None)
 
     def check_series(self, runs: Sequence[Run]) -> None:
         active: dict[str, str] = {}
@@ -93,7 +121,7 @@ class Witness:
                 self.broken(f"run {run} was begun twice in epoch {epoch}: on {other.machine.name} and {machine.name}")
             going_on = other.ended is None and not other.machine.dead
             # a machine that was frozen finds out a moment after it wakes: nothing else could stop it
-            if going_on and not other.machine.was_frozen_between(other.began, now):
+            if going_on and not other.machine.was_frozen_between(max(other.began, now - AWAKE), now):
                 self.broken(
                     f"run {run} began on {machine.name} (epoch {epoch}) while {other.machine.name} was still at it "
                     f"(epoch {other.epoch})"
@@ -108,20 +136,30 @@ class Witness:
 
     # -- at the end --------------------------------------------------------------------------------------------------
 
-    def check_the_end(self, runs: Sequence[Run]) -> None:
+    def check_the_end(self, runs: Sequence[Run], notices: Iterable[Notice] = ()) -> None:
         """The faults have stopped long ago."""
         found = {run.id: run for run in runs}
-        for run_id, run in self.acknowledged.items():
-            if run_id not in found:
-                self.broken(f"run {run_id} was acknowledged and is lost")
-            elif found[run_id].story[: len(run.story)] != run.story:
-                self.broken(f"run {run_id} was acknowledged as {run.status}, and its story has lost that")
+        for run in self.acknowledged:
+            if run.id not in found:
+                self.broken(f"run {run.id} was acknowledged and is lost")
+            elif found[run.id].story[: len(run.story)] != run.story:
+                self.broken(f"run {run.id} was acknowledged as {run.status}, and its story has lost that")
+        for notice in notices:
+            self._check_that_it_came_too_late(notice, found)
         for run in runs:
             if not run.ended:
                 self.broken(f"run {run.id} is still {run.status}, long after the last fault: {run.story[-1]}")
         for execution in self.executions:
             if execution.ended is None and not execution.machine.dead:
                 self.broken(f"run {execution.run} (epoch {execution.epoch}) is still going on")
+
+    def _check_that_it_came_too_late(self, notice: Notice, found: Mapping[str, Run]) -> None:
+        late = re.search(r"epoch (\d+) cannot complete", notice.message) if notice.kind == "late" else None
+        run = found.get(notice.run or "")
+        if late is None or run is None or run.status is not COMPLETED:
+            return
+        if (run.device, run.epoch) == (notice.device, int(late[1])):
+            self.broken(f"the result of run {run.id} was called late, and it is the one that counts")
 
 
 def _reachable(status: RunStatus) -> frozenset[RunStatus]:
@@ -145,11 +183,12 @@ assert all(_CLOSURE[status] == {status} for status in TERMINAL)
 
 
 class WitnessedStore(MemoryStore):
-    """A store in memory that shows every write to a witness."""
+    """A store in memory that shows every write to a witness, and wakes in the order in which it was asked to."""
 
     def __init__(self, clock: Callable[[], float], witness: Witness) -> None:
         super().__init__(clock)
         self._witness = witness
+        self._watches = _OrderedWatches()
 
     async def commit(self, writes: Sequence[Write]) -> None:
         before = {write.run.id: self._runs.get(write.run.id) for write in writes if isinstance(write, PutRun)}
@@ -157,5 +196,34 @@ class WitnessedStore(MemoryStore):
         for write in writes:
             if isinstance(write, PutRun):
                 self._witness.saw_write(before[write.run.id], write.run)
+            elif isinstance(write, PutSession):
+                if write.expected is None:
+                    self._witness.heard[write.session.id] = self._witness.now()
+                elif write.session.state == ENDED:
+                    self._witness.ended(write.session.id)
         if any(isinstance(write, PutRun) and write.run.series for write in writes):
             self._witness.check_series(list(self._runs.values()))
+
+    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+        answer = await super().beat(session, profile, reports)
+        if answer.alive:
+            self._witness.heard[session] = self._witness.now()
+        return answer
+
+
+class _OrderedWatches(Watches):
+    """A set of objects has another order in every process, and a seed has to show the same world in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[LocalWatch, int] = {}
+
+    def add(self, topics: frozenset[str]) -> LocalWatch:
+        watch = super().add(topics)
+        self._numbers[watch] = len(self._numbers)
+        return watch
+
+    def wake(self, topics: Iterable[str]) -> None:
+        found = {watch for topic in topics for watch in self._by_topic.get(topic, ())}
+        for watch in sorted(found, key=self._numbers.__getitem__):
+            watch.wake()

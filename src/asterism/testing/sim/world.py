@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
-from asterism.testing.loop import SimLoop
+from asterism.testing.sim.clockwork import Clockwork
 from asterism.testing.sim.executor import SimExecutor
+from asterism.testing.sim.faults import Faults
 from asterism.testing.sim.machine import Machine
-from asterism.testing.sim.network import CALM, Weather, Wire
+from asterism.testing.sim.network import CALM, GIVES_UP, Wire
 from asterism.testing.sim.witness import Violation, Witness, WitnessedStore
 
 TROUBLE = 60.0
@@ -39,7 +40,7 @@ class Life:
     wire: Wire
     agent: DeviceAgent
     task: asyncio.Task[None]
-    visitors: set[asyncio.Task[None]]
+    visitors: list[asyncio.Task[None]]
 
 
 class SimPresence:
@@ -64,22 +65,27 @@ class World:
     def __init__(self, seed: int, *, machines: int = 4, runs: int = 6) -> None:
         self.chance = random.Random(seed)
         self.jump = 0.0
-        self.witness = Witness(lambda: asyncio.get_running_loop().time())
-        self.store = WitnessedStore(lambda: 1_000_000.0 + asyncio.get_running_loop().time() + self.jump, self.witness)
+        loop = asyncio.get_running_loop()
+        self.witness = Witness(loop.time)
+        self.store = WitnessedStore(lambda: 1_000_000.0 + loop.time() + self.jump, self.witness)
         self.names = [f"m{number}" for number in range(self.chance.randint(2, machines))]
         self.number_of_runs = self.chance.randint(1, runs)
         self.lives: dict[str, Life] = {}
         self.ended: list[Life] = []
+        self.faults = Faults(self)
         self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
+        self._hosts = dict.fromkeys(self.names, 0)
+        self._gives_up = self.chance.choice([GIVES_UP, GIVES_UP, 15.0])
+        self._watches_every = self.chance.uniform(1.5, 4.0)
         self._person = Fleet(self.store, by="person", chance=self.chance)
-        self._jobs: set[asyncio.Task[Any]] = set()
+        self._jobs: list[asyncio.Task[Any]] = []
 
     # -- machines ----------------------------------------------------------------------------------------------------
 
-    def boot(self, name: str) -> None:
+    def boot(self, name: str, *, replace: bool = False) -> None:
         machine = Machine(name, self._rates[name], self._skews[name])
-        wire = Wire(self.store, machine, self.chance)
+        wire = Wire(self.store, machine, self.chance, self._gives_up)
         fleet = Fleet(wire, by=name, clock=machine, chance=self.chance)
         agent = DeviceAgent(
             fleet,
@@ -91,12 +97,14 @@ class World:
             heartbeat=HEARTBEAT,
             timeout=TIMEOUT,
             grace=0.5,
-            monitor_every=2.0,
+            monitor_every=self._watches_every,
             lease=6.0,
-            presence=SimPresence(name),
+            replace=replace,
+            presence=SimPresence(f"{name}/{self._hosts[name]}"),
+            measure=lambda: {},
         )
         self.witness.note(f"{name} boots")
-        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), set())
+        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
 
     async def _live(self, agent: DeviceAgent) -> None:
         """A device that is thrown out or cannot reach the store tries again, as a service would."""
@@ -111,6 +119,13 @@ class World:
             task.cancel()
         self.ended.append(life)
 
+    def replace(self, name: str) -> None:
+        """Another machine takes the name. The one that had it goes on until it hears of that."""
+        self.witness.note(f"{name} is replaced")
+        self.ended.append(self.lives.pop(name))
+        self._hosts[name] += 1
+        self.boot(name, replace=True)
+
     def someone(self) -> Life | None:
         return self.lives[self.chance.choice(sorted(self.lives))] if self.lives else None
 
@@ -121,12 +136,13 @@ class World:
         flows = [
             Workflow("plain", call="work:do", heartbeat=HEARTBEAT, timeout=TIMEOUT, losses=50, retries=1, **_FAST),
             Workflow("picky", call="work:do", needs=GPU, heartbeat=4.0, timeout=12.0, losses=50, retries=3, **_FAST),
+            Workflow("brisk", call="work:do", heartbeat=1.5, timeout=5.0, losses=50, preemptible=True, **_FAST),
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
             life = self.someone()
             if life is not None and not life.machine.frozen:
-                life.visitors.add(self._spawn(self._create(life, self.chance.choice(flows))))
+                life.visitors.append(self.spawn(self._create(life, self.chance.choice(flows))))
 
     async def _create(self, life: Life, flow: Workflow) -> None:
         chance = self.chance
@@ -135,104 +151,64 @@ class World:
         fleet = life.agent.fleet
         with contextlib.suppress(StoreUnavailable):
             run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
-            self.witness.acknowledged[run.id] = run
-            if chance.random() < 0.2:
+            self.witness.acknowledged.append(run)
+            if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
                 await self._change_of_mind(fleet, run.id)
 
     async def _change_of_mind(self, fleet: Fleet, run_id: str) -> None:
-        with contextlib.suppress(StoreUnavailable, RunRefused):
+        with contextlib.suppress(StoreUnavailable):
             if self.chance.random() < 0.5:
-                await fleet.cancel(run_id)
+                await self._cancel(fleet, run_id)
             else:
-                await fleet.pause(run_id, "let me see")
-                await asyncio.sleep(self.chance.uniform(0.0, 10.0))
-                await fleet.resume(run_id)
+                await self._pause(fleet, run_id)
 
-    # -- faults ------------------------------------------------------------------------------------------------------
+    async def _cancel(self, fleet: Fleet, run_id: str) -> None:
+        try:
+            run = await fleet.cancel(run_id)
+        except RunRefused as refusal:
+            found = await self.store.run(run_id)
+            if found is not None and found.cancelled:  # nobody else cancels it
+                self.witness.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
+            return
+        self.witness.acknowledged.append(run)
+        if run.wish != "cancel" and not run.ended:
+            self.witness.broken(f"run {run_id} is {run.status} and was said to be cancelled")
 
-    async def trouble(self) -> None:
-        until = TROUBLE
-        loop = asyncio.get_running_loop()
-        while loop.time() < until:
-            await asyncio.sleep(self.chance.expovariate(1 / 5.0))
-            fault: Callable[[], Coroutine[Any, Any, None]] = self.chance.choice(
-                [self._storm, self._partition, self._freeze, self._crash, self._outage, self._clock_jump]
-            )
-            self._spawn(fault())
-
-    async def _storm(self) -> None:
-        life = self.someone()
-        if life is not None:
-            pick = self.chance.uniform
-            life.wire.weather = Weather(pick(0, 0.3), pick(0, 0.3), pick(0, 0.3), pick(0, 0.3))
-            self.witness.note(f"{life.machine.name}: the network is bad")
-            await asyncio.sleep(pick(1.0, 30.0))
-            life.wire.weather = CALM
-
-    async def _partition(self) -> None:
-        life = self.someone()
-        if life is not None:
-            life.wire.cut = True
-            self.witness.note(f"{life.machine.name} is cut off")
-            await asyncio.sleep(self.chance.choice([1.0, 5.0, 9.0, 11.0, 30.0]))
-            life.wire.cut = False
-            self.witness.note(f"{life.machine.name} is connected again")
-
-    async def _outage(self) -> None:
-        lives = list(self.lives.values())
-        self.witness.note("the store is out of reach")
-        for life in lives:
-            life.wire.cut = True
-        await asyncio.sleep(self.chance.choice([1.0, 8.0, 20.0]))
-        for life in lives:
-            life.wire.cut = False
-        self.witness.note("the store is back")
-
-    async def _freeze(self) -> None:
-        life = self.someone()
-        if life is not None:
-            life.machine.freeze()
-            self.witness.note(f"{life.machine.name} is frozen")
-            await asyncio.sleep(self.chance.choice([0.5, 5.0, 9.5, 12.0, 40.0]))
-            life.machine.thaw()
-            self.witness.note(f"{life.machine.name} thaws")
-
-    async def _crash(self) -> None:
-        life = self.someone()
-        if life is not None:
-            name = life.machine.name
-            await self.crash(name)
-            await asyncio.sleep(self.chance.choice([0.1, 3.0, 20.0]))
-            self.boot(name)
-
-    async def _clock_jump(self) -> None:
-        if self.chance.random() < 0.3:
-            jump = self.chance.choice([-3600.0, -30.0, 30.0, 3600.0])
-            self.jump += jump
-            self.witness.note(f"the store's clock jumps by {jump:g} s")
+    async def _pause(self, fleet: Fleet, run_id: str) -> None:
+        with contextlib.suppress(RunRefused):
+            run = await fleet.pause(run_id, "let me see")
+            self.witness.acknowledged.append(run)
+            if run.wish != "pause" and run.paused is None and not run.ended:
+                self.witness.broken(f"run {run_id} is {run.status} and was said to be paused")
+            await asyncio.sleep(self.chance.uniform(0.0, 10.0))
+            self.witness.acknowledged.append(await fleet.resume(run_id))
 
     # -- from beginning to end ---------------------------------------------------------------------------------------
+
+    async def trouble(self) -> None:
+        await self.faults.go_on(TROUBLE)
 
     async def play(self) -> None:
         for name in self.names:
             self.boot(name)
         await asyncio.gather(self.work(), self.trouble())
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        while not all(job.done() for job in self._jobs):
+            await asyncio.gather(*self._jobs, return_exceptions=True)
         self._heal()
         await self._until_all_is_done()
-        self.witness.check_the_end(await self.store.find(Query()))
+        notices = [notice for _, notice in await self.store.notices(limit=1_000_000)]
+        self.witness.check_the_end(await self.store.find(Query()), notices)
         await self._shut_down()
 
     def _heal(self) -> None:
         self.witness.note("no more faults")
+        for life in [*self.lives.values(), *self.ended]:
+            life.wire.weather, life.wire.cut, life.wire.ambushes = CALM, False, {}
+            life.machine.thaw()
         for name in self.names:
-            life = self.lives.get(name)
-            if life is None or life.task.done():
+            if name not in self.lives:
                 self.boot(name)
-            else:
-                life.wire.weather, life.wire.cut = CALM, False
-                life.machine.thaw()
 
     async def _until_all_is_done(self) -> None:
         loop = asyncio.get_running_loop()
@@ -245,7 +221,8 @@ class World:
             for run in runs:
                 if run.paused is not None and not run.ended:  # whoever paused it could not say that it may go on
                     await self._person.resume(run.id)
-            if all(run.ended for run in runs) and all(not len(life.agent.desk) for life in self.lives.values()):
+            everyone = [*self.lives.values(), *(life for life in self.ended if not life.machine.dead)]
+            if all(run.ended for run in runs) and all(not len(life.agent.desk) for life in everyone):
                 return
             await asyncio.sleep(1.0)
 
@@ -255,9 +232,9 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(job)
-        self._jobs.add(task)
+        self._jobs.append(task)
         return task
 
 
@@ -272,13 +249,11 @@ _FAST: dict[str, Any] = {
 
 def simulate(seed: int, seen: list[World] | None = None, **terms: Any) -> World:
     """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then."""
-    loop = SimLoop(seed)
+    loop = Clockwork(seed)
     loop.set_exception_handler(lambda *_: None)
     try:
         asyncio.set_event_loop(loop)
-        world = World(seed, **terms)
-        if seen is not None:
-            seen.append(world)
+        world = loop.run_until_complete(_made(seed, terms, seen))
         loop.run_until_complete(world.play())
     finally:
         asyncio.set_event_loop(None)
@@ -288,7 +263,14 @@ def simulate(seed: int, seen: list[World] | None = None, **terms: Any) -> World:
     return world
 
 
-def _finish(loop: SimLoop) -> None:
+async def _made(seed: int, terms: dict[str, Any], seen: list[World] | None) -> World:
+    world = World(seed, **terms)
+    if seen is not None:
+        seen.append(world)
+    return world
+
+
+def _finish(loop: Clockwork) -> None:
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

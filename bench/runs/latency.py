@@ -1,0 +1,118 @@
+"""How long it takes from the call that creates a run to the moment at which an idle device in another process begins it.
+
+The run is durable when the call returns. Between two runs there is a pause of no particular length, so that whoever looks
+every so often is not always met at the same moment.
+"""
+
+import asyncio
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from bench.peers.surroundings import scratch
+from bench.runs.server import database, server
+from bench.runs.work import MOMENT
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = 250
+WARM_UP = 5
+LONGEST_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class Spread:
+    """In seconds."""
+
+    median: float
+    worst: float  # 99 of 100 are quicker
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        cuts = statistics.quantiles(values, n=100, method="inclusive")
+        return cls(cuts[49], cuts[98])
+
+
+@dataclass(frozen=True)
+class Latency:
+    """All from the beginning of the call: until it returned, until the work began, until its end was known."""
+
+    store: str
+    samples: int
+    created: Spread
+    begun: Spread
+    known: Spread
+
+
+@contextmanager
+def device(url: str, name: str = "other") -> Iterator[None]:
+    """A device in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.runs.device", url, name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            said = process.stdout.readline().strip()
+            if said != "joined":
+                raise RuntimeError(f"the device did not join: {said}")
+            yield
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
+    """One run at a time, each created when the one before has ended."""
+    chance = random.Random(1)
+    found: list[tuple[float, float, float]] = []
+    async with await Fleet.open(url) as fleet:
+        flow = await fleet.workflows.add(Workflow("moment", call=MOMENT))
+        for number in range(WARM_UP + samples):
+            began = time.monotonic()
+            run = await fleet.create(flow)
+            created = time.monotonic()
+            ended = await fleet.wait(run.id)
+            known = time.monotonic()
+            assert ended.error is None, ended.error
+            assert ended.output >= began, "the clocks of two processes differ here"
+            if number >= WARM_UP:
+                found.append((created - began, ended.output - began, known - began))
+            await asyncio.sleep(chance.uniform(0.0, LONGEST_PAUSE))
+    return Latency(store, samples, *(Spread.of(column) for column in zip(*found, strict=True)))
+
+
+def sqlite(samples: int = SAMPLES) -> Latency:
+    with scratch() as folder:
+        url = f"sqlite:///{folder / 'latency.db'}"
+        asyncio.run(_make(url))
+        with device(url):
+            return asyncio.run(measure("SQLite", url, samples))
+
+
+def postgres(samples: int = SAMPLES) -> Latency:
+    with server() as running, database(running) as url:
+        asyncio.run(_make(url))
+        with device(url):
+            return asyncio.run(measure("PostgreSQL", url, samples))
+
+
+async def _make(url: str) -> None:
+    async with await Fleet.open(url):
+        pass
+
+
+def both(samples: int = SAMPLES) -> list[Latency]:
+    return [sqlite(samples), postgres(samples)]

@@ -1,0 +1,18 @@
+"""Asterism: eight devices as before, each with a store of its own, as if each were a process."""
+
+from importlib.metadata import version
+
+from bench.runs.peers import Timing
+from bench.runs.peers.asterism_queue import let_work
+
+NAME = "asterism, a store each"
+SETTINGS = "the same, each device with a store of its own, as if it were a process of its own"
+UVLOOP = False
+
+
+def VERSION() -> str:
+    return version("asterism")
+
+
+async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
+    return await let_work(url, jobs, batch, workers, stores=workers)

@@ -1,0 +1,162 @@
+"""Python functions as the work of a run: coroutines on the event loop, plain functions in threads of their own.
+
+A function that has a parameter ``run`` is told who it is and can tell how far it has come. Nothing can stop a thread:
+when a run is taken away its function is *told* (``run.stopping``, and ``run.report`` raises), and after the grace
+period it is left to itself. Its word does not count any more, but it goes on doing what it does until it ends or the
+process does. Work that has to be stopped for certain belongs into a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from asterism.core.errors import AsterismError
+from asterism.core.run import Progress, Run
+from asterism.runtime import calls
+from asterism.runtime.fleet.policy import Policy
+
+log = logging.getLogger("asterism.device")
+
+
+class RunStopped(AsterismError):
+    """Raised by ``run.report`` in a function whose run was taken away: it should end."""
+
+
+class CurrentRun:
+    """What a function's parameter ``run`` gets. ``attempt`` counts the executions of the run from 1; ``progress`` is
+    how far the one before had come."""
+
+    def __init__(self, run: Run, on_progress: Callable[[Progress], None]) -> None:
+        self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
+        self.attempt = attempt_of(run)
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self._stopped = threading.Event()
+        self._over = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run was taken away, so that the function should end."""
+        return self._stopped.is_set()
+
+    def report(self, step: int, total: int | None = None) -> None:
+        """Tell how far it is; from any thread. Raises RunStopped if the function should end."""
+        for value in (step, total):
+            if value is not None and (type(value) is not int or value < 0):
+                raise ValueError(f"progress is counted in whole numbers, 0 or more, not {value!r}")
+        if self._stopped.is_set():
+            raise RunStopped(f"run {self.id} was taken away")
+        if threading.get_ident() == self._home:
+            self._tell(Progress(step, total))
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._tell, Progress(step, total))
+        except RuntimeError:  # the loop is closed: the device is gone
+            raise RunStopped(f"run {self.id} was taken away") from None
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def over(self) -> None:
+        """It has ended; what a thread says from now on is not passed on."""
+        self._over = True
+        self._stopped.set()
+
+    def _tell(self, progress: Progress) -> None:
+        if not self._over:
+            self._on_progress(progress)
+
+
+def attempt_of(run: Run) -> int:
+    """Which execution of a run this is; a device that declined has not tried."""
+    return 1 + sum(assignment.reason != "declined" for assignment in run.previous)
+
+
+class Calls:
+    """Calls functions for one device. ``lingering`` is how many go on although their runs were taken away."""
+
+    def __init__(self, policy: Policy, grace: float) -> None:
+        self._policy, self._grace = policy, grace
+        self.lingering = 0
+
+    async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
+        """The value of a function. When cancelled, it waits ``grace`` seconds for the function to end."""
+        job = asyncio.ensure_future(self._call(call, given, current))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if job.cancelled() and (asking is None or not asking.cancelling()):
+                raise RuntimeError("the function was cancelled by itself") from None
+            current.stop()
+            job.cancel()
+            try:
+                await asyncio.wait([job], timeout=self._grace)
+            finally:  # also when the caller has no patience left
+                self._let_go(job, current)
+            raise
+        finally:
+            current.over()
+
+    def _let_go(self, job: asyncio.Future[Any], current: CurrentRun) -> None:
+        if not job.done():
+            self.lingering += 1
+            log.warning("the function does not stop; it goes on without a run", extra={"run": current.id})
+            job.add_done_callback(self._gone)
+        job.add_done_callback(_seen)
+
+    def _gone(self, job: asyncio.Future[Any]) -> None:
+        self.lingering -= 1
+
+    async def _call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
+        try:
+            function = await self._function(call)
+            signature = calls.signature(function)
+            arguments = arguments_of(signature, given, current, function)
+            if signature.asynchronous:
+                value = await function(**arguments)
+            else:
+                value = await calls.in_thread(function, arguments)
+            if asyncio.iscoroutine(value):  # a plain function that made a coroutine, such as a lambda
+                value = await value
+            return value
+        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the whole device with it
+            raise RuntimeError(
+                f"the function wanted to end the process: {type(error).__name__} {error}".rstrip()
+            ) from None
+
+    async def _function(self, call: Callable[..., Any] | str) -> Callable[..., Any]:
+        if not isinstance(call, str):
+            return call
+        self._policy.call(call)
+        loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
+        if call.partition(":")[0] not in sys.modules:  # an import may take seconds, and heartbeats must go on
+            loaded = calls.in_thread(calls.load, {"path": call})
+        function = calls.load(call) if loaded is None else await loaded
+        self._policy.called(call, function)
+        return function
+
+
+def arguments_of(
+    signature: calls.Signature, given: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
+) -> dict[str, Any]:
+    """The keyword arguments for one call: inputs by name, and ``run``. Raises TypeError naming what nothing fills."""
+    arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
+    if "run" in signature.names:
+        arguments["run"] = current
+    absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
+    if absent:
+        called = getattr(function, "__qualname__", repr(function))
+        raise TypeError(f"{called} needs {', '.join(map(repr, absent))}, and the input of the run has no such name")
+    return arguments
+
+
+def _seen(job: asyncio.Future[Any]) -> None:
+    if not job.cancelled():
+        job.exception()

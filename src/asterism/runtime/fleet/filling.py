@@ -1,0 +1,80 @@
+"""What a workflow's words stand for in one run.
+
+The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. In ``env`` and
+``http`` of the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
+variable of the device. The policy is asked about every secret before it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.errors import DeviceUnavailable, shown
+from asterism.core.workflow import Workflow
+from asterism.runtime import inputs
+from asterism.runtime.conditions import select
+from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.inputs import MissingInput, Resolved
+
+
+def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
+    """The inputs and variables of one run. Raises MissingInput, PolicyForbids, and DeviceUnavailable for a secret that
+    this device does not have."""
+    if not isinstance(given, Mapping):
+        raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
+    secrets: set[str] = set()
+    values = {
+        name: _secret(value["secret"], policy, secrets) if _is_secret(value) else value for name, value in given.items()
+    }
+    environment = {
+        name: inputs.as_text(_filled(value, values, policy, secrets)) for name, value in workflow.env.items()
+    }
+    return Resolved(values, environment, frozenset(secrets - {""}))
+
+
+def request_terms(workflow: Workflow, resolved: Resolved, policy: Policy) -> dict[str, Any]:
+    """The terms of a workflow's HTTP request for one run."""
+    assert workflow.http is not None
+    secrets: set[str] = set()
+    terms = _deep(dict(workflow.http), resolved.inputs, policy, secrets)
+    terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
+    resolved.secrets |= secrets - {""}
+    return terms  # type: ignore[no-any-return]
+
+
+def _deep(value: Any, given: Mapping[str, Any], policy: Policy, secrets: set[str]) -> Any:
+    if inputs.is_reference(value):
+        return _filled(value, given, policy, secrets)
+    if isinstance(value, Mapping):
+        return {key: _deep(item, given, policy, secrets) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_deep(item, given, policy, secrets) for item in value]
+    return value
+
+
+def _filled(value: Any, given: Mapping[str, Any], policy: Policy, secrets: set[str]) -> Any:
+    if not inputs.is_reference(value):
+        return value
+    if "secret" in value:
+        return _secret(value["secret"], policy, secrets)
+    name, expression = value["from"], value.get("select")
+    if not isinstance(name, str) or name not in given:
+        raise MissingInput(f"the workflow asks for the input {shown(name)}, and the run has none of that name")
+    return given[name] if expression is None else select(expression, {"result": given[name]})
+
+
+def _is_secret(value: Any) -> bool:
+    return inputs.is_reference(value) and "secret" in value
+
+
+def _secret(name: Any, policy: Policy, secrets: set[str]) -> str:
+    if not isinstance(name, str):
+        raise MissingInput(f"a secret is named by text, not by {shown(name)}")
+    policy.secret(name)
+    text = os.environ.get(name)
+    if text is None:
+        raise DeviceUnavailable(f"the environment of this device has no secret {name!r}")
+    secrets.add(text)
+    return text

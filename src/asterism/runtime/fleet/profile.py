@@ -1,0 +1,81 @@
+"""What a device says of itself with each heartbeat: what it is, how busy it is, and what it lives on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+POWER = Path("/sys/class/power_supply")
+
+
+def measure(power: Path = POWER) -> dict[str, Any]:
+    """``os``, ``arch``, ``python``; ``cores`` that it may use and ``cpu``, how many of them are wanted in 0…1;
+    ``memory`` in bytes; ``battery`` in 0…1, or None if there is none or nobody can tell; whether it is ``plugged``."""
+    battery, plugged = _energy(power)
+    still = _still()
+    try:
+        cpu = min(1.0, os.getloadavg()[0] / still["cores"])
+    except OSError:
+        cpu = 0.0
+    return {**still, "cpu": round(cpu, 3), "battery": battery, "plugged": plugged}
+
+
+@lru_cache(maxsize=1)
+def _still() -> dict[str, Any]:
+    """What does not change."""
+    return {
+        "os": platform.system().lower(),
+        "arch": platform.machine(),
+        "python": platform.python_version(),
+        "cores": _cores(),
+        "memory": _memory(),
+    }
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _energy(power: Path) -> tuple[float | None, bool]:
+    """How full the batteries are, and whether it is plugged in. What has no battery of its own is; the battery of a
+    mouse is not its own."""
+    charges, lines, draining = [], [], False
+    for supply in _supplies(power):
+        kind = _word(supply, "type")
+        if kind == "Battery" and _word(supply, "scope") != "Device":
+            charge = _word(supply, "capacity")
+            if charge.isdigit():
+                charges.append(min(int(charge), 100) / 100)
+                draining = draining or _word(supply, "status") == "Discharging"
+        elif kind in ("Mains", "USB", "Wireless"):
+            lines.append(_word(supply, "online") not in ("", "0"))
+    if not charges:
+        return None, True
+    return round(sum(charges) / len(charges), 3), any(lines) if lines else not draining
+
+
+def _supplies(power: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(power.iterdir())
+    except OSError:
+        return
+
+
+def _word(supply: Path, name: str) -> str:
+    try:
+        return (supply / name).read_text(errors="replace").strip()
+    except OSError:
+        return ""

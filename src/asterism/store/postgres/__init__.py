@@ -1,0 +1,19 @@
+"""The store in PostgreSQL, for fleets: 15 and later, through asyncpg.
+
+Importing this where asyncpg is missing raises StoreMissing, which says what to install.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from asterism.store.errors import StoreMissing
+
+if importlib.util.find_spec("asyncpg") is None:
+    raise StoreMissing(
+        "a store in PostgreSQL is reached through asyncpg, which is not installed: pip install 'asterism[postgres]'"
+    )
+
+from asterism.store.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,392 @@
+-- Runs, sessions, registers and what belongs to them.
+--
+-- Text that is compared has the collation "C": its order is that of the code points, as in Python. JSON is kept as
+-- text: jsonb would be parsed twice and cannot hold \u0000. Times are seconds by the clock of this server.
+
+-- Names may be long, and an index has no room for that. Two kinds with one hash would share one list of the queue, and
+-- one of them might be passed over for the other; with 64 bits that does not happen in the life of a fleet.
+CREATE FUNCTION kind_hash(workflow text, version bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT hashtextextended(workflow, version) $$;
+
+CREATE FUNCTION pin_hash(device text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN device IS NULL THEN 0 ELSE hashtextextended(device, 1) END $$;
+
+CREATE TABLE runs (
+    id text COLLATE "C" PRIMARY KEY,
+    workflow text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    created_at double precision NOT NULL,
+    series text COLLATE "C",
+    key text COLLATE "C",
+    priority bigint NOT NULL,
+    pinned text COLLATE "C",
+    timeout double precision NOT NULL,
+    input text NOT NULL,
+    revision bigint NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    epoch bigint NOT NULL,
+    device text COLLATE "C",
+    session text COLLATE "C",
+    wish text,
+    avoid text NOT NULL,
+    offered smallint NOT NULL,
+    due_at double precision,
+    not_before double precision NOT NULL,
+    waiting_since double precision,
+    ended_at double precision,
+    state text NOT NULL
+) WITH (
+    -- room for the next version of a row on its own page
+    fillfactor = 75,
+    -- the head of the queue is where the dead rows are, and every device walks over them
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Each index is partial. An update that changes none of what they mention (a start, a wish) touches no index at all.
+CREATE UNIQUE INDEX runs_by_key ON runs (key) WHERE key IS NOT NULL;
+CREATE INDEX runs_offered ON runs (kind_hash(workflow, version), pin_hash(pinned), (-priority), created_at, id)
+    WHERE offered = 1;
+CREATE INDEX runs_avoiding ON runs (id) WHERE offered = 1 AND avoid <> '';
+CREATE INDEX runs_by_session ON runs (session) WHERE session IS NOT NULL;
+CREATE INDEX runs_by_series ON runs (series, id) WHERE series IS NOT NULL;
+CREATE INDEX runs_open ON runs (id) WHERE ended_at IS NULL;
+CREATE INDEX runs_by_end ON runs (ended_at) INCLUDE (status) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE sessions (
+    id text COLLATE "C" PRIMARY KEY,
+    device text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    draining smallint NOT NULL,
+    beat_at double precision NOT NULL,
+    profile text NOT NULL,
+    terms text NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX sessions_not_ended ON sessions (id) WHERE state <> 'ended';
+
+CREATE TABLE registers (
+    key text COLLATE "C" PRIMARY KEY,
+    value text NOT NULL,
+    revision bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- What the owner of a run said last of its progress, in JSON. It counts while the run is the session's, at that epoch;
+-- what counts no more is removed by the session's next heartbeat, or when the session is forgotten.
+CREATE TABLE reports (
+    session text COLLATE "C" NOT NULL,
+    run text COLLATE "C" NOT NULL,
+    epoch bigint NOT NULL,
+    progress text,
+    tail text NOT NULL,
+    PRIMARY KEY (session, run)
+) WITH (fillfactor = 50);
+
+CREATE TABLE notices (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at double precision NOT NULL,
+    run text COLLATE "C",
+    notice text NOT NULL
+);
+
+CREATE INDEX notices_by_run ON notices (run, number) WHERE run IS NOT NULL;
+
+CREATE TABLE blobs (
+    name text COLLATE "C" PRIMARY KEY,
+    kept_at double precision NOT NULL,
+    data bytea NOT NULL
+);
+
+ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+CREATE TABLE blob_uses (
+    run text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    PRIMARY KEY (run, name)
+);
+
+CREATE INDEX blob_uses_by_name ON blob_uses (name);
+
+
+CREATE FUNCTION now_in_seconds() RETURNS double precision LANGUAGE sql VOLATILE PARALLEL SAFE AS
+$$ SELECT extract(epoch FROM clock_timestamp())::double precision $$;
+
+
+-- Raises what the client knows as Conflict.
+CREATE FUNCTION refuse(what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'AS001', MESSAGE = what;
+END
+$$;
+
+
+-- One commit of anything but runs, as part of commit_runs. `others` has lists of objects under `expected` (sessions
+-- that have to be at a revision), `sessions`, `registers` and `notices`, and `uses` (blobs that a run refers to).
+--
+-- Rows are locked in the order of their ids, sessions before registers before runs, so that two commits wait for each
+-- other at most in one direction. A session that is expected is locked: no heartbeat gets in before the commit ends.
+CREATE FUNCTION commit_others(others json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT * FROM json_to_recordset(others -> 'expected') AS wanted (id text, revision bigint)
+        ORDER BY id COLLATE "C"
+    LOOP
+        PERFORM 1 FROM sessions WHERE id = one.id AND revision = one.revision FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            PERFORM refuse('session ' || one.id);
+        END IF;
+    END LOOP;
+
+    FOR one IN
+        SELECT * FROM json_to_recordset(others -> 'sessions') AS new (
+            id text, device text, revision bigint, state text, draining smallint, profile text, terms text,
+            expected bigint
+        ) ORDER BY id COLLATE "C"
+    LOOP
+        IF one.expected IS NULL THEN
+            INSERT INTO sessions (id, device, revision, state, draining, beat_at, profile, terms)
+            VALUES (one.id, one.device, one.revision, one.state, one.draining, now_in_seconds(), one.profile, one.terms)
+            ON CONFLICT DO NOTHING;
+        ELSE
+            UPDATE sessions SET
+                device = one.device, revision = one.revision, state = one.state, draining = one.draining,
+                -- a heartbeat from the future was written before the clock was set back
+                beat_at = least(beat_at, now_in_seconds()), profile = one.profile, terms = one.terms
+            WHERE id = one.id AND revision = one.expected;
+        END IF;
+        IF NOT FOUND THEN
+            PERFORM refuse('session ' || one.id);
+        END IF;
+    END LOOP;
+
+    FOR one IN
+        SELECT * FROM json_to_recordset(others -> 'registers') AS new (key text, value text, expected bigint)
+        ORDER BY key COLLATE "C"
+    LOOP
+        IF one.expected IS NOT NULL AND one.value IS NOT NULL THEN
+            UPDATE registers SET value = one.value, revision = revision + 1
+            WHERE key = one.key AND revision = one.expected;
+        ELSIF one.expected IS NOT NULL THEN
+            DELETE FROM registers WHERE key = one.key AND revision = one.expected;
+        ELSIF one.value IS NOT NULL THEN
+            INSERT INTO registers (key, value, revision) VALUES (one.key, one.value, 1) ON CONFLICT DO NOTHING;
+        ELSE
+            PERFORM 1 WHERE NOT EXISTS (SELECT 1 FROM registers WHERE key = one.key);
+        END IF;
+        IF NOT FOUND THEN
+            PERFORM refuse('register ' || one.key);
+        END IF;
+    END LOOP;
+
+    INSERT INTO blob_uses (run, name)
+    SELECT run, name FROM json_to_recordset(others -> 'uses') AS new (run text, name text)
+    ORDER BY run COLLATE "C", name COLLATE "C"
+    ON CONFLICT DO NOTHING;
+END
+$$;
+
+
+-- Notices are numbered one commit after the other: who has seen number 7 will never find a new number 6.
+CREATE FUNCTION add_notices(given json) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock('notices'::regclass::oid::int, 0);
+    INSERT INTO notices (at, run, notice)
+    SELECT at, run, notice FROM json_to_recordset(given) AS new (at double precision, run text, notice text);
+END
+$$;
+
+
+-- A run in place of the revision that is expected, and one that must not be there yet.
+CREATE TYPE changed_run AS (
+    id text, expected bigint, revision bigint, status text, epoch bigint, device text, session text, wish text,
+    avoid text, offered smallint, due_at double precision, not_before double precision, waiting_since double precision,
+    ended_at double precision, state text
+);
+CREATE TYPE new_run AS (
+    id text, workflow text, version bigint, created_at double precision, series text, key text, priority bigint,
+    pinned text, timeout double precision, input text, revision bigint, status text, epoch bigint, device text,
+    session text, wish text, avoid text, offered smallint, due_at double precision, not_before double precision,
+    waiting_since double precision, ended_at double precision, state text
+);
+
+
+CREATE FUNCTION change_runs(given changed_run[]) RETURNS text[] LANGUAGE sql VOLATILE AS $$
+    WITH done AS (
+        UPDATE runs SET
+            revision = new.revision, status = new.status, epoch = new.epoch, device = new.device,
+            session = new.session, wish = new.wish, avoid = new.avoid, offered = new.offered, due_at = new.due_at,
+            not_before = new.not_before, waiting_since = new.waiting_since, ended_at = new.ended_at, state = new.state
+        FROM unnest(given) AS new
+        WHERE runs.id = new.id AND runs.revision = new.expected
+        RETURNING runs.id
+    )
+    SELECT coalesce(array_agg(id), '{}') FROM done
+$$;
+
+
+CREATE FUNCTION add_runs(given new_run[]) RETURNS text[] LANGUAGE sql VOLATILE AS $$
+    WITH done AS (
+        INSERT INTO runs (
+            id, workflow, version, created_at, series, key, priority, pinned, timeout, input,
+            revision, status, epoch, device, session, wish, avoid, offered,
+            due_at, not_before, waiting_since, ended_at, state
+        )
+        SELECT * FROM unnest(given)
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') FROM done
+$$;
+
+
+-- Put runs. The ids of those that went through are in `done`, of those that should have been new and were not in
+-- `present`. With `whole` it is all or nothing: one that does not match is refused, and with it the transaction. The
+-- runs are in the order of their ids.
+CREATE FUNCTION commit_runs(
+    whole boolean, others json, changes changed_run[], additions new_run[], OUT done text[], OUT present text[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    added text[];
+BEGIN
+    done := '{}';
+    present := '{}';
+    IF others IS NOT NULL THEN
+        PERFORM commit_others(others);
+    END IF;
+    IF cardinality(changes) > 0 THEN
+        done := change_runs(changes);
+        IF whole AND cardinality(done) < cardinality(changes) THEN
+            PERFORM refuse('run ' || (SELECT min(id) FROM unnest(changes) WHERE id <> ALL (done)));
+        END IF;
+    END IF;
+    IF cardinality(additions) > 0 THEN
+        added := add_runs(additions);
+        IF cardinality(added) < cardinality(additions) THEN
+            present := ARRAY(
+                SELECT runs.id FROM unnest(additions) AS new JOIN runs USING (id) WHERE id <> ALL (added)
+            );
+            IF whole AND cardinality(present) > 0 THEN
+                PERFORM refuse('run ' || present[1]);
+            ELSIF whole THEN
+                PERFORM refuse('key ' || (SELECT min(key) FROM unnest(additions) WHERE id <> ALL (added)));
+            END IF;
+        END IF;
+        done := done || added;
+    END IF;
+    IF others -> 'notices' IS NOT NULL THEN
+        PERFORM add_notices(others -> 'notices');
+    END IF;
+END
+$$;
+
+
+-- The runs that one of some devices may have, the most urgent first, after a place in the queue; `width` at most. The
+-- queue is one list for each kind and device: those that nobody here may have are passed over as a whole, however long
+-- they are. ($1 now, $2 the devices, and null for runs that are pinned to none, $3 '|device|' if it is one, $4 kinds to
+-- pass over, $5 the priority to be above, $6 to $8 the place, $9 width)
+CREATE FUNCTION candidates(
+    double precision, text[], text, text[], bigint, bigint, double precision, text, bigint
+) RETURNS TABLE (id text, priority bigint, created_at double precision) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE kinds AS (
+        (
+            SELECT kind_hash(workflow, version) AS hash, workflow, version FROM runs WHERE offered = 1
+            ORDER BY kind_hash(workflow, version) LIMIT 1
+        )
+        UNION ALL
+        SELECT following.*
+        FROM kinds, LATERAL (
+            SELECT kind_hash(workflow, version), workflow, version FROM runs
+            WHERE offered = 1 AND kind_hash(workflow, version) > kinds.hash
+            ORDER BY kind_hash(workflow, version) LIMIT 1
+        ) AS following
+    )
+    SELECT found.id, found.priority, found.created_at
+    FROM kinds, unnest($2) AS may (have), LATERAL (
+        SELECT runs.id, runs.priority, runs.created_at FROM runs
+        WHERE offered = 1 AND kind_hash(workflow, version) = kinds.hash AND pin_hash(pinned) = pin_hash(may.have)
+            AND not_before <= $1
+            AND strpos(avoid, $3) = 0
+            AND -runs.priority < -$5
+            AND (-runs.priority, runs.created_at, runs.id) > ($6, $7, $8)
+        ORDER BY -runs.priority, runs.created_at, runs.id
+        LIMIT $9
+    ) AS found
+    WHERE kinds.workflow || '@' || kinds.version <> ALL ($4)
+    ORDER BY -found.priority, found.created_at, found.id
+    LIMIT $9
+$$;
+
+
+-- The first `wanted` of them, locked. What others are taking at this moment is passed over.
+CREATE FUNCTION lock_offered(
+    now double precision, devices text[], avoiding text, not_kinds text[], above bigint, wanted bigint
+) RETURNS SETOF runs LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    width bigint := wanted + 8;
+    after_urgency bigint := -9223372036854775807;
+    after_time double precision := '-infinity';
+    after_id text := '';
+    ids text[];
+    priorities bigint[];
+    times double precision[];
+    number bigint;
+BEGIN
+    LOOP
+        SELECT array_agg(id), array_agg(priority), array_agg(created_at) INTO ids, priorities, times
+        FROM candidates(now, devices, avoiding, not_kinds, above, after_urgency, after_time, after_id, width);
+
+        RETURN QUERY
+        SELECT * FROM runs WHERE id = ANY (ids) AND offered = 1
+        ORDER BY -priority, created_at, id
+        LIMIT wanted
+        FOR UPDATE SKIP LOCKED;
+
+        GET DIAGNOSTICS number = ROW_COUNT;
+        wanted := wanted - number;
+        number := cardinality(ids);
+        EXIT WHEN wanted = 0 OR number IS NULL OR number < width;
+        after_urgency := -priorities[number];
+        after_time := times[number];
+        after_id := ids[number];
+        width := width * 2;
+    END LOOP;
+END
+$$;
+
+
+-- One heartbeat. It is a function because of its third statement: the first may have waited for a commit that takes
+-- runs away from this session, and what is read after that must be what that commit left. Within one statement it
+-- would be what was there before; each statement of a volatile function sees everything that is committed.
+CREATE FUNCTION beat(
+    asking text, new_profile text, r_run text[], r_epoch bigint[], r_progress text[], r_tail text[],
+    OUT now double precision, OUT is_draining smallint, OUT held_runs text[], OUT held_epochs bigint[],
+    OUT held_statuses text[], OUT held_wishes text[]
+) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE sessions SET revision = revision + 1, beat_at = now_in_seconds(), profile = new_profile
+    WHERE id = asking AND state = 'open'
+    RETURNING draining INTO is_draining;
+    IF FOUND THEN
+        SELECT coalesce(array_agg(id), '{}'), coalesce(array_agg(epoch), '{}'),
+            coalesce(array_agg(status), '{}'), coalesce(array_agg(wish), '{}')
+        INTO held_runs, held_epochs, held_statuses, held_wishes
+        FROM runs WHERE session = asking;
+
+        IF cardinality(r_run) > 0 THEN
+            INSERT INTO reports (session, run, epoch, progress, tail)
+            SELECT asking, said.run, said.epoch, said.progress, said.tail
+            FROM unnest(r_run, r_epoch, r_progress, r_tail) AS said (run, epoch, progress, tail)
+            JOIN unnest(held_runs, held_epochs) AS held (run, epoch) USING (run, epoch)
+            ON CONFLICT (session, run) DO UPDATE
+            SET epoch = excluded.epoch, progress = excluded.progress, tail = excluded.tail;
+        END IF;
+        DELETE FROM reports WHERE session = asking AND run <> ALL (held_runs);
+    END IF;
+    now := now_in_seconds();
+END
+$$;

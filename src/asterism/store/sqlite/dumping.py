@@ -1,0 +1,37 @@
+"""Everything that is in the tables, at one instant, a page at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from asterism.store import codec, dumps
+from asterism.store.sqlite import reading
+from asterism.store.sqlite.queries import QUERIES
+
+PAGE = 200
+_RECORDS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("all_runs", codec.run_of),
+    ("all_sessions", codec.session_of),
+    ("all_registers", reading.register_of),
+    ("all_notices", lambda row: reading.notice_of(row[0])),
+)
+
+
+def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
+    """The lines of a dump without its blobs. What is committed after the first page is not among them."""
+    cursor.execute("BEGIN")
+    yield [dumps.HEADER]
+    for name, record_of in _RECORDS:
+        cursor.execute(QUERIES[name])
+        while rows := cursor.fetchmany(PAGE):
+            yield [dumps.line(record_of(row)) for row in rows]
+
+
+def names_of_blobs(cursor: sqlite3.Cursor) -> set[str]:
+    """What the runs refer to."""
+    rows = iter(lambda: cursor.fetchmany(PAGE), [])
+    cursor.execute(QUERIES["runs_with_blobs"])
+    return {name for row in chain.from_iterable(rows) for name in dumps.blobs_of(codec.run_of(row))}

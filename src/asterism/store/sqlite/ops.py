@@ -1,0 +1,106 @@
+"""Writes as statements. Each is made where it is asked for, so that what cannot be kept is refused there, and performed
+in the writer thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asterism.core.run import Run
+from asterism.core.session import Session
+from asterism.store import codec
+from asterism.store.errors import Conflict
+from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, PutSession, Write
+from asterism.store.sqlite.queries import QUERIES
+
+Op = tuple[str, tuple[Any, ...], str]
+"""A statement, its values, and the name of the record that was not as expected if the statement finds nothing to do."""
+
+_INSERT_RUN = QUERIES["insert_run"]
+_UPDATE_RUN = QUERIES["update_run"]
+_EXPECT_SESSION = QUERIES["expect_session"]
+_EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
+_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_NO_REGISTER})
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_KEY = codec.FIXED.index("key")
+
+
+def op_of(write: Write, clock: Callable[[], float]) -> Op:
+    """Raises what the codec raises for something that is not JSON."""
+    match write:
+        case PutRun(run, expected):
+            return run_op(run, expected)
+        case PutSession(session, expected):
+            return _put_session(session, expected, clock)
+        case ExpectSession(session_id, revision):
+            return _EXPECT_SESSION, (session_id, revision), f"session {session_id}"
+        case PutRegister(key, None, None):
+            return _EXPECT_NO_REGISTER, (key,), f"register {key}"
+        case PutRegister(key, None, expected):
+            return QUERIES["delete_register"], (key, expected), f"register {key}"
+        case PutRegister(key, value, None):
+            return QUERIES["insert_register"], (key, codec.to_text(value)), f"register {key}"
+        case PutRegister(key, value, expected):
+            return QUERIES["update_register"], (codec.to_text(value), key, expected), f"register {key}"
+        case Notice():
+            text = codec.to_text(codec.notice_to_json(write))
+            return QUERIES["insert_notice"], (write.at, write.run, text), "notice"
+    raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def run_op(run: Run, expected: int | None) -> Op:
+    if expected is None:
+        return _INSERT_RUN, (*codec.fixed(run), *codec.moving(run), -run.priority), f"run {run.id}"
+    return _UPDATE_RUN, (*codec.moving(run), run.id, expected), f"run {run.id}"
+
+
+def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Op:
+    session_id, device, revision, state, draining, _, profile, terms = codec.session_row(session)
+    what = f"session {session_id}"
+    if expected is None:
+        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
+        return QUERIES["insert_session"], values, what
+    values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
+    return QUERIES["update_session"], values, what
+
+
+def perform(cursor: sqlite3.Cursor, ops: Sequence[Op]) -> None:
+    """All of them or none. Raises Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other
+    error of SQLite concerns the whole transaction."""
+    if len(ops) == 1:
+        perform_one(cursor, ops[0])
+        return
+    cursor.execute("SAVEPOINT batch")
+    try:
+        for op in ops:
+            perform_one(cursor, op)
+    except (Conflict, ValueError, OverflowError):
+        cursor.execute("ROLLBACK TO batch")
+        raise
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("RELEASE batch")
+
+
+def perform_one(cursor: sqlite3.Cursor, op: Op) -> None:
+    sql, values, what = op
+    try:
+        cursor.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise _refusal(cursor, op, error) from None
+    except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+        raise ValueError(f"{what} cannot be kept: {error}") from error
+    if cursor.rowcount == 1:
+        return
+    if sql not in _EXPECTATIONS or cursor.fetchone() is None:
+        raise Conflict(what)
+
+
+def _refusal(cursor: sqlite3.Cursor, op: Op, error: sqlite3.IntegrityError) -> Exception:
+    sql, values, what = op
+    if error.sqlite_errorcode not in _TAKEN:
+        return ValueError(f"{what} cannot be kept: {error}")
+    if sql is _INSERT_RUN and cursor.execute(QUERIES["run_exists"], values[:1]).fetchone() is None:
+        return Conflict(f"key {values[_KEY]}")
+    return Conflict(what)

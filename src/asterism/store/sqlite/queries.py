@@ -1,0 +1,30 @@
+"""The statements of ``queries.sql``, by name."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from asterism.store import codec
+
+_COLUMNS = {
+    "run_columns": ", ".join(codec.COLUMNS),
+    "run_places": ", ".join("?" * len(codec.COLUMNS)),
+    "run_changes": ", ".join(f"{name} = ?" for name in codec.MOVING),
+    "owned_columns": ", ".join(f"runs.{name}" for name in codec.COLUMNS),
+    "session_columns": ", ".join(f"sessions.{name}" for name in codec.SESSION_COLUMNS),
+}
+
+
+def _read() -> dict[str, str]:
+    text = files(__package__).joinpath("queries.sql").read_text("utf-8")
+    found = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: _statement(body) for name, body in found}
+
+
+def _statement(body: str) -> str:
+    lines = [line for line in body.splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";").format_map(_COLUMNS)
+
+
+QUERIES = _read()

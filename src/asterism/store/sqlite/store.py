@@ -1,0 +1,221 @@
+"""The store in a SQLite file: any number of processes on one machine share it.
+
+Everything that is written goes through one thread (``writer``), which commits for many at once; everything that is read
+through a few others (``readers``). What a commit acknowledged is on the disk: write-ahead log, ``synchronous=FULL``.
+What other processes commit is noticed within a moment by looking at the file's version, while anybody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asterism.core.run import Run, RunStatus
+from asterism.core.session import Session
+from asterism.store import dumps
+from asterism.store.errors import StoreCorrupt, StoreUnavailable
+from asterism.store.memory import name_each_record_once
+from asterism.store.protocol import (
+    Answer,
+    Notice,
+    Offer,
+    Query,
+    Register,
+    Report,
+    Waiting,
+    Watch,
+    Write,
+)
+from asterism.store.sqlite import checking, dumping, reading
+from asterism.store.sqlite.blobs import Blobs
+from asterism.store.sqlite.faults import moved
+from asterism.store.sqlite.jobs import Batch, Beating, Forgetting
+from asterism.store.sqlite.link import Link
+from asterism.store.sqlite.readers import Readers
+from asterism.store.sqlite.taking import Taking, first_look
+from asterism.store.sqlite.writer import Writer
+from asterism.store.waking import Watches
+
+HOUR = 3600.0
+READERS = 2
+
+
+class SqliteStore:
+    """Made by ``open``. It belongs to the event loop in which it was opened."""
+
+    def __init__(
+        self, name: str | os.PathLike[str], clock: Callable[[], float], busy_timeout: float, blob_age: float
+    ) -> None:
+        self.clock = clock
+        self.url = f"sqlite:///{os.fspath(name)}"
+        self.path = path = Path(name).absolute()
+        self._blob_age = blob_age
+        self._watches = Watches()
+        self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
+        self._link = Link(path, busy_timeout)
+        self._writer = Writer(self._link, self._watches)
+        self._readers = Readers(self._link, READERS, self._writer.look)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] = time.time,
+        busy_timeout: float = 5.0,
+        blob_age: float = HOUR,
+        create: bool = True,
+    ) -> SqliteStore:
+        """The file is made if it is not there, unless ``create`` is False; its directory is not. ``busy_timeout`` is
+        how long to wait for another process to let go of it, in seconds. ``blob_age`` is how long something large is
+        kept though no run refers to it (yet)."""
+        store = cls(path, clock, busy_timeout, blob_age)
+        await store._writer.open(create)
+        return store
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        if not writes:
+            return
+        if len(writes) > 1:
+            name_each_record_once(writes)
+        await self._writer.do(Batch(self._writer.future(), writes, self.clock))
+
+    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+        taken: list[Run] = []
+        look = first_look(offer) if offer.limit > 0 else None
+        while look is not None:
+            left = offer if not taken else replace(offer, limit=offer.limit - len(taken))
+            try:
+                more, look = await self._writer.do(Taking(self._writer.future(), left, step, look))
+            except StoreUnavailable:
+                if not taken:
+                    raise
+                break  # what was taken is taken
+            taken += more
+        return taken
+
+    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+        beating = Beating(self._writer.future(), session, profile, reports, self.clock)
+        answer: Answer = await self._writer.do(beating)
+        return answer
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def run(self, run_id: str) -> Run | None:
+        return await self._readers.ask(reading.run, run_id)
+
+    async def find(self, query: Query) -> list[Run]:
+        return await self._readers.ask(reading.find, query)
+
+    async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
+        return await self._readers.ask(reading.orphans, now, limit)
+
+    async def waiting(self) -> list[Waiting]:
+        return await self._readers.ask(reading.waiting)
+
+    async def counts(self) -> Mapping[RunStatus, int]:
+        return await self._readers.ask(reading.counts)
+
+    async def sessions(self, *, ended: bool = False) -> list[Session]:
+        return await self._readers.ask(reading.sessions, ended)
+
+    async def register(self, key: str) -> Register | None:
+        return await self._readers.ask(reading.register, key)
+
+    async def registers(self, prefix: str) -> list[Register]:
+        return await self._readers.ask(reading.registers, prefix)
+
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+        return await self._readers.ask(reading.reports, run_ids)
+
+    async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
+        return await self._readers.ask(reading.notices, run, after, limit)
+
+    def watch(self, topics: frozenset[str]) -> Watch:
+        watch = self._watches.add(topics)
+        if len(self._watches) == 1:
+            self._writer.look()
+        return watch
+
+    # -- large things, and old ones ----------------------------------------------------------------------------------
+
+    async def keep_blob(self, data: bytes) -> str:
+        self._writer.must_be_open()
+        return await asyncio.to_thread(self._blobs.keep, data)
+
+    async def blob(self, name: str) -> bytes | None:
+        self._writer.must_be_open()
+        return await asyncio.to_thread(self._blobs.read, name)
+
+    async def prune(self, ended_before: float, limit: int) -> int:
+        forgotten: int = await self._writer.do(Forgetting(self._writer.future(), ended_before, limit))
+        if forgotten == 0:
+            before = min(ended_before, self.clock() - self._blob_age)
+            # listed before it is asked what is referred to: one that is kept anew after that is younger than ``before``
+            old = await asyncio.to_thread(lambda: set(self._blobs.names(before)))
+            if old:
+                old -= await self._readers.ask(dumping.names_of_blobs)
+            await asyncio.to_thread(self._remove, old, before)
+        return forgotten
+
+    def _remove(self, names: set[str], before: float) -> None:
+        for name in names:
+            self._blobs.remove(name, before)
+        self._blobs.sweep(before)
+
+    # -- the whole -----------------------------------------------------------------------------------------------------
+
+    async def check(self) -> list[str]:
+        apart = Readers(self._link, 1, self._writer.look)  # it takes long
+        try:
+            self._writer.must_be_open()
+            return await apart.ask(checking.problems, self._blobs)
+        except StoreCorrupt as error:
+            return [str(error)]
+        finally:
+            await apart.close()
+
+    async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
+        self._writer.must_be_open()
+        apart = Readers(self._link, 1, self._writer.look)
+        try:
+            pages = await apart.ask(_Pages, self.path)
+            while lines := await apart.ask(pages.next):
+                for line in lines:
+                    yield line
+        finally:
+            await apart.close()
+        for name in await asyncio.to_thread(lambda: sorted(set(self._blobs.names()))):
+            data = await self.blob(name)
+            if data is not None:
+                yield dumps.blob_line(data)
+
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
+        return await dumps.load(self, lines)
+
+    async def close(self) -> None:
+        """What was begun is finished. Anything after that is refused."""
+        await self._writer.close()
+        await self._readers.close()
+        self._watches.wake_all()
+
+
+class _Pages:
+    """A dump under way, in the thread of a reader."""
+
+    def __init__(self, cursor: Any, path: Path) -> None:
+        self._cursor, self._path = cursor, path
+        self._pages: Iterator[list[Mapping[str, Any]]] = dumping.pages(cursor)
+
+    def next(self, cursor: Any) -> list[Mapping[str, Any]]:
+        """Empty at the end."""
+        if cursor is not self._cursor:  # the file was replaced, and this is another instant of another store
+            raise moved(self._path)
+        return next(self._pages, [])

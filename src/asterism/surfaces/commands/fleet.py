@@ -1,0 +1,91 @@
+"""``asterism fleet``: what holds for the whole fleet."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import duration, pair, size
+
+if TYPE_CHECKING:
+    from asterism.runtime.fleet.fleet import Fleet
+    from asterism.runtime.fleet.settings import Settings
+
+
+@click.group()
+def fleet() -> None:
+    """What holds for the whole fleet: show, set."""
+
+
+@fleet.command()
+@fleet_options
+def show(store: str | None, as_json: bool) -> None:
+    """Show the settings of the fleet. They live in its store."""
+
+    async def tell(found: Fleet) -> None:
+        _tell(await found.settings(), as_json)
+
+    with_fleet(store, tell)
+
+
+@fleet.command("set")
+@click.option("--keep", type=duration, metavar="DURATION", help="How long runs are kept after their end, such as 30d.")
+@click.option("--large", type=size, metavar="SIZE", help="Inputs and outputs beyond that are kept apart, such as 64k.")
+@click.option("--most", type=size, metavar="SIZE", help="Inputs and outputs beyond that are refused, such as 64M.")
+@click.option("--hold", type=duration, metavar="DURATION", help="How long the brake lasts when most devices vanish.")
+@click.option("--notify-command", metavar="WORDS", help="Told of failures, as JSON on its standard input; '' for none.")
+@click.option("--notify-url", metavar="URL", help="The same by HTTP POST; '' for none.")
+@click.option(
+    "--weight",
+    "weights",
+    type=pair,
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="Of the score: load, connection, rank, capability.",
+)
+@fleet_options
+def set_(
+    store: str | None, as_json: bool, notify_command: str | None, weights: tuple[tuple[str, str], ...], **numbers: Any
+) -> None:
+    """Change settings of the fleet; what is left out stays as it is."""
+    changes = {name: value for name, value in numbers.items() if value is not None}
+    if "notify_url" in changes:
+        changes["notify_url"] = changes["notify_url"] or None
+    if notify_command is not None:
+        changes["notify_command"] = _words(notify_command)
+    if weights:
+        changes["weights"] = {name: _number(name, text) for name, text in weights}
+    if not changes:
+        raise click.UsageError("Nothing is to be changed: name a setting, such as --keep 30d.")
+
+    async def change(found: Fleet) -> None:
+        _tell(await found.configure(**changes), as_json)
+
+    with_fleet(store, change)
+
+
+def _words(text: str) -> list[str] | None:
+    try:
+        return shlex.split(text) or None
+    except ValueError as error:
+        raise click.BadParameter(f"it cannot be split into words: {error}", param_hint="--notify-command") from None
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{name} is a number, not {text!r}", param_hint="--weight") from None
+
+
+def _tell(settings: Settings, as_json: bool) -> None:
+    from asterism.surfaces.fleet.contents import settings_lines
+    from asterism.surfaces.fleet.speaking import say_lines
+
+    if as_json:
+        tell_json(settings.to_json())
+    else:
+        say_lines(lambda width: settings_lines(settings))

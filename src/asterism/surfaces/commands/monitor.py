@@ -1,0 +1,26 @@
+"""``asterism monitor``: watch over a fleet and do no work."""
+
+from __future__ import annotations
+
+import click
+
+from asterism.surfaces.fleet.access import fleet_options
+from asterism.surfaces.fleet.values import duration
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--every", type=duration, default="5", show_default=True, metavar="DURATION", help="How often to look.")
+@fleet_options
+def monitor(name: str | None, every: float, store: str | None, as_json: bool) -> int:
+    """Watch over the devices of a fleet, and do no work.
+
+    Every device can do that beside its work, and one is elected to. This is for fleets whose devices come and go: it
+    takes away what has run out, hands out what waits, and gives up what nobody can do. Several at once do no harm. NAME
+    is monitor- and the name of this machine if left out."""
+    import platform
+
+    from asterism.surfaces.fleet.agents import Terms, join_fleet
+
+    wanted = Terms(name or f"monitor-{platform.node() or 'local'}", slots=0, monitor_every=every)
+    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json)

@@ -1,0 +1,278 @@
+"""``asterism runs``: pieces of work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.fleet.access import Function, find_run, find_runs, fleet_options, note, tell_json, with_fleet
+from asterism.surfaces.fleet.values import duration, json_object
+
+if TYPE_CHECKING:
+    from asterism.core.run import Run
+    from asterism.runtime.fleet.fleet import Fleet
+
+STATUSES = ("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed", "open", "ended")
+FAILED = 1
+REFUSED = 64
+
+
+@click.group()
+def runs() -> None:
+    """Pieces of work: create, watch, list, show and more.
+
+    Wherever a RUN is asked for, any part of its id will do that no other run has in its id."""
+
+
+@runs.command()
+@click.argument("workflow", required=False)
+@click.option(
+    "--input", "given", type=json_object, metavar="JSON|@FILE|-", help="Named values, as JSON; - reads standard input."
+)
+@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file, and add it to the store.")
+@click.option("--key", metavar="TEXT", help="With the same key again, the same run is meant.")
+@click.option("--series", metavar="NAME", help="At most one run of a series is active; the others queue.")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first; that of the workflow if left out.")
+@click.option("--device", metavar="NAME", help="This device and no other.")
+@click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
+@fleet_options
+def create(
+    workflow: str | None,
+    given: dict[str, Any] | None,
+    file: str | None,
+    wait: bool,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
+    """Create a run of a workflow, and print its id.
+
+    \b
+    asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
+    asterism runs create report --input @numbers.json --wait"""
+    from asterism.surfaces.fleet.creating import create_run
+
+    if workflow is None and file is None:
+        raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
+
+    async def make(fleet: Fleet) -> int:
+        run = await create_run(fleet, workflow, file, given or {}, terms, quiet=as_json)
+        if wait:
+            return await _waited(fleet, [run], as_json, one=True)
+        if as_json:
+            tell_json(await _as_json(fleet, run))
+        return 0
+
+    return with_fleet(store, make)
+
+
+@runs.command("list")
+@click.option("--status", "statuses", type=click.Choice(STATUSES), multiple=True, help="Only these; open: not ended.")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--device", metavar="NAME", help="Only runs on this device.")
+@click.option("--series", metavar="NAME", help="Only runs of this series.")
+@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many, 0 for all.")
+@click.option("--newest", is_flag=True, help="The newest first; otherwise they come last.")
+@fleet_options
+def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
+    """List runs: those that were created last.
+
+    FOR says how long a run has been what it is, or how long it took; BEAT how long ago its device was heard of."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.surfaces.fleet.listing import listed
+        from asterism.surfaces.fleet.speaking import say_lines
+        from asterism.surfaces.fleet.tables import runs_table
+        from asterism.surfaces.fleet.views import run_json
+
+        found = await listed(fleet, **wanted)
+        if as_json:
+            tell_json([run_json(run, found.sessions, found.reports) for run in found.runs])
+        elif found.runs:
+            say_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
+        else:
+            note(
+                "There are no such runs." if found.filtered else "There are no runs yet: asterism runs create WORKFLOW"
+            )
+        if found.more:
+            note(f"There are more than these {len(found.runs)}: --limit 0 shows all.")
+
+    with_fleet(store, tell)
+
+
+@runs.command()
+@click.argument("run")
+@fleet_options
+def show(run: str, store: str | None, as_json: bool) -> None:
+    """Show everything about a run: its story, its assignments, how far it has come."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.surfaces.fleet.details import details, lines
+        from asterism.surfaces.fleet.speaking import say_lines
+
+        found = await details(fleet, await find_run(fleet, run))
+        if as_json:
+            tell_json(found.to_json())
+        else:
+            say_lines(lambda width: lines(found, width))
+
+    with_fleet(store, tell)
+
+
+@runs.command()
+@click.option("--until-done", is_flag=True, help="End when every run has ended.")
+@fleet_options
+def watch(until_done: bool, store: str | None, as_json: bool) -> None:
+    """Watch all runs: who owns what, since when, and how far it is. Ctrl-C ends it.
+
+    Where the output is no terminal, everything that happens to a run is a line; with --json an object a line."""
+
+    async def look_on(fleet: Fleet) -> None:
+        from asterism.surfaces.fleet.watching import watch as watch_fleet
+        from asterism.surfaces.screen import Screen
+
+        await watch_fleet(fleet, Screen(), until_done=until_done, as_json=as_json)
+
+    with_fleet(store, look_on)
+
+
+@runs.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@fleet_options
+def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    """Wait until runs have ended. Exits with 1 if one of them failed."""
+
+    async def look_on(fleet: Fleet) -> int:
+        return await _waited(fleet, await find_runs(fleet, names), as_json)
+
+    return with_fleet(store, look_on)
+
+
+async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
+    from asterism.surfaces.fleet.waiting import ends
+
+    ended = []
+    async for run, sentence in ends(fleet, wanted):
+        ended.append(run)
+        if not as_json:
+            click.echo(sentence)
+    if as_json:
+        told = {run.id: await _as_json(fleet, run) for run in ended}
+        tell_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
+    return FAILED if any(run.error is not None for run in ended) else 0
+
+
+@runs.command()
+@click.argument("run")
+@fleet_options
+def output(run: str, store: str | None, as_json: bool) -> int:
+    """Print what a completed run returned: text as it is, anything else as JSON.
+
+    Exits with 1 if the run failed, with 64 if it has not ended."""
+
+    async def tell(fleet: Fleet) -> int:
+        found = await find_run(fleet, run)
+        if not found.ended:
+            note(
+                f"Run {found.id} is {found.status}: it has returned nothing yet. `asterism runs show` has what it says."
+            )
+            return REFUSED
+        if found.error is not None:
+            note(f"Run {found.id} failed: {found.error}")
+            return FAILED
+        value = await fleet.output(found)
+        if as_json or not isinstance(value, str):
+            tell_json(value)
+        else:
+            click.echo(value)
+        return 0
+
+    return with_fleet(store, tell)
+
+
+# -- what people ask of runs -------------------------------------------------------------------------------------------
+
+Ask = Callable[["Fleet", "Run"], Awaitable["Run"]]
+
+
+def _asking(name: str, meaning: str) -> Callable[[Function], click.Command]:
+    """A command that asks the same of each run it is given; the function says it in the fleet's terms."""
+
+    def decorate(function: Function) -> click.Command:
+        options = fleet_options(function)
+        arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
+        return runs.command(name, help=meaning)(arguments)
+
+    return decorate
+
+
+def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask) -> int:
+    async def ask_all(fleet: Fleet) -> int:
+        from asterism.core.errors import RunRefused
+        from asterism.surfaces.fleet.waiting import answer
+
+        changed, refused = [], 0
+        for run in await find_runs(fleet, names):
+            try:
+                after = await ask(fleet, run)
+            except RunRefused as refusal:
+                note(f"Run {refusal.run_id}: {refusal.why}.")
+                refused += 1
+                continue
+            changed.append(await _as_json(fleet, after))
+            if not as_json:
+                click.echo(answer(run, after))
+        if as_json:
+            tell_json(changed)
+        return REFUSED if refused else 0
+
+    return with_fleet(store, ask_all)
+
+
+async def _as_json(fleet: Fleet, run: Run) -> dict[str, Any]:
+    from asterism.surfaces.fleet.views import run_json
+
+    sessions = {session.id: session for session in await fleet.store.sessions(ended=True)}
+    return run_json(run, sessions, await fleet.store.reports([run.id]))
+
+
+@_asking("cancel", "End runs: at once, or as soon as their devices have stopped.")
+def cancel(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
+
+
+@runs.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever meets it.")
+@fleet_options
+def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    """Keep runs from going on until they are resumed; how far they have come is kept."""
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
+
+
+@_asking("resume", "Let paused runs go on.")
+def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
+
+
+@_asking("retry", "Create new runs of the same work as runs that have ended, and print their ids.")
+def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
+
+
+@runs.command()
+@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="Since their end, such as 30d.")
+@fleet_options
+def prune(older_than: float, store: str | None, as_json: bool) -> None:
+    """Forget runs that ended long ago. The fleet does so by itself, too: see `asterism fleet`."""
+
+    async def forget(fleet: Fleet) -> None:
+        count = await fleet.prune(older_than)
+        if as_json:
+            tell_json({"pruned": count})
+        else:
+            click.echo(f"{count:,} run{'s' if count != 1 else ''} forgotten.")
+
+    with_fleet(store, forget)

@@ -1,0 +1,114 @@
+"""``asterism store``: where everything is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from asterism.surfaces.fleet.access import fleet_options, must_exist, tell_json, with_fleet
+
+if TYPE_CHECKING:
+    from asterism.runtime.fleet.fleet import Fleet
+
+DAMAGED = 64
+
+
+@click.group()
+def store() -> None:
+    """Where everything is kept: check, backup, restore, info."""
+
+
+@store.command()
+@fleet_options
+def check(store: str | None, as_json: bool) -> int:
+    """Look through the whole store for anything that cannot be right.
+
+    Exits with 0 if all is well, with 64 if not."""
+    from asterism.store.errors import StoreCorrupt
+
+    must_exist(store)
+
+    async def look(fleet: Fleet) -> tuple[str, list[str], int]:
+        return fleet.store.url, await fleet.store.check(), sum((await fleet.store.counts()).values())
+
+    try:
+        url, problems, runs = with_fleet(store, look)
+    except StoreCorrupt as error:
+        url, problems, runs = "the store", [str(error)], 0
+    if as_json:
+        tell_json({"problems": problems, "runs": runs})
+    elif problems:
+        for problem in problems:
+            click.echo(problem)
+        click.echo(f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in {url}.", err=True)
+    else:
+        click.echo(f"{url} is fine: {runs:,} run{'s' if runs != 1 else ''}.")
+    return DAMAGED if problems else 0
+
+
+@store.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@fleet_options
+def backup(file: Path, store: str | None, as_json: bool) -> None:
+    """Write everything into FILE, as it is at one moment.
+
+    It is JSON, line by line, compressed if the name ends in .gz. The fleet works on meanwhile. FILE is there when it is
+    whole, and only you can read it. It can be restored into a store of any kind."""
+    must_exist(store)
+
+    async def write(fleet: Fleet) -> int:
+        from asterism.surfaces.fleet.backups import write_backup
+
+        return await write_backup(fleet.store, file)
+
+    runs = with_fleet(store, write)
+    written = file.stat().st_size
+    if as_json:
+        tell_json({"file": str(file), "runs": runs, "size": written})
+        return
+    from asterism.surfaces.fleet.spans import size
+
+    click.echo(f"{file}: {runs:,} run{'s' if runs != 1 else ''}, {size(written)}.")
+
+
+@store.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@fleet_options
+def restore(file: Path, store: str | None, as_json: bool) -> None:
+    """Fill an empty store from FILE, which `store backup` wrote.
+
+    A store that has anything in it is refused. Nobody owns anything afterwards: what devices worked on is assigned
+    anew."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.surfaces.fleet.backups import restore_backup
+
+        runs = await restore_backup(fleet.store, file)
+        if as_json:
+            tell_json({"file": str(file), "runs": runs, "store": fleet.store.url})
+        else:
+            click.echo(f"{fleet.store.url}: {runs:,} run{'s' if runs != 1 else ''} restored.")
+
+    if not file.exists():
+        raise click.UsageError(f"there is no file {file}")
+    with_fleet(store, read)
+
+
+@store.command()
+@fleet_options
+def info(store: str | None, as_json: bool) -> None:
+    """Say which store this is, and what is in it."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.surfaces.fleet.contents import contents, contents_lines
+        from asterism.surfaces.fleet.speaking import say_lines
+
+        found = await contents(fleet)
+        if as_json:
+            tell_json(found)
+        else:
+            say_lines(lambda width: contents_lines(found))
+
+    with_fleet(store, tell)

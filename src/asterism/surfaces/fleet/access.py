@@ -1,0 +1,147 @@
+"""How a command gets at a fleet: the options that all of them take, the store they open, and the runs they mean.
+
+Importing this is quick: stores and their drivers are imported when one is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from asterism.core.errors import AsterismError
+
+if TYPE_CHECKING:
+    from asterism.core.run import Run
+    from asterism.core.workflow import Workflow
+    from asterism.runtime.fleet.fleet import Fleet
+
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_CANDIDATES = 10
+SHORT = 8
+"""How many letters of a run's id are shown where there is little room: the last ones, which are chance."""
+
+
+class NotOneRun(AsterismError):
+    """What was given as a run stands for none, or for several."""
+
+
+def fleet_options(function: Function) -> Function:
+    """``--store`` and ``--json``, which every command on a fleet takes."""
+    store = click.option(
+        "--store",
+        metavar="URL",
+        envvar="ASTERISM_STORE",
+        help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if left out, or a file in your data directory.",
+    )
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    return store(as_json(function))
+
+
+def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]]) -> Value:
+    """Open the fleet of a store, use it, and close it."""
+    from asterism.runtime.fleet.fleet import Fleet
+
+    if url is not None and url.lower().startswith("memory:"):
+        raise click.UsageError(
+            "A store in memory lasts as long as one process, so commands cannot share it; use sqlite:///file.db."
+        )
+
+    async def main() -> Value:
+        async with await Fleet.open(url, by=whoami()) as fleet:
+            return await use(fleet)
+
+    return asyncio.run(main())
+
+
+def must_exist(url: str | None) -> None:
+    """Raises StoreMissing for a file that is not there: for some commands it makes no sense to make one."""
+    from asterism.store.errors import StoreMissing
+    from asterism.store.opening import default_file
+
+    if url is None:
+        path = default_file()
+    elif url.lower().startswith("sqlite:///"):
+        path = Path(url[len("sqlite:///") :]).expanduser()
+    else:
+        return
+    if not path.exists():
+        raise StoreMissing(f"there is no store {path}")
+
+
+def whoami() -> str:
+    """Who acts, for the stories."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name
+        return "user"
+    return name if name.isprintable() and name else "user"
+
+
+def tell_json(document: Any) -> None:
+    """One JSON document. Where the terminal cannot show a letter, none beyond ASCII is used."""
+    text = json.dumps(document, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(document)
+    click.echo(text)
+
+
+def note(text: str) -> None:
+    """Something to know beside the answer: it does not get in the way of whoever reads the answer."""
+    click.echo(text, err=True)
+
+
+# -- runs and workflows by what people type ----------------------------------------------------------------------------
+
+
+async def find_run(fleet: Fleet, text: str) -> Run:
+    """The run that has this id, or the only one that has it as a part of its id. Raises NotOneRun."""
+    from asterism.store.protocol import Query
+
+    wanted = text.strip().lower()
+    if not wanted:
+        raise NotOneRun("a run is named by its id or a part of it, not by nothing")
+    exact = await fleet.store.run(wanted)
+    if exact is not None:
+        return exact
+    found = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
+    if not found:
+        raise NotOneRun(f"there is no run with {text!r} in its id; `asterism runs list` shows those there are")
+    if len(found) == 1:
+        return found[0]
+    more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
+    lines = "".join(f"\n  {run.id}  {run.workflow}  {run.status}" for run in found[:MOST_CANDIDATES])
+    raise NotOneRun(f"{text!r} is in the ids of several runs; give more of the id:{lines}{more}")
+
+
+async def find_runs(fleet: Fleet, texts: tuple[str, ...]) -> list[Run]:
+    """Each once, in the order in which they were named."""
+    found = [await find_run(fleet, text) for text in texts]
+    return list({run.id: run for run in found}.values())
+
+
+async def find_workflow(fleet: Fleet, text: str) -> Workflow:
+    """The latest version of a name, or ``NAME@VERSION``. Raises UnknownWorkflow."""
+    from asterism.runtime.fleet.workflows import UnknownWorkflow
+
+    name, at, version = text.rpartition("@")
+    try:
+        return await fleet.workflows.latest(text)
+    except UnknownWorkflow:
+        if not at or not name or not (version.isascii() and version.isdigit()):
+            raise
+    return await fleet.workflows.get(name, int(version))
+
+
+def short(run_id: str) -> str:
+    return run_id[-SHORT:]

@@ -1,0 +1,86 @@
+"""A device as a command: it joins, says what it does, and leaves when it is told to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass, field
+
+import click
+
+from asterism.runtime import conditions
+from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.surfaces.fleet.access import tell_json, with_fleet
+from asterism.surfaces.fleet.leaving import run_until_told
+from asterism.surfaces.fleet.narrating import Narrated, told
+from asterism.surfaces.fleet.policies import find_policy
+from asterism.surfaces.planfile.wording import syntax
+
+log = logging.getLogger("asterism.device")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a device is like. ``policy`` is the path of a file, ``monitor_every`` None for one that never watches over
+    the others."""
+
+    name: str
+    can: tuple[str, ...] = ()
+    slots: int = 1
+    backlog: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    accepts: str | None = None
+    hands_back: str | None = None
+    policy: str | None = None
+    replace: bool = False
+    monitor_every: float | None = 5.0
+    heartbeat: float = 30.0
+    timeout: float = 90.0
+
+
+def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bool) -> int:
+    """Until it has left. Returns the exit code."""
+    for option, expression in (("--accepts", terms.accepts), ("--hands-back", terms.hands_back)):
+        problem = conditions.check(expression) if expression is not None else None
+        if problem is not None:
+            raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=option)
+    policy, about = find_policy(terms.policy)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module
+
+    async def work(fleet: Fleet) -> int:
+        agent = DeviceAgent(
+            fleet,
+            terms.name,
+            can=terms.can,
+            slots=terms.slots,
+            backlog=terms.backlog,
+            labels=terms.labels,
+            accepts=terms.accepts,
+            hands_back=terms.hands_back,
+            policy=policy,
+            heartbeat=terms.heartbeat,
+            timeout=terms.timeout,
+            monitor_every=terms.monitor_every,
+            replace=terms.replace,
+        )
+        narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
+        agent.desk.executor = narrated
+        log.info("joining %s as %s", fleet.store.url, terms.name)
+        if terms.slots:
+            log.info(about)
+        code = await run_until_told(agent, drain_for)
+        if as_json:
+            session = agent.session
+            tell_json({"name": session.device, "session": session.id, "store": fleet.store.url, "runs": narrated.begun})
+        return code
+
+    with told(as_json=as_json):
+        return with_fleet(store, work)
+
+
+def _stopping(agent: DeviceAgent, run_id: str) -> str | None:
+    holding = agent.desk.get(run_id)
+    return holding.stopping if holding is not None else None

@@ -1,0 +1,75 @@
+"""What is in a store, in figures, and what holds for its fleet."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from asterism.core.run import RunStatus
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.settings import Settings
+from asterism.surfaces.drawing.ink import DIM
+from asterism.surfaces.drawing.lettering import clean
+from asterism.surfaces.fleet.spans import moment, size, span
+from asterism.surfaces.fleet.views import state_of
+
+
+async def contents(fleet: Fleet) -> dict[str, Any]:
+    store = fleet.store
+    counts = await store.counts()
+    now = store.clock()
+    devices = Counter(state_of(one, now) for one in await fleet.devices())
+    series = await store.registers("series/")
+    return {
+        "store": store.url,
+        "clock": now,
+        "clock_ahead": round(now - time.time(), 3),
+        "runs": {str(status): counts.get(status, 0) for status in RunStatus},
+        "devices": dict(sorted(devices.items())),
+        "coordinator": await fleet.coordinator(),
+        "workflows": len(await fleet.workflows.all()),
+        "series": len(series),
+        "series_active": sum(isinstance(one.value, dict) and one.value.get("active") is not None for one in series),
+    }
+
+
+def contents_lines(found: Mapping[str, Any]) -> Iterator[Text]:
+    runs = {name: number for name, number in found["runs"].items() if number}
+    off = abs(found["clock_ahead"])
+    way = "ahead of" if found["clock_ahead"] > 0 else "behind"
+    facts = {
+        "store": found["store"],
+        "clock": moment(found["clock"]) + (f", {span(off)} {way} this machine's" if off >= 1 else ""),
+        "runs": _counted(runs),
+        "devices": _counted(found["devices"]),
+        "coordinator": found["coordinator"] or "none",
+        "workflows": f"{found['workflows']:,}",
+        "series": f"{found['series']:,}, {found['series_active']:,} of them with an active run",
+    }
+    for name, text in facts.items():
+        yield Text(f"{name:<11}  ", DIM).append(clean(text), "")
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in numbers.items()) or "none"
+
+
+def settings_lines(settings: Settings) -> Iterator[Text]:
+    weights = ", ".join(f"{name} {value:g}" for name, value in asdict(settings.weights).items())
+    facts = {
+        "keep": f"{span(settings.keep)} after their end runs are forgotten",
+        "large": f"beyond {size(settings.large)} inputs and outputs are kept apart",
+        "most": f"beyond {size(settings.most)} they are refused",
+        "hold": f"{span(settings.hold)} is how long nothing is taken away when most devices vanish at once",
+        "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
+        "notify_url": settings.notify_url or "none",
+        "weights": weights,
+    }
+    for name, text in facts.items():
+        yield Text(f"{name:<14}  ", DIM).append(clean(text), "")

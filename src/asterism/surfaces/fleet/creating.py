@@ -1,0 +1,101 @@
+"""Creating a run by command: everything that can be known to be wrong is said before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from asterism.core.errors import AsterismError
+from asterism.core.run import ASSIGNED, CLAIMED, OWNED, Run
+from asterism.core.workflow import Workflow
+from asterism.runtime import inputs
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.why import why
+from asterism.surfaces.fleet.access import find_workflow, note, short
+from asterism.surfaces.fleet.hints import hints
+from asterism.surfaces.fleet.workflowfile import load_workflows
+
+
+class InputLacks(AsterismError):
+    """An input without which every device would fail."""
+
+
+async def create_run(
+    fleet: Fleet,
+    name: str | None,
+    file: str | None,
+    given: Mapping[str, Any],
+    terms: Mapping[str, Any],
+    *,
+    quiet: bool,
+) -> Run:
+    """Create a run; unless ``quiet``, print its id, and what becomes of it beside that."""
+    flow = _in_file(file, name) if file is not None else await find_workflow(fleet, name or "")
+    lacking = sorted(_lacking(flow, given))
+    if lacking:
+        named = ", ".join(f'"{one}": …' for one in lacking)
+        raise InputLacks(f"workflow {flow.name!r} asks for {_listed(lacking)}: give --input '{{{named}}}'")
+    run = await fleet.create(flow, given, **terms)
+    if not quiet:
+        click.echo(run.id)
+        await _tell(fleet, run, given)
+    return run
+
+
+def _in_file(path: str, name: str | None) -> Workflow:
+    flows = load_workflows(path)
+    if name is None:
+        if len(flows) > 1:
+            raise click.UsageError(f"{path} has several workflows: name one of {_listed([f.name for f in flows])}.")
+        return flows[0]
+    found = next((flow for flow in flows if flow.name == name), None)
+    if found is None:
+        raise click.UsageError(f"{path} has no workflow {name!r}, but {_listed([flow.name for flow in flows])}.")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _lacking(flow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
+    """The names that a command or an address asks for and the input does not have."""
+    asked = _Asked(given)
+    for text in flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ()):
+        inputs.template(text, asked)
+    yield from asked.missing
+
+
+class _Asked(dict[str, Any]):
+    """Has everything that it is asked for, and remembers what it was not given."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.missing: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self.missing.add(str(name))
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+async def _tell(fleet: Fleet, run: Run, given: Mapping[str, Any]) -> None:
+    """What becomes of it now; if nobody has it, what holds it."""
+    if run.ended:
+        note(f"It is {run.status} already: the key {run.key!r} was used before.")
+    elif run.status in OWNED:
+        score = run.scores.get(str(run.device))
+        how = {ASSIGNED: "assigned to", CLAIMED: "claimed by"}.get(run.status, "running on")
+        note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}.")
+    else:
+        answer = await why(fleet, run.id)
+        note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
+        for hint in await hints(fleet, run, answer):
+            note(hint)
+    if not run.ended:
+        note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")

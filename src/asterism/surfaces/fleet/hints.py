@@ -1,0 +1,38 @@
+"""What to do about what holds a run: a command to type, for each reason that a person can do something about."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from asterism.core.run import Run
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.why import Why
+from asterism.surfaces.fleet.access import short
+from asterism.surfaces.fleet.speaking import wrapped
+
+
+async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
+    kinds = {reason.kind for reason in why.reasons}
+    told = []
+    if "pause" in kinds:
+        told.append(f"Let it go on with: asterism runs resume {short(run.id)}")
+    if "no_device" in kinds:
+        flow = await fleet.workflows.get(run.workflow, run.version)
+        name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
+        can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
+        told.append(f"Start one that can: asterism device join {name}{can}")
+    if "unwatched" in kinds:
+        told.append("Let somebody watch: asterism monitor, or any asterism device join NAME")
+    return told
+
+
+def why_lines(why: Why, hints: Sequence[str], width: int | None) -> Iterator[Text]:
+    """The answer for people, and what to do about it."""
+    yield Text(f"Run {why.run_id} is {why.status}:")
+    for reason in why.reasons:
+        yield from wrapped(reason.text, width, "  ")
+    for hint in hints:
+        yield from wrapped(hint, width)

@@ -1,0 +1,65 @@
+"""Which runs a list shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from asterism.core.run import OWNED, TERMINAL, Run, RunStatus
+from asterism.core.session import Session
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.protocol import Query, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """``more`` is whether there are others, ``filtered`` whether only some were asked for."""
+
+    runs: Sequence[Run]
+    sessions: Mapping[str, Session]
+    reports: Mapping[str, Report]
+    more: bool
+    filtered: bool
+
+
+async def listed(
+    fleet: Fleet,
+    *,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    device: str | None,
+    series: str | None,
+    limit: int,
+    newest: bool,
+) -> Listed:
+    """The last ones that were created, ``limit`` at most or all with 0; the newest of them last unless ``newest``."""
+    query = Query(
+        statuses=_statuses(statuses),
+        workflow=workflow,
+        device=device,
+        series=series,
+        newest=True,
+        limit=limit + 1 if limit else None,
+    )
+    found = await fleet.runs(query)
+    more = bool(limit) and len(found) > limit
+    shown = found[:limit] if limit else found
+    if not newest:
+        shown.reverse()
+    sessions = {session.id: session for session in await fleet.store.sessions(ended=True)}
+    reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
+    return Listed(shown, sessions, reports, more, any((statuses, workflow, device, series)))
+
+
+def _statuses(words: tuple[str, ...]) -> frozenset[RunStatus] | None:
+    if not words:
+        return None
+    meant: set[RunStatus] = set()
+    for word in words:
+        if word == "ended":
+            meant |= TERMINAL
+        elif word == "open":
+            meant |= set(RunStatus) - TERMINAL
+        else:
+            meant.add(RunStatus(word))
+    return frozenset(meant)

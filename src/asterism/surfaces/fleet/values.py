@@ -1,0 +1,88 @@
+"""What people write on the command line, as values: durations, sizes, pairs and JSON.
+
+Each function is the ``type`` of an option. It raises BadParameter with what to write instead."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)?", re.ASCII)
+_SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def duration(text: str) -> float:
+    """``90``, ``90s``, ``15m``, ``36h``, ``30d`` in seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration: write seconds, or 500ms, 90s, 15m, 36h, 30d.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def size(text: str) -> int:
+    """``65536``, ``64k``, ``10M`` in bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size: write bytes, or 64k, 10M, 1G.")
+    return int(float(found[1]) * _BYTES[(found[2] or "").lower()])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.BadParameter(f"{text!r} has to be NAME=VALUE.")
+    return name, value
+
+
+def any_json(text: str) -> Any:
+    """JSON as it stands, in a file (``@file``), or on the standard input (``-``)."""
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{_source(text)} cannot be used: {error}.") from None
+    except OSError as error:
+        raise click.BadParameter(f"{text[1:]} cannot be read: {error.strerror}.") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """``any_json``, and only named values."""
+    given = any_json(text)
+    if not isinstance(given, dict):
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(given), "a bare value")
+        raise click.BadParameter(f'{_source(text)} is {kind}: write an object of named values, such as {{"n": 1}}.')
+    return given
+
+
+def _parsed(text: str) -> Any:
+    if text == "-":
+        content = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        content = Path(text[1:]).expanduser().read_bytes()
+    else:
+        content = text.encode(errors="surrogateescape")
+    try:
+        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _source(text: str) -> str:
+    if text == "-":
+        return "the standard input"
+    return text[1:] if text.startswith("@") else "what is given"

@@ -1,0 +1,119 @@
+"""Records of a fleet as JSON for programs. The names of the fields are part of what the commands promise.
+
+Times are seconds since 1970 by the clock of the store, durations are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.jsonable import plain
+from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Assignment, Progress, Run
+from asterism.core.session import ENDED, OPEN, Session
+from asterism.core.workflow import DEFAULTS, Workflow
+from asterism.runtime.fleet.why import Why
+from asterism.store.protocol import Notice, Report
+
+_SAME = (
+    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
+    *("losses", "rounds", "error", "cancelled"),
+)
+"""The fields of a run that are what they are."""
+
+
+def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run."""
+    owner = sessions.get(run.session) if run.session is not None else None
+    return {
+        **{name: getattr(run, name) for name in _SAME},
+        "status": str(run.status),
+        "assigned_to": run.device,
+        "last_heartbeat_at": owner.beat_at if owner is not None else None,
+        "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
+        "claim_expires_at": run.due_at if run.status is CLAIMED else None,
+        "completed_at": run.ended_at if run.status is COMPLETED else None,
+        "failed_at": run.ended_at if run.status is FAILED else None,
+        "avoid": list(run.avoid),
+        "declined": dict(run.declined),
+        "previous_assignments": [assignment_json(one) for one in run.previous],
+        "scores": dict(run.scores),
+        "progress": _progress(progress_of(run, reports)),
+        "input": plain(run.input),
+        "output": plain(run.output),
+        "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
+    }
+
+
+def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
+    """How far it has come: what its device said last, or what is kept in the record."""
+    report = reports.get(run.id)
+    told = report.progress if report is not None and report.epoch == run.epoch else None
+    return told if told is not None else run.progress
+
+
+def _progress(progress: Progress | None) -> dict[str, int | None] | None:
+    return None if progress is None else {"step": progress.step, "total": progress.total}
+
+
+def assignment_json(one: Assignment) -> dict[str, Any]:
+    return one._asdict()
+
+
+def notice_json(notice: Notice) -> dict[str, Any]:
+    return {name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
+
+
+def workflow_json(workflow: Workflow) -> dict[str, Any]:
+    """Everything, also what is as it is by default."""
+    out: dict[str, Any] = {"name": workflow.name, "version": workflow.version}
+    for name in DEFAULTS:
+        value = getattr(workflow, name)
+        out[name] = plain(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {workflow.name!r}")
+    return out
+
+
+def state_of(session: Session, now: float) -> str:
+    """A device in one word."""
+    if session.state != OPEN:
+        return "left" if session.state == ENDED else "replaced"
+    if not session.reachable(now):
+        return "silent"
+    if session.draining:
+        return "draining"
+    if session.slots == 0:
+        return "watching"
+    return "busy" if session.used >= session.slots else "ready"
+
+
+def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
+    shown = session.shown(rank)
+    profile = {name: value for name, value in session.profile.items() if name != "labels"}
+    return {
+        "name": session.device,
+        "state": state_of(session, now),
+        "coordinator": session.device == coordinator and session.state == OPEN,
+        "session": session.id,
+        "host": session.host,
+        "can": sorted(session.can),
+        "slots": session.slots,
+        "backlog": session.backlog,
+        "used": session.used,
+        "load": shown["load"],
+        "quality": session.quality,
+        "rank": rank,
+        "battery": shown["battery"],
+        "labels": plain(shown["labels"]),
+        "accepts": session.accepts,
+        "draining": session.draining,
+        "timeout": session.timeout,
+        "joined_at": session.joined_at,
+        "last_heartbeat_at": session.beat_at,
+        "profile": plain(profile),
+    }
+
+
+def why_json(why: Why) -> dict[str, Any]:
+    reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
+    return {"run": why.run_id, "status": why.status, "reasons": reasons}

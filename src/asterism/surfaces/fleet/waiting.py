@@ -1,0 +1,50 @@
+"""Waiting for runs to end, and saying what became of what was asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from asterism.core.run import COMPLETED, OWNED, Run
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.surfaces.drawing.lettering import clean
+from asterism.surfaces.fleet.access import short
+from asterism.surfaces.fleet.spans import span
+
+
+async def ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, str]]:
+    """Each run as it ends, with a sentence about it."""
+    waiting = [asyncio.create_task(fleet.wait(run.id)) for run in runs]
+    try:
+        for one in asyncio.as_completed(waiting):
+            run = await one
+            yield run, sentence(run)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def sentence(run: Run) -> str:
+    """How a run ended."""
+    took = f" after {span(run.ended_at - run.started_at)}" if run.ended_at and run.started_at else ""
+    on = f" on {run.device}" if run.device is not None else ""
+    if run.status is COMPLETED:
+        return clean(f"{short(run.id)} completed{on}{took}")
+    word = (run.error or "").partition(":")[0] if run.cancelled else f"failed{on}{took}: {run.error}"
+    return clean(f"{short(run.id)} {word}")
+
+
+def answer(before: Run, after: Run) -> str:
+    """What became of what was asked of a run."""
+    name = short(after.id)
+    if after.id != before.id:
+        return f"{after.id} is a retry of {short(before.id)}: {after.status}"
+    if after is before or after.revision == before.revision:
+        return f"{name} is as it was: {after.status}"
+    if after.ended:
+        return clean(f"{name} {after.error or after.status}")
+    if after.paused is not None:
+        return clean(f"{name} is paused {after.paused}")
+    if after.wish is not None:
+        return clean(f"{name}: {after.device} was asked to {after.wish} it")
+    return clean(f"{name} goes on" if after.status in OWNED else f"{name} waits for a device")

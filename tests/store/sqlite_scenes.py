@@ -1,0 +1,116 @@
+"""What the tests of the SQLite engine share: runs to write, a loop to do it in, and a hand on the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from asterism.core import assigning
+from asterism.core.run import Owner, Run
+from asterism.core.session import Session
+from asterism.core.workflow import Workflow
+from asterism.store.protocol import PutRun, Query
+from asterism.store.sqlite import SqliteStore
+from asterism.store.sqlite.jobs import Job
+
+Result = TypeVar("Result")
+
+FLOW = Workflow("transcode", argv=("true",), version=1)
+KITCHEN = Session("kitchen-1", "kitchen", 1.0, slots=4)
+ME = Owner("kitchen", "kitchen-1")
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+def run(number: int, **more: Any) -> Run:
+    return assigning.create(f"run-{number:05}", FLOW, {"number": number}, by="laptop", now=100.0 + number, **more)
+
+
+def completed(given: Run, now: float = 1000.0) -> Run:
+    taken = assigning.take(given, ME, FLOW, now)
+    grant = taken.grant
+    assert grant is not None
+    return assigning.complete(assigning.start(taken, grant, now), grant, {"done": True}, now)
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, **options)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def filled(path: Path, number: int, **options: Any) -> None:
+    """A store with so many runs, closed again."""
+    async with opened(path, **options) as store:
+        await store.commit([PutRun(run(one), None) for one in range(number)])
+
+
+async def ids(store: SqliteStore) -> list[str]:
+    return [one.id for one in await store.find(Query())]
+
+
+class Doing(Job):
+    """A job for the writer thread: any function of its cursor."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, future: asyncio.Future[Any], action: Callable[[sqlite3.Cursor], Any]) -> None:
+        super().__init__(future)
+        self.action = action
+
+    def perform(self, cursor: sqlite3.Cursor) -> None:
+        self.result = self.action(cursor)
+
+
+async def in_the_writer(store: SqliteStore, action: Callable[[sqlite3.Cursor], Result]) -> Result:
+    result: Result = await store._writer.do(Doing(store._writer.future(), action))
+    return result
+
+
+@contextlib.asynccontextmanager
+async def held_up(store: SqliteStore) -> AsyncIterator[None]:
+    """The writer waits inside, so that what is asked for meanwhile gathers in its queue."""
+    loop = asyncio.get_running_loop()
+    begun, go_on = asyncio.Event(), threading.Event()
+
+    def wait(cursor: sqlite3.Cursor) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+
+    waiting = asyncio.create_task(in_the_writer(store, wait))
+    await begun.wait()
+    try:
+        yield
+        await asyncio.sleep(0)  # tasks that were made meanwhile put their jobs into the queue
+    finally:
+        go_on.set()
+        await waiting
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """As somebody whom the rights of a file concern: root may write everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

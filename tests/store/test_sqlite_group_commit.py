@@ -1,0 +1,257 @@
+"""One thread writes for all: many commits share a transaction, and none is disturbed by another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_scenes import FLOW, KITCHEN, ME, Doing, completed, held_up, ids, in_a_loop, in_the_writer, opened, run
+
+from asterism.core import assigning
+from asterism.core.run import Run
+from asterism.store.errors import Conflict, StoreUnavailable
+from asterism.store.protocol import ExpectSession, Offer, PutRegister, PutRun, PutSession, Query, Report, Write
+from asterism.store.sqlite import SqliteStore, writer
+
+
+async def outcomes(store: SqliteStore, *batches: list[Write]) -> list[Any]:
+    """What comes of batches that share one transaction."""
+    async with held_up(store):
+        tasks = [asyncio.create_task(store.commit(batch)) for batch in batches]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def inserts(said: list[str]) -> list[int]:
+    """How many there were in each transaction."""
+    return [part.count("INSERT INTO runs") for part in "\n".join(said).split("COMMIT")]
+
+
+@in_a_loop
+async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_wake_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+    settle = writer.Writer._settle
+
+    def counted(self: writer.Writer, jobs: list[Any]) -> None:
+        groups.append(len(jobs))
+        settle(self, jobs)
+
+    monkeypatch.setattr(writer.Writer, "_settle", counted)
+    said: list[str] = []
+    async with opened(tmp_path / "fleet.db") as store:
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
+        assert await outcomes(store, *([PutRun(run(one), None)] for one in range(500))) == [None] * 500
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
+        assert len(await ids(store)) == 500
+    assert sorted(inserts(said))[-2:] == [0, 500]
+    assert groups.count(500) == 1
+
+
+@in_a_loop
+async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MOST", 10)
+    said: list[str] = []
+    async with opened(tmp_path / "fleet.db") as store:
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
+        await outcomes(store, *([PutRun(run(one), None)] for one in range(35)))
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
+        assert len(await ids(store)) == 35
+    assert sorted(inserts(said))[-4:] == [5, 10, 10, 10]
+
+
+@in_a_loop
+async def test_one_alone_needs_no_transaction_around_its_statement(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with opened(tmp_path / "fleet.db") as store:
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
+        said.clear()
+        await store.commit([PutRun(run(1), None)])
+        assert [line.split()[0] for line in said if "data_version" not in line][-1:] == ["INSERT"]
+
+
+@in_a_loop
+async def test_a_conflict_in_one_batch_does_not_disturb_the_others(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(1), None)])
+        first, conflict, last = await outcomes(
+            store,
+            [PutRun(run(2), None)],
+            [PutRun(run(3), None), PutRun(completed(run(1)), 7), PutRun(run(4), None)],
+            [PutRun(run(5), None), PutRegister("a", 1, None)],
+        )
+        assert (first, last) == (None, None)
+        assert isinstance(conflict, Conflict)
+        assert conflict.what == "run run-00001"
+        assert await ids(store) == ["run-00001", "run-00002", "run-00005"]
+
+
+@in_a_loop
+async def test_of_two_in_one_group_who_want_the_same_one_wins(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(1), None), PutSession(KITCHEN, None)])
+        found = await outcomes(
+            store,
+            [PutRun(completed(run(1), 1000.0), 1)],
+            [PutRun(completed(run(1), 2000.0), 1)],
+            [PutRun(run(2, key="k"), None)],
+            [PutRun(run(3, key="k"), None)],
+            [PutRun(run(2), None)],
+            [ExpectSession("kitchen-1", 1), PutRegister("a", 1, None)],
+            [ExpectSession("kitchen-1", 2), PutRegister("b", 1, None)],
+        )
+        conflicts = [one.what if isinstance(one, Conflict) else one for one in found]
+        assert conflicts == [
+            None, "run run-00001", None, "key k", "run run-00002", None, "session kitchen-1"
+        ]  # fmt: skip
+        winner = await store.run("run-00001")
+        assert winner is not None
+        assert winner.ended_at == 1000.0
+        assert await store.register("b") is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        run(7).changed(id="lone surrogate \ud800"),
+        run(7).changed(priority=2**70),
+        run(7).changed(workflow=None),
+        run(7).changed(device=object()),
+    ],
+    ids=["surrogate", "large number", "null", "object"],
+)
+@in_a_loop
+async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path: Path, bad: Run) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        found = await outcomes(
+            store, [PutRun(run(1), None)], [PutRun(run(2), None), PutRun(bad, None)], [PutRun(bad, None)]
+        )
+        assert found[0] is None
+        assert all(isinstance(error, ValueError | OverflowError) for error in found[1:])
+        assert await ids(store) == ["run-00001"]
+
+
+@in_a_loop
+async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        with pytest.raises(TypeError, match="a set is not JSON"):
+            await store.commit([PutRegister("a", {"set"}, None)])
+        with pytest.raises(ValueError, match="JSON compliant"):
+            await store.commit([PutRun(run(1).changed(output=float("nan")), None)])
+        with pytest.raises(ValueError, match="JSON compliant"):
+            await store.commit([PutRun(run(1).changed(assigned_at=float("inf")), None)])
+        with pytest.raises(TypeError, match="cannot write a str"):
+            await store.commit(["nonsense"])  # type: ignore[list-item]
+
+
+@in_a_loop
+async def test_who_gives_up_waiting_does_not_disturb_the_others(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        async with held_up(store):
+            tasks = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+        assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)] == [
+            type(None), asyncio.CancelledError, type(None)
+        ]  # fmt: skip
+        await store.commit([PutRun(run(9), None)])
+        assert {"run-00000", "run-00002", "run-00009"} <= set(await ids(store))
+
+
+@in_a_loop
+async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(1), None)])
+
+        def step(found: Run) -> Run | None:
+            raise LookupError("the step")
+
+        with pytest.raises(LookupError, match="the step"):
+            await store.take(Offer("kitchen", frozenset(), 200.0, 1), step)
+        with pytest.raises(ZeroDivisionError):
+            await in_the_writer(store, lambda cursor: 1 // 0)
+        [taken] = await store.take(
+            Offer("kitchen", frozenset(), 200.0, 1), lambda found: assigning.take(found, ME, FLOW, 200.0)
+        )
+        assert taken.epoch == 1
+
+
+@in_a_loop
+async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "fleet.db")
+    await store.counts()
+    async with held_up(store):
+        tasks = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in range(20)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+    await closing
+    assert await asyncio.gather(*tasks) == [None] * 20
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("asterism")]
+    assert os.listdir(tmp_path) == ["fleet.db"]
+    async with opened(tmp_path / "fleet.db") as store:
+        assert len(await ids(store)) == 20
+
+
+CALLS: list[Callable[[SqliteStore], Awaitable[Any]]] = [
+    lambda store: store.commit([PutRun(run(1), None)]),
+    lambda store: store.take(Offer("kitchen", frozenset(), 1.0, 1), lambda found: None),
+    lambda store: store.beat("kitchen-1", {}, [Report("run-1", 1, None, "")]),
+    lambda store: store.run("run-1"),
+    lambda store: store.find(Query()),
+    lambda store: store.keep_blob(b"x"),
+    lambda store: store.blob("0" * 64),
+    lambda store: store.prune(1.0, 1),
+    lambda store: store.check(),
+    lambda store: anext(store.dump()),
+]
+
+
+@in_a_loop
+async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "fleet.db")
+    await store.close()
+    await store.close()
+    for call in CALLS:
+        with pytest.raises(StoreUnavailable, match=r"fleet\.db was closed"):
+            await call(store)
+
+
+@in_a_loop
+async def test_opening_can_be_cancelled(tmp_path: Path) -> None:
+    opening = asyncio.create_task(SqliteStore.open(tmp_path / "fleet.db"))
+    await asyncio.sleep(0)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("asterism")]
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+
+
+def test_a_store_whose_loop_has_ended_does_not_mind(tmp_path: Path) -> None:
+    kept: list[SqliteStore] = []
+
+    async def leave() -> None:
+        kept.append(await SqliteStore.open(tmp_path / "fleet.db"))
+        await kept[0].commit([PutRun(run(1), None)])
+
+    async def come_back() -> None:
+        async with opened(tmp_path / "fleet.db") as store:
+            assert await ids(store) == ["run-00001"]
+            await store.commit([PutRun(run(2), None)])
+
+    asyncio.run(leave())
+    asyncio.run(come_back())
+    old = kept[0]._writer
+    done = threading.Event()
+    old._queue.put(Doing(None, lambda cursor: done.set()))  # type: ignore[arg-type]
+    assert done.wait(60), "the writer of the store that was left is alive, and only has nobody to tell"
+    ending: Any = asyncio.new_event_loop()
+    old._queue.put(ending.create_future())
+    old._thread.join()
+    ending.close()

@@ -1,0 +1,117 @@
+"""Several processes and one file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlite_child import RIVALS
+from sqlite_scenes import filled, ids, in_a_loop, opened, run
+
+from asterism.store.protocol import ENDED, OFFERED, PutRun, Query
+
+Process = subprocess.Popen[str]
+
+
+@contextlib.contextmanager
+def child(job: str, file: Path, name: str = "") -> Iterator[Process]:
+    """A process that is ready to begin."""
+    here = Path(__file__).parent
+    process = subprocess.Popen(
+        [sys.executable, here / "sqlite_child.py", job, file, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def begin(*processes: Process) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+def said_by(process: Process) -> list[str]:
+    """All it says, up to its own end."""
+    said, _ = process.communicate()
+    assert process.returncode == 0
+    return said.split("\n")[:-1]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.db"
+
+
+def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
+    asyncio.run(filled(file, RIVALS))
+    with child("claim_all", file, "kitchen") as kitchen, child("claim_all", file, "laptop") as laptop:
+        begin(kitchen, laptop)
+        won = {
+            name: {int(one) for one in said_by(process)} for name, process in (("kitchen", kitchen), ("laptop", laptop))
+        }
+    assert won["kitchen"] | won["laptop"] == set(range(RIVALS))
+    assert not won["kitchen"] & won["laptop"]
+
+    async def look() -> None:
+        async with opened(file) as store:
+            for found in await store.find(Query()):
+                assert found.revision == 2
+                assert int(found.id.removeprefix("run-")) in won[found.device or ""]
+
+    asyncio.run(look())
+
+
+def test_what_was_acknowledged_to_hundreds_at_once_survives_kill_9(file: Path) -> None:
+    with child("write_for_ever", file) as process:
+        begin(process)
+        assert process.stdout is not None
+        acknowledged = [int(process.stdout.readline()) for _ in range(1500)]
+        process.kill()
+        acknowledged += [int(line) for line in process.stdout.read().split("\n")[:-1]]
+
+    async def look() -> None:
+        async with opened(file) as store:
+            found = set(await ids(store))
+            assert {f"run-{number:05}" for number in acknowledged} <= found
+            assert await store.check() == []
+            await store.commit([PutRun(run(99_999), None)])
+
+    asyncio.run(look())
+
+
+def test_processes_that_open_a_new_file_at_once_make_its_tables_once(file: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(child("open_it", file)) for _ in range(3)]
+        begin(*processes)
+        assert [said_by(process) for process in processes] == [["[]"]] * 3
+    assert os.listdir(file.parent) == ["fleet.db"]
+
+
+@in_a_loop
+async def test_what_another_process_commits_wakes_every_watch(file: Path) -> None:
+    async with opened(file) as store:
+        with child("commit_once", file) as process:
+            watches = [store.watch(frozenset({topic})) for topic in (OFFERED, ENDED)]
+            for watch in watches:
+                await watch.wait(0.0)  # that the file is opened may wake us too
+            begin(process)
+            async with asyncio.timeout(60):
+                while not await ids(store):
+                    await watches[0].wait(60.0)
+                assert await watches[1].wait(60.0)
+            said_by(process)

@@ -1,0 +1,231 @@
+"""Whose file it is, and which tables are in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlite_scenes import filled, ids, in_a_loop, in_the_writer, opened, run
+
+from asterism.store import codec
+from asterism.store.errors import StoreError, StoreMissing, UnknownSchema
+from asterism.store.protocol import OFFERED, PutRun, Query
+from asterism.store.sqlite import SqliteStore, reading, schema
+from asterism.store.sqlite.queries import QUERIES
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.db"
+
+
+def sql(file: Path, *statements: str) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        return [row for statement in statements for row in connection.execute(statement).fetchall()]
+
+
+def test_a_new_file_says_whose_it_is_and_how_far_it_has_come(file: Path) -> None:
+    asyncio.run(filled(file, 0))
+    assert sql(file, "PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode") == [
+        (schema.APPLICATION,), (schema.LATEST,), ("wal",)
+    ]  # fmt: skip
+
+
+def test_the_columns_are_those_of_the_codec(file: Path) -> None:
+    asyncio.run(filled(file, 0))
+    assert {name for _, name, *_ in sql(file, "PRAGMA table_info(runs)")} == {*codec.COLUMNS, "urgency"}
+    assert [name for _, name, *_ in sql(file, "PRAGMA table_info(sessions)")] == list(codec.SESSION_COLUMNS)
+
+
+@in_a_loop
+async def test_every_commit_is_synchronous(file: Path) -> None:
+    async with opened(file) as store:
+        full = await in_the_writer(store, lambda cursor: cursor.execute("PRAGMA synchronous").fetchone())
+        assert full == (2,)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("CREATE TABLE runs (id TEXT)",),
+        ("PRAGMA application_id = 7",),
+        ("PRAGMA user_version = 1",),
+        ("PRAGMA journal_mode = WAL", "CREATE TABLE notes (text TEXT)"),
+    ],
+)
+def test_the_database_of_another_program_is_left_alone(file: Path, statements: tuple[str, ...]) -> None:
+    sql(file, *statements)
+    content = file.read_bytes()
+    with pytest.raises(
+        StoreError, match=r"fleet\.db is a SQLite database of another program; choose another"
+    ) as raised:
+        asyncio.run(filled(file, 1))
+    assert type(raised.value) is StoreError
+    assert file.read_bytes() == content
+    assert os.listdir(file.parent) == ["fleet.db"]
+
+
+def test_a_file_of_a_later_version_is_refused_and_left_alone(file: Path) -> None:
+    asyncio.run(filled(file, 1))
+    sql(file, "PRAGMA user_version = 99")
+    content = file.read_bytes()
+    with pytest.raises(
+        UnknownSchema, match=f"schema version 99, and this Asterism knows versions up to {schema.LATEST}"
+    ):
+        asyncio.run(filled(file, 1))
+    assert file.read_bytes() == content
+
+
+@in_a_loop
+async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file: Path) -> None:
+    async with opened(file) as store:
+        await store.commit([PutRun(run(1), None)])
+        sql(file, "PRAGMA user_version = 99")
+        store._writer._looked_at = 0.0  # a moment ago
+        for _ in range(2):
+            with pytest.raises(UnknownSchema, match="version 99"):
+                await store.commit([PutRun(run(2), None)])
+        with pytest.raises(UnknownSchema, match="version 99"):
+            await ids(store)
+        sql(file, f"PRAGMA user_version = {schema.LATEST}")
+        assert await ids(store) == ["run-00001"]
+
+
+def test_migrations_go_on_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(filled(file, 3))
+    second = "CREATE TABLE more (a TEXT); -- and\nCREATE INDEX more_a\n  ON more (a);\n"
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (2, second)])
+    monkeypatch.setattr(schema, "LATEST", 2)
+    asyncio.run(filled(file, 0))
+    assert sql(file, "SELECT count(*) FROM more", "PRAGMA user_version", "SELECT count(*) FROM runs") == [
+        (0,),
+        (2,),
+        (3,),
+    ]
+
+
+def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(filled(file, 3))
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (2, "CREATE TABLE more (a TEXT);\nnonsense;\n")])
+    monkeypatch.setattr(schema, "LATEST", 2)
+    with pytest.raises(StoreError, match="nonsense"):
+        asyncio.run(filled(file, 0))
+    assert sql(file, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'more'") == [(1,), (0,)]
+
+
+def test_a_script_is_taken_apart_at_the_ends_of_its_statements() -> None:
+    script = "-- one; two\nCREATE TRIGGER a AFTER INSERT ON b BEGIN\n  SELECT ';';\nEND;\n\nSELECT 1;\n"
+    assert [part.strip().split("\n")[-1] for part in schema.statements(script)] == ["END;", "SELECT 1;"]
+    with pytest.raises(ValueError, match="ends in the middle of a statement: SELECT 2"):
+        list(schema.statements("SELECT 1;\nSELECT 2\n"))
+
+
+def test_where_there_can_be_no_log_there_can_be_no_store(file: Path) -> None:
+    told = pytest.raises(StoreError, match=r"cannot keep a write-ahead log \(memory\); choose a local disk")
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection, told:
+        schema._keep_a_log(connection, file, 0.0)
+
+
+def test_the_log_is_begun_as_soon_as_nobody_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql(file, "CREATE TABLE a (b)")
+    with (
+        contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader,
+        contextlib.closing(sqlite3.connect(file, isolation_level=None, timeout=0.0)) as connection,
+    ):
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM a").fetchone()
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            schema._keep_a_log(connection, file, 0.0)
+        monkeypatch.setattr(schema.time, "sleep", lambda seconds: reader.execute("ROLLBACK"))
+        schema._keep_a_log(connection, file, 60.0)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_old_sqlite_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 23, 1))
+    with pytest.raises(StoreMissing, match=r"SQLite 3\.24 or later is needed, and this Python comes with"):
+        asyncio.run(filled(file, 0))
+
+
+# -- what the indexes are for ------------------------------------------------------------------------------------------
+
+
+def plan(file: Path, statement: str, *values: object) -> str:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(session="s", limit=10), "runs_owned"),
+        (Query(key="k"), "runs_key"),
+        (Query(due_before=1.0, limit=10), "runs_due"),
+        (Query(offered=True, avoiding=True, limit=10), "runs_offered"),
+        (Query(workflow="w", limit=10), "sqlite_autoindex_runs_1"),
+        (Query(newest=True, limit=10), "sqlite_autoindex_runs_1"),
+    ],
+)
+def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index: str) -> None:
+    asyncio.run(filled(file, 0))
+
+    class Asked:
+        text: str
+
+        def execute(self, text: str, values: list[object]) -> Asked:
+            self.text = plan(file, text, *values)
+            return self
+
+        def fetchall(self) -> list[object]:
+            return []
+
+    asked = Asked()
+    reading.find(asked, query)  # type: ignore[arg-type]
+    assert f"USING INDEX {index}" in asked.text
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("offers", "SEARCH runs USING INDEX runs_offered"),
+        ("offers_end", "SEARCH runs USING COVERING INDEX runs_offered"),
+        ("held", "SEARCH runs USING INDEX runs_owned"),
+        ("forget_runs", "USING INDEX runs_ended"),
+        ("orphans", "SEARCH runs USING INDEX runs_owned"),
+        ("sessions", "SEARCH runs USING COVERING INDEX runs_owned"),
+        ("registers", "SEARCH registers USING PRIMARY KEY"),
+    ],
+)
+def test_the_statements_of_every_day_use_an_index(file: Path, name: str, index: str) -> None:
+    asyncio.run(filled(file, 0))
+    anything = re.sub(r"\?\d?|:\w+", "1", QUERIES[name])
+    assert index in plan(file, anything)
+
+
+@in_a_loop
+async def test_nobody_is_woken_by_what_was_committed_here_for_others(file: Path) -> None:
+    async with opened(file) as store:
+        watch = store.watch(frozenset({OFFERED}))
+        await store.commit([PutRun(run(1).changed(paused="by ann"), None)])
+        store._writer.look()  # another connection would have been noticed now
+        await in_the_writer(store, lambda cursor: None)
+        assert not await watch.wait(0.0)
+        await store.commit([PutRun(run(2), None)])
+        assert await watch.wait(60.0)
+        watch.close()
+
+
+@in_a_loop
+async def test_the_url_names_the_file_as_it_was_given(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    store = await SqliteStore.open("fleet.db")
+    try:
+        assert store.url == "sqlite:///fleet.db"
+        assert store.path == file
+    finally:
+        await store.close()

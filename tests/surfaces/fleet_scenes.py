@@ -1,0 +1,169 @@
+"""A fleet in a file, with the command line in front of it: in this process, and as real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cli_scenes import ASTERISM
+from click.testing import CliRunner, Result
+
+from asterism.core import assigning
+from asterism.core.run import Owner, Run
+from asterism.core.session import Session
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.protocol import PutRun, PutSession
+from asterism.surfaces.cli import commands
+
+Value = TypeVar("Value")
+
+
+class Scene:
+    """A store in a folder of its own. Commands that are run here know it by ``ASTERISM_STORE``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "fleet.db"
+        self.url = f"sqlite:///{self.file}"
+        self.env = {
+            "ASTERISM_STORE": self.url,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_DATA_HOME": str(folder / "data"),
+            "USER": "ann",
+            "LOGNAME": "ann",
+        }
+
+    # -- the command line --------------------------------------------------------------------------------------------
+
+    def run(self, *words: str, given: str | bytes | None = None, **env: str) -> Result:
+        """A command in this process; whatever it says, it is no traceback."""
+        result = CliRunner().invoke(commands, words, input=given, env={**self.env, **env})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert "Traceback" not in result.output
+        return result
+
+    def ok(self, *words: str, **terms: Any) -> str:
+        """What a command that went well printed on standard output."""
+        result = self.run(*words, **terms)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """The one JSON document that a command prints."""
+        result = self.run(*words, "--json")
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    @contextmanager
+    def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """A command as a process; whatever happens, it is gone afterwards."""
+        process = subprocess.Popen(
+            [*ASTERISM, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, **self.env, **env},
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[Fleet], Awaitable[Value]]) -> Value:
+        async def main() -> Value:
+            async with await Fleet.open(self.url, by="ann") as fleet:
+                return await question(fleet)
+
+        return asyncio.run(main())
+
+    def workflow(self, name: str = "work", **terms: Any) -> Workflow:
+        terms = terms or {"argv": ("true",)}
+        return self.ask(lambda fleet: fleet.workflows.add(Workflow(name, **terms)))
+
+    def create(self, name: str = "work", given: dict[str, Any] | None = None, **terms: Any) -> Run:
+        return self.ask(lambda fleet: fleet.create(name, given, **terms))
+
+    def device(self, name: str, **terms: Any) -> Session:
+        """A device that has joined and does nothing by itself."""
+
+        async def enter(fleet: Fleet) -> Session:
+            session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **terms})
+            await fleet.store.commit([PutSession(session, None)])
+            return session
+
+        return self.ask(enter)
+
+    def step(self, run: Run | str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
+        """What devices and coordinators do to a run, written as it is."""
+
+        async def write(fleet: Fleet) -> Run:
+            before = await fleet.run(run if isinstance(run, str) else run.id)
+            flow = await fleet.workflows.get(before.workflow, before.version)
+            after = before
+            for one in steps:
+                after = one(after, flow, fleet.store.clock())
+                await fleet.store.commit([PutRun(after, before.revision), *await fleet.ledger.consequences(after)])
+                before = after
+            return after
+
+        return self.ask(write)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def assigned_to(device: str) -> Callable[[Run, Workflow, float], Run]:
+    owner = Owner(device, f"session-{device}")
+    return lambda run, flow, now: assigning.assign(run, owner, flow, by="laptop", now=now, scores={device: 90.0})
+
+
+def taken_by(device: str) -> Callable[[Run, Workflow, float], Run]:
+    owner = Owner(device, f"session-{device}")
+    return lambda run, flow, now: assigning.take(run, owner, flow, now)
+
+
+def started(run: Run, flow: Workflow, now: float) -> Run:
+    assert run.grant is not None
+    return assigning.start(run, run.grant, now)
+
+
+def completed(output: Any) -> Callable[[Run, Workflow, float], Run]:
+    def step(run: Run, flow: Workflow, now: float) -> Run:
+        assert run.grant is not None
+        return assigning.complete(run, run.grant, output, now)
+
+    return step
+
+
+def failed(error: str) -> Callable[[Run, Workflow, float], Run]:
+    def step(run: Run, flow: Workflow, now: float) -> Run:
+        assert run.grant is not None
+        return assigning.fail(run, run.grant, error, flow, now)
+
+    return step
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def heard(process: subprocess.Popen[str], words: str) -> list[str]:
+    """What a process says on its standard error stream, up to the line that contains ``words``."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} never came; all that came: {lines}")

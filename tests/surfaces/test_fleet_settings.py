@@ -1,0 +1,56 @@
+"""`asterism fleet`: what holds for the whole fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fleet_scenes import Scene
+
+
+def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert scene.json("fleet", "show") == {
+        "keep": 2_592_000.0,
+        "large": 65_536,
+        "most": 67_108_864,
+        "hold": 90.0,
+        "notify_command": None,
+        "notify_url": None,
+        "weights": {"load": 40.0, "connection": 30.0, "rank": 20.0, "capability": 10.0},
+    }
+    told = scene.json(
+        *("fleet", "set", "--keep", "7d", "--large", "10k", "--most", "1G", "--hold", "2m", "--weight", "load=50"),
+        *("--weight", "rank=0", "--notify-command", "mail -s 'it failed' ann", "--notify-url", "http://localhost/x"),
+    )
+    assert told == {
+        "keep": 604_800.0,
+        "large": 10_240,
+        "most": 1 << 30,
+        "hold": 120.0,
+        "notify_command": ["mail", "-s", "it failed", "ann"],
+        "notify_url": "http://localhost/x",
+        "weights": {"load": 50.0, "connection": 30.0, "rank": 0.0, "capability": 10.0},
+    }
+    assert scene.json("fleet", "show") == told
+    lines = scene.ok("fleet", "set", "--notify-command", "", "--notify-url", "").splitlines()
+    assert "keep            7 d after their end runs are forgotten" in lines
+    assert "notify_command  none" in lines
+    assert scene.json("fleet", "show")["notify_url"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "Nothing is to be changed: name a setting, such as --keep 30d."),
+        (["--weight", "luck=5"], "there is no weight 'luck'; the weights are capability, connection, load, rank"),
+        (["--weight", "load=lots"], "load is a number, not 'lots'"),
+        (["--weight", "load=-1"], "weight load is a number, 0 or more"),
+        (["--notify-url", "ftp://x"], "notify_url is an http(s) address"),
+        (["--notify-command", "'"], "it cannot be split into words"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: list[str], told: str) -> None:
+    result = Scene(tmp_path).run("fleet", "set", *words)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert told in result.stderr
