@@ -3,12 +3,15 @@
 PYTHON ?= python3
 UV ?= uv
 SEEDS ?= 200
+FIRST ?= 0
+SECONDS ?= 60
+RUNS ?= 5000
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types races bench bench-env coverage chromium repin clean
+.PHONY: help demo test lint types races sim chaos bench bench-env coverage chromium repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +34,13 @@ types: .venv/.dev ## Check types
 
 races: .venv/.test ## Search for races: make races SEEDS=1000
 	.venv/bin/python -m tests.races --seeds $(SEEDS)
+
+sim: .venv/.test ## Simulate fleets under faults: make sim SEEDS=10000 FIRST=0
+	.venv/bin/python -m asterism.testing.sim --seeds $(SEEDS) --first $(FIRST)
+
+chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make chaos SECONDS=60 RUNS=5000
+	.venv/bin/python -m tests.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)
+	.venv/bin/python -m tests.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
 
 coverage: .venv/.test ## Require every branch of the core to be tested by tests/core
 	.venv/bin/python -m coverage run -m pytest tests/core

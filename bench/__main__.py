@@ -1,10 +1,14 @@
-"""``python -m bench`` measures everything and writes docs/benchmarks.md; ``python -m bench cost`` prints one part."""
+"""``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
+same for runs and docs/benchmarks-runs.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import cost, editing, latency, makespan, memory, page, plot
+from bench.runs import latency as runs_latency
+from bench.runs import page as runs_page
+from bench.runs import queues, scale, sqlite
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -15,7 +19,7 @@ def _makespan() -> str:
     return page.policies(cells)
 
 
-PARTS: dict[str, Callable[[], str]] = {
+PLANS: dict[str, Callable[[], str]] = {
     "cost": lambda: page.per_task(cost.against_bare(), cost.growth(), cost.building()),
     "peers": lambda: page.against_peers(list(cost.peers())),
     "editing": lambda: page.growth(editing.growth()),
@@ -23,21 +27,36 @@ PARTS: dict[str, Callable[[], str]] = {
     "memory": lambda: page.weight(memory.bytes_per_task()),
     "makespan": _makespan,
 }
+RUNS: dict[str, Callable[[], str]] = {
+    "runs-sqlite": lambda: runs_page.one_process(sqlite.measure()),
+    "runs-queues": lambda: runs_page.beside_queues(queues.compare()),
+    "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
+    "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
+}
+PARTS = PLANS | RUNS
+PAGES = {"plans": (PLANS, page.HEAD, "benchmarks.md"), "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md")}
 
 
 def main(chosen: list[str]) -> int:
-    unknown = [name for name in chosen if name not in PARTS]
+    unknown = [name for name in chosen if name not in PARTS and name not in PAGES]
     if unknown:
-        print(f"no such part: {', '.join(unknown)}; the parts are {', '.join(PARTS)}", file=sys.stderr)
+        known = ", ".join([*PARTS, *PAGES])
+        print(f"no such part: {', '.join(unknown)}; the parts are {known}", file=sys.stderr)
         return 2
-    sections = []
-    for name in chosen or PARTS:
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
-        sections.append(PARTS[name]())
-        print(sections[-1], flush=True)
-    if not chosen:
-        (DOCS / "benchmarks.md").write_text("\n".join([page.HEAD, page.machine(), *sections]))
+    for name in chosen or ["plans"]:
+        if name in PAGES:
+            parts, head, file = PAGES[name]
+            (DOCS / file).write_text("\n".join([head, page.machine(), *map(_measured, parts)]))
+        else:
+            _measured(name)
     return 0
+
+
+def _measured(name: str) -> str:
+    print(f"measuring: {name}", file=sys.stderr, flush=True)
+    section = PARTS[name]()
+    print(section, flush=True)
+    return section
 
 
 if __name__ == "__main__":

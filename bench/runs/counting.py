@@ -12,8 +12,8 @@ from asterism.store.protocol import Offer, PutRun, Store, Write
 
 
 class Counting:
-    """Use it as the store that it wraps. ``writes`` counts records by kind (``create``, ``take``, ``change``, ``other``),
-    ``commits`` the calls that wrote them. ``ended`` is called for every run that has ended, durably."""
+    """Use it as the store that it wraps. ``writes`` counts records by kind (``create``, ``take``, ``change`` and
+    ``other``), ``commits`` the calls that wrote them. ``ended`` is called for every run that has ended, durably."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

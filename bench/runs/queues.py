@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bench.peers.surroundings import scratch
 from bench.runs.peers import PEERS, Timing, load
-from bench.runs.server import Server, database, server, version
+from bench.runs.server import database, server, version
+from tests.store.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 8
@@ -51,6 +52,11 @@ class Result:
     def created(self) -> float:
         """Jobs put into the queue per second."""
         return self.jobs / min(timing.created for timing in self.timings)
+
+    @property
+    def cpu(self) -> float:
+        """Processor seconds of the workers' process for each job."""
+        return min(timing.cpu for timing in self.timings) / self.jobs
 
     @property
     def whole(self) -> float:

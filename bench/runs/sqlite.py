@@ -1,10 +1,10 @@
 """SQLite, one process: runs per second through the whole public API, beside what the file itself can do.
 
 The raw limits are those of the bare ``sqlite3`` module on the same disk in the same minute, with the settings of the
-store (write-ahead log, ``synchronous=FULL``): compare-and-swaps of a row of three columns, each with a commit of its own,
-and a hundred to a commit; and the same with the rows of runs, in the tables of the store, encoded beforehand. A run is
-created by a fleet that has a device in the same process, claimed and begun by it, executed (a coroutine, by the real
-executors) and completed, and its creator is told.
+store (write-ahead log, ``synchronous=FULL``): compare-and-swaps of a row of three columns, each with a commit of its
+own, and a hundred to a commit; and the same with the rows of runs, in the tables of the store, encoded beforehand. A
+run is created by a fleet that has a device in the same process, claimed and begun by it, executed (a coroutine, by the
+real executors) and completed, and its creator is told.
 """
 
 import asyncio
@@ -51,6 +51,9 @@ class Sizes:
     alone: int = 2000
     in_flight: int = 20_000
     rounds: int = 3
+
+
+FULL = Sizes()
 
 
 @dataclass(frozen=True)
@@ -199,19 +202,18 @@ async def _in_file(path: Path, slots: int, measure: Callable[[Fleet, Workflow], 
     return await with_device(await SqliteStore.open(path), slots, measure)
 
 
-def measure(sizes: Sizes = Sizes()) -> Measured:
+def measure(sizes: Sizes = FULL) -> Measured:
     """Turn by turn, so that a slow moment of the machine hits all; the best of each counts."""
-    found: list[tuple[float, ...]] = []
+    found: list[tuple[float, float, float, float, float]] = []
     with scratch() as folder:
         for turn in range(sizes.rounds):
             commits, rows = raw(folder / f"raw-{turn}.db", sizes)
             records = asyncio.run(raw_records(folder / f"records-{turn}.db", sizes))
             alone = asyncio.run(_in_file(folder / f"alone-{turn}.db", 1, lambda f, w: one_by_one(f, w, sizes.alone)))
             many = asyncio.run(
-                _in_file(
-                    folder / f"many-{turn}.db", IN_FLIGHT, lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT)
-                )
+                _in_file(folder / f"many-{turn}.db", IN_FLIGHT, lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT))
             )
             found.append((commits, rows, records, alone, many))
         writes = asyncio.run(writes_per_run(folder / "writes.db"))
-    return Measured(*(max(column) for column in zip(*found, strict=True)), writes)
+    commits, rows, records, alone, many = (max(column) for column in zip(*found, strict=True))
+    return Measured(commits, rows, records, alone, many, writes)

@@ -73,6 +73,7 @@ class Fire:
     async def burn(self) -> None:
         chance = random.Random(self.seed)
         until = time.monotonic() + self.seconds
+        thaws: list[asyncio.Task[None]] = []
         while time.monotonic() < until:
             await asyncio.sleep(chance.uniform(0.1, 0.8))
             name = chance.choice(sorted(set(self.processes) - self.frozen))
@@ -82,14 +83,14 @@ class Fire:
                 self.killed += 1
                 self.start(name)
             else:
-                asyncio.get_running_loop().call_later(chance.choice([0.2, 1.0, 3.0, 6.0]), self._thaw, name)
-                self.processes[name].send_signal(signal.SIGSTOP)
                 self.frozen.add(name)
-                self.stopped += 1
-        while self.frozen:
-            await asyncio.sleep(0.1)
+                thaws.append(asyncio.create_task(self._freeze(name, chance.choice([0.2, 1.0, 3.0, 6.0]))))
+        await asyncio.gather(*thaws)
 
-    def _thaw(self, name: str) -> None:
+    async def _freeze(self, name: str, seconds: float) -> None:
+        self.processes[name].send_signal(signal.SIGSTOP)
+        self.stopped += 1
+        await asyncio.sleep(seconds)
         self.processes[name].send_signal(signal.SIGCONT)
         self.frozen.discard(name)
 

@@ -30,5 +30,7 @@ async def work(seconds: float, run: Any) -> dict[str, int]:
     return {"epoch": run.epoch}
 
 
-COMMAND = 'd=$CHAOS_DIARY; t() { echo "$1 $ASTERISM_RUN $ASTERISM_EPOCH $$ 0" >> "$d"; }; t begin; sleep {seconds}; t end'
+COMMAND = (
+    'd=$CHAOS_DIARY; t() { echo "$1 $ASTERISM_RUN $ASTERISM_EPOCH $$ 0" >> "$d"; }; t begin; sleep {seconds}; t end'
+)
 """The same as a command; it cannot tell the time in nanoseconds, so only the number of beginnings is judged."""

@@ -21,6 +21,7 @@ from asterism.core import edits
 from asterism.core.status import EXIT_CODES, TERMINAL
 from asterism.core.view import ConstellationView, TaskView
 from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
+from asterism.surfaces import cli
 from asterism.surfaces.cli import commands
 from asterism.surfaces.planfile import json_schema
 
@@ -154,15 +155,38 @@ def test_every_error_is_in_the_tree_at_its_place() -> None:
     assert not missing
 
 
-def test_every_command_and_option_is_told() -> None:
-    for name, command in commands.commands.items():
-        told = section(COMMANDS, f"## asterism {name}{' PLAN.YAML' if command.params and name != 'schema' else ''}")
-        options = {option for param in command.params if isinstance(param, click.Option) for option in param.opts}
-        assert first_names(told) == options - {"-h", "--help"}, name
+def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    """The commands that do something, by their full names."""
+    for name in group.commands:
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+LEAVES = dict(leaves(commands))
+OF_A_FLEET = {"--store", "--json"}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_option_of_a_command_is_told(name: str) -> None:
+    [heading] = re.findall(rf"^## asterism {name}(?: PLAN\.YAML)?$", COMMANDS, re.MULTILINE)
+    params = [param for param in LEAVES[name].params if isinstance(param, click.Option)]
+    options = {option for param in params for option in param.opts if option.startswith("--")} - {"--help"}
+    told = first_names(section(COMMANDS, heading))
+    assert told == (options - OF_A_FLEET if options >= OF_A_FLEET else options)
+
+
+def test_no_command_is_told_that_is_gone() -> None:
+    told = re.findall(r"^## asterism ([a-z ]+?)(?: PLAN\.YAML)?$", COMMANDS, re.MULTILINE)
+    assert sorted(told) == sorted(LEAVES)
+    assert first_names(section(COMMANDS, "## Commands on a fleet")) == OF_A_FLEET
 
 
 def test_every_exit_code_is_told() -> None:
-    assert {row[0] for row in rows(section(COMMANDS, "## Exit codes"))} == {*map(str, EXIT_CODES.values()), "64"}
+    there = {*EXIT_CODES.values(), cli.UNUSABLE, cli.OUT_OF_REACH, cli.CANCELLED}
+    assert {row[0] for row in rows(section(COMMANDS, "## Exit codes"))} == {*map(str, there)}
 
 
 @pytest.mark.parametrize(

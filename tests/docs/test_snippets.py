@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import docs_pages
 import pytest
 from docs_pages import ROOT, Block, Page, blocks, commands
+
+from asterism.surfaces import cli
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT = 120
@@ -79,22 +82,33 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not list(broken_links(page))
 
 
-def commands_named(page: Path) -> Iterator[str]:
-    """The commands of ``asterism`` that a page names, in a block or in a sentence."""
+def commands_named(page: Path) -> Iterator[list[str]]:
+    """The commands of ``asterism`` that a page names, in a block or in a sentence, word by word."""
     text = page.read_text("utf-8")
     for words in re.findall(r"`asterism ([a-z][^`]*)`", text):
-        yield from words.split()[0].split("/")
+        first, *rest = words.split()
+        yield from ([name, *rest] for name in first.split("/"))
     for block in blocks(text):
         if block.language == "console":
-            yield from (c.words[1] for c in commands(block) if c.words[0] == "asterism" and c.words[1][0] != "-")
+            yield from (c.words[1:] for c in commands(block) if c.words[0] == "asterism" and c.words[1][0] != "-")
+
+
+def unknown_command(words: list[str]) -> str | None:
+    """The word that is no command where one has to stand."""
+    place: click.Command = cli.commands
+    for word in words:
+        if not isinstance(place, click.Group) or not re.fullmatch(r"[a-z]+", word):
+            return None
+        if word not in place.commands:
+            return word
+        place = place.commands[word]
+    return None
 
 
 def test_every_command_exists() -> None:
-    named = {name: name_of(page) for page in PAGES for name in commands_named(page)}
-    assert {"run", "check", "show"} <= named.keys()
-    for name, page in named.items():
-        done = subprocess.run([*docs_pages.COMMAND, name, "--help"], capture_output=True, text=True, timeout=LIMIT)
-        assert done.returncode == 0, f"{page}: asterism {name}: {done.stderr}"
+    named = [(name_of(page), words) for page in PAGES for words in commands_named(page)]
+    assert {"run", "check", "show", "runs", "device"} <= {words[0] for _, words in named}
+    assert not [(page, words) for page, words in named if unknown_command(words)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -163,6 +177,58 @@ def test_a_python_block_that_fails_is_noticed_and_one_that_is_not_to_run_is_only
         run_page("```python\nraise RuntimeError\n```\n", tmp_path, monkeypatch)
     with pytest.raises(SyntaxError):
         run_page("```python no-run\nplan add\n```\n", tmp_path, monkeypatch)
+
+
+def test_a_variable_holds_for_the_rest_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST", "SECOND"):
+        monkeypatch.setenv(name, "")  # so that they are as before when this has ended
+    show = "```python file=show.py\nimport os, sys\nprint(os.environ['FIRST'], *sys.argv[1:])\n```\n"
+    text = "```console\n$ export FIRST=one\n$ SECOND=$(python show.py two)\n"
+    text += "$ python show.py $SECOND $who\none one two $who\n```\n"
+    run_page(show + text, tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="the page says"):
+        run_page(show + text.replace("one one two", "one two"), tmp_path, monkeypatch)
+
+
+LASTING = """```python file=lasting.py
+import signal, sys
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+print("ready", flush=True)
+signal.pause()
+```
+```console
+$ python lasting.py &
+{printed}
+```
+"""
+
+
+def test_what_is_left_running_ends_with_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(LASTING.format(code=0, printed="ready"), tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="ended with 3"):
+        run_page(LASTING.format(code=3, printed="ready"), tmp_path, monkeypatch)
+
+
+def test_what_is_left_running_and_ends_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="it ended with"):
+        run_page(LASTING.replace("signal.pause()", "").format(code=0, printed="steady"), tmp_path, monkeypatch)
+
+
+def test_what_is_left_running_ends_also_if_the_page_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    start = docs_pages._started
+    monkeypatch.setattr(docs_pages, "_started", lambda *args: started.append(start(*args)) or started[-1])
+    failing = "```console\n$ asterism --version\nasterism 99\n```\n"
+    with pytest.raises(SystemExit, match="asterism 99"):
+        run_page(LASTING.format(code=0, printed="ready") + failing, tmp_path, monkeypatch)
+    assert [process.poll() is not None for process in started] == [True, True]
+
+
+@pytest.mark.parametrize("words", [["runs", "fly"], ["fly"], ["store", "check", "--store"], ["why", "RUN"], ["runs"]])
+def test_a_command_that_is_not_there_is_noticed(words: list[str]) -> None:
+    assert unknown_command(words) == ("fly" if "fly" in words else None)
 
 
 def test_a_broken_link_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,14 @@ class Scene:
     @contextmanager
     def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
         """A command as a process; whatever happens, it is gone afterwards."""
+        around = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         process = subprocess.Popen(
             [*ASTERISM, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
-            env={**os.environ, **self.env, **env},
+            env={**around, **self.env, **env},
         )
         try:
             yield process

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from fleet_scenes import Scene, assigned_to, completed, started, taken_by
 
+from asterism.core import assigning
+from asterism.core.run import Run
 from asterism.core.selection import score
 from asterism.core.session import ENDED, REPLACED
+from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession
 from asterism.surfaces.fleet.scores import scores
@@ -155,16 +158,15 @@ def test_weights_of_the_fleet_count_in_the_scores(scene: Scene) -> None:
 def test_for_a_run_the_scores_of_its_assignment_are_shown_too(scene: Scene) -> None:
     run = scene.create()
     scene.device("a")
-    scene.step(run, assigned_to("a"), lambda one, flow, now: _claimed(one, flow, now), started, completed(1))
+    scene.step(run, assigned_to("a"), _claimed, started, completed(1))
     told = scene.json("device", "scores", run.id[-7:])
     assert (told["run"], told["assignment"]) == (run.id, {"a": 90.0})
     text = scene.ok("device", "scores", run.id)
     assert text.splitlines()[-1] == "Kept with its assignment to a, epoch 1: a 90.00"
 
 
-def _claimed(run, flow, now):  # type: ignore[no-untyped-def]
-    from asterism.core import assigning
-
+def _claimed(run: Run, flow: Workflow, now: float) -> Run:
+    assert run.grant is not None
     return assigning.claim(run, run.grant, flow, now)
 
 

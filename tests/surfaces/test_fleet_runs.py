@@ -36,7 +36,7 @@ def test_without_a_device_a_new_run_says_so_and_what_to_do(tmp_path: Path) -> No
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
         "It waits: no device is joined.",
-        "Start one that can: asterism device join NAME --can gpu",
+        "Start one that can, on any machine that reaches the store: asterism device join NAME --can gpu",
         f"Follow it with: asterism runs watch, or asterism why {run_id[-8:]}",
     ]
     assert scene.json("runs", "show", run_id)["input"] == {"file": "a", "out": "b"}
@@ -422,9 +422,10 @@ def test_a_retry_is_a_new_run_that_names_the_old_one(tmp_path: Path) -> None:
     assert "retry of " in scene.ok("runs", "show", new_id)
     [again] = scene.json("runs", "retry", bad.id)
     assert again["retry_of"] == bad.id
-    result = scene.run("runs", "retry", busy.id)
+    result = scene.run("runs", "retry", busy.id, bad.id)
     assert result.exit_code == 64
     assert "only a run that has ended can be retried" in result.stderr
+    assert f"is a retry of {bad.id[-8:]}" in result.stdout
 
 
 def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 from fleet_scenes import Scene, completed, started, taken_by
+
+from asterism.store.sqlite import SqliteStore
+from asterism.store.sqlite.faults import read_only
 
 COMMANDS = [
     ["workflow", "list"],
@@ -219,17 +221,16 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     assert "is damaged, or no store at all" in result.stdout
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = filled(tmp_path)
-    scene.file.chmod(0o400)
-    tmp_path.chmod(0o500)
-    try:
-        result = scene.run("runs", "create", "work")
-    finally:
-        tmp_path.chmod(0o700)
-    assert result.exit_code == 64
-    assert "can be read and not written" in result.stderr
+
+    async def refuse(store: SqliteStore, writes: object) -> None:
+        raise read_only(store.path)
+
+    monkeypatch.setattr(SqliteStore, "commit", refuse)
+    result = scene.run("runs", "create", "work")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{scene.file} can be read and not written" in result.stderr
 
 
 @pytest.mark.parametrize(

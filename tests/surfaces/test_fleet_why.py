@@ -74,7 +74,7 @@ def test_a_run_for_one_device_says_when_that_is_not_there(scene: Scene) -> None:
     assert kinds(scene, run) == [("no_device", "desktop"), ("objection", "a")]
     assert reasons(scene, run)[0] == "it is for the device desktop alone, which is not there"
     result = scene.run("why", run.id)
-    assert "Start one that can: asterism device join desktop" in result.stdout
+    assert "Start one that can, on any machine that reaches the store: asterism device join desktop" in result.stdout
 
 
 def test_a_device_that_fell_silent_is_named(scene: Scene) -> None:

@@ -2,9 +2,9 @@
 
 ``NAME`` and ``VERSION()`` are for the table, ``SETTINGS`` says how it is set up: in the way that its own documents
 recommend where much is to be done, with nothing that was acknowledged ever lost. ``work`` has a database of its own. It
-puts jobs that do nothing into the queue, as quickly as the queue allows; then it starts the workers, all in one process,
-and waits until the last job is recorded as done. ``batch`` is how many jobs a worker has in hand at a time. It returns
-the seconds that each of the two took.
+puts jobs that do nothing into the queue, as quickly as the queue allows; then it starts the workers, all in one
+process, and waits until the last job is recorded as done. ``batch`` is how many jobs a worker has in hand at a time. It
+returns the seconds that each of the two took.
 
 A module is not called like the package it imports, which would hide it.
 """
@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol, cast
 
 
 class Timing(NamedTuple):
-    """In seconds."""
+    """In seconds; ``cpu`` is what the process itself computed while it worked."""
 
     created: float
     worked: float
+    cpu: float
 
 
 class Peer(Protocol):

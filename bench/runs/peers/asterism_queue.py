@@ -45,15 +45,15 @@ async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int
             stack.push_async_callback(fleet.ends.close)
         began = time.perf_counter()
         await create(fleets[0], jobs)
-        created = time.perf_counter()
+        created, cpu = time.perf_counter(), time.process_time()
         agents = [DeviceAgent(fleet, f"device-{number}", slots=batch) for number, fleet in enumerate(fleets)]
         living = [asyncio.create_task(agent.run()) for agent in agents]
         await until(ended.all, living)
-        worked = time.perf_counter()
+        worked, cpu = time.perf_counter(), time.process_time() - cpu
         for agent in agents:
             agent.drain()
         await asyncio.gather(*living)
-    return Timing(created - began, worked - created)
+    return Timing(created - began, worked - created, cpu)
 
 
 class Ended:

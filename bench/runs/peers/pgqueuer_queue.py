@@ -43,16 +43,17 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         for first in range(0, jobs, AT_ONCE):
             number = min(AT_ONCE, jobs - first)
             await producer.enqueue(["nothing"] * number, [b"1"] * number, [0] * number)
-        created = time.perf_counter()
+        created, cpu = time.perf_counter(), time.process_time()
         repositories = [await queries() for _ in range(workers)]
         queuers = [PgQueuer(repository.driver, queries=repository) for repository in repositories]
         for queuer in queuers:
             queuer.entrypoint("nothing")(_nothing)
         await asyncio.gather(*(queuer.run(batch_size=batch, mode=QueueExecutionMode.drain) for queuer in queuers))
+        cpu = time.process_time() - cpu
         done = sum(repository.done for repository in repositories)
         if done != jobs:
             raise RuntimeError(f"{done} of {jobs} jobs were done")
-        return Timing(created - began, max(repository.last for repository in repositories) - created)
+        return Timing(created - began, max(repository.last for repository in repositories) - created, cpu)
 
 
 async def _nothing(job: Any) -> None:

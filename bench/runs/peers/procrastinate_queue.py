@@ -37,10 +37,10 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         began = time.perf_counter()
         for first in range(0, jobs, AT_ONCE):
             await nothing.batch_defer_async(*({"number": one} for one in range(first, min(jobs, first + AT_ONCE))))
-        created = time.perf_counter()
+        created, cpu = time.perf_counter(), time.process_time()
         options = {"concurrency": batch, "wait": False, "install_signal_handlers": False, "listen_notify": False}
         await asyncio.gather(*(app.run_worker_async(**options) for _ in range(workers)))
-        worked = time.perf_counter()
+        worked, cpu = time.perf_counter(), time.process_time() - cpu
     if executed != jobs:
         raise RuntimeError(f"{executed} of {jobs} jobs were executed")
-    return Timing(created - began, worked - created)
+    return Timing(created - began, worked - created, cpu)

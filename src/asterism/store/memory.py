@@ -36,6 +36,7 @@ from asterism.store.protocol import (
     Waiting,
     Watch,
     Write,
+    name_each_record_once,
     topics_of,
 )
 from asterism.store.waking import Watches
@@ -43,30 +44,6 @@ from asterism.store.waking import Watches
 _WRITTEN_ONCE = tuple(name for name in codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
 """Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
-
-
-def name_each_record_once(writes: Sequence[Write]) -> None:
-    """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
-    depend on the order in which an engine goes about it, and no retry could make it right."""
-    if len(writes) < 2:
-        return
-    seen = set()
-    for write in writes:
-        names: tuple[tuple[str, str], ...] = ()
-        match write:
-            case PutRun(run, expected):
-                new_key = expected is None and run.key is not None
-                names = (("run", run.id), ("key", str(run.key))) if new_key else (("run", run.id),)
-            case PutSession(session, _):
-                names = (("session", session.id),)
-            case ExpectSession(session_id, _):
-                names = (("session", session_id),)
-            case PutRegister(key, _, _):
-                names = (("register", key),)
-        for name in names:
-            if name in seen:
-                raise ValueError(f"one batch names {' '.join(name)} twice")
-            seen.add(name)
 
 
 class MemoryStore:
@@ -317,9 +294,7 @@ class MemoryStore:
             for name in dumps.blobs_of(run):
                 if name not in self._blobs:
                     yield f"run {run.id} refers to {name}, which is not kept any more"
-        if {run.id for session in self._owned for run in self._held(session)} != {
-            run.id for run in self._runs.values() if run.session is not None
-        }:
+        if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
             yield "the sessions do not own what the runs say"
         if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:
             yield "the keys are not those of the runs"

@@ -44,7 +44,8 @@ class PutSession:
 
 @dataclass(frozen=True, slots=True)
 class PutRegister:
-    """A small document under a key; a value of None removes it."""
+    """A small document under a key; a value of None removes it. One that is removed and written again begins at
+    revision 1, so keys that several may change at once are never removed."""
 
     key: str
     value: Any
@@ -265,3 +266,25 @@ def topics_of(writes: Sequence[Write]) -> set[str]:
         elif type(write) is PutSession and write.session.draining:
             topics.add(for_device(write.session.device))
     return topics
+
+
+def name_each_record_once(writes: Sequence[Write]) -> None:
+    """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
+    depend on the order in which an engine goes about it, and no retry could make it right."""
+    if len(writes) < 2:
+        return
+    seen = set()
+    for write in writes:
+        names: tuple[tuple[str, str], ...] = ()
+        match write:
+            case PutRun(run, expected):
+                new_key = expected is None and run.key is not None
+                names = (("run", run.id), ("key", str(run.key))) if new_key else (("run", run.id),)
+            case PutSession(Session(id=session), _) | ExpectSession(session, _):
+                names = (("session", session),)
+            case PutRegister(key, _, _):
+                names = (("register", key),)
+        for name in names:
+            if name in seen:
+                raise ValueError(f"one batch names {' '.join(name)} twice")
+            seen.add(name)

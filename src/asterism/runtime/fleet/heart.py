@@ -182,8 +182,7 @@ class Heart:
         return self.clock.time() < self.runs_out(holding)
 
     async def fence_for_ever(self) -> None:
-        """Stop whatever the store may soon take away, in time. What waits for a slot until its claim runs out is handed
-        back before that: others may have a slot, and it is nobody's loss."""
+        """Stop whatever the store may soon take away, in time."""
         while True:
             await self.desk.occupied.wait()
             now = self.clock.time()
@@ -197,7 +196,7 @@ class Heart:
                     spare = margin(holding.workflow.claim_timeout, self.grace)
                     shortest = min(shortest, spare)
                     if self.store.clock() >= holding.run.due_at - spare:
-                        self.desk.stop(holding, "no slot became free in time")
+                        self.desk.tire(holding)
             # often, since a machine that sleeps does not notice that time goes by
             await self.clock.sleep(min(1.0, shortest / 4))
 

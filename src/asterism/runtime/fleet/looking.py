@@ -61,7 +61,7 @@ class Lookout:
                 raise outcome
 
     async def _claim(self, run: Run, flow: Workflow) -> None:
-        if self.desk.knows(run.id, run.epoch):
+        if self.desk.knows(run.id, run.epoch) or self.desk.get(run.id) is not None:
             return
         if not self._fresh(flow):
             return  # the heartbeat that was asked for brings us back here
@@ -148,12 +148,11 @@ class Lookout:
             if self.desk.executor.objection(flow) is not None:
                 self._not_kinds.add(run.kind)
                 return None
-            if (
-                self._yields(run, flow)
-                or self._willing(run, flow)
-                or not self._fresh(flow)
-                or self.objection(run, flow)
-            ):
+            if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
+                return None
+            if self._yields(run, flow) or self._willing(run, flow) or self.objection(run, flow):
+                return None
+            if not self._fresh(flow):
                 return None
             now = self.fleet.store.clock()
             taken = assigning.take(run, self.desk.owner, flow, now)

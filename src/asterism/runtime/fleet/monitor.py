@@ -60,7 +60,7 @@ class Monitor:
         self._longest_gap = max(LONGEST_GAP, 3 * every)
         self._seen: tuple[float, float] | None = None  # the store's clock and ours, at the last pass
         self._hold_until: float | None = None  # by our clock: nothing runs out before
-        self._sure_since = 0.0  # by our clock: since when the store's is known not to have jumped ahead
+        self._heard: dict[str, tuple[int, float]] = {}  # the last we saw of each session, and when, by our clock
         self._braked = False
         self._nobody_since: dict[_Kind, float] = {}  # by our clock
         self._set_back = True  # whether the store's clock may have been
@@ -71,13 +71,14 @@ class Monitor:
         """One pass."""
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
+        self._hear(sessions)
         held = await self._holds(sessions, now, own)
         if not held:
             await self._take_from_the_silent(now, own)
             await self._take_what_is_overdue(now)
             if self._set_back:
                 await self._take_what_is_due_in_the_future(now, own)
-            await self._end_what_is_gone(sessions, now)
+            await self._end_what_is_gone(sessions, now, own)
         await self._date_anew(sessions, now)
         outlook = await self.fleet.outlook(fresh=True)
         await self._hand_out(outlook)
@@ -88,6 +89,20 @@ class Monitor:
 
     # -- when nothing is taken away ----------------------------------------------------------------------------------
 
+    def _hear(self, sessions: Sequence[Session]) -> None:
+        own = self.fleet.clock.time()
+        before, self._heard = self._heard, {}
+        for session in sessions:
+            seen = before.get(session.id)
+            unchanged = seen is not None and seen[0] == session.revision
+            self._heard[session.id] = seen if seen is not None and unchanged else (session.revision, own)
+
+    def _silent_for(self, session: Session, own: float) -> float:
+        """For how long it was certainly not heard of: every heartbeat makes another revision, and the store's clock
+        may have jumped there and back."""
+        revision, since = self._heard.get(session.id, (0, own))
+        return own - since if revision == session.revision else 0.0
+
     async def _holds(self, sessions: Sequence[Session], now: float, own: float) -> bool:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
         hold = (await self.fleet.settings()).hold
@@ -95,7 +110,7 @@ class Monitor:
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first
-            self._hold_until, self._sure_since = own + chance, own
+            self._hold_until = own + chance
             self._set_back = True
         else:
             await self._notice_a_jump((now - self._seen[0]) - (own - self._seen[1]), own, max(hold, chance))
@@ -119,7 +134,7 @@ class Monitor:
             return
         self._nobody_since.clear()
         if jump > 0:
-            self._hold_until, self._sure_since = own + hold, own
+            self._hold_until = own + hold
             words = f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
         else:
             self._set_back = True
@@ -133,9 +148,9 @@ class Monitor:
     # -- taking away ---------------------------------------------------------------------------------------------------
 
     async def _take_from_the_silent(self, now: float, own: float) -> None:
-        """By the store's clock; and if that jumped ahead a moment ago, only when their time is up by ours as well."""
+        """When their time is up by the store's clock, and by ours as well."""
         found = await self.store.orphans(now, AT_ONCE)
-        found = [(run, of) for run, of in found if of.state == ENDED or own - self._sure_since >= run.timeout]
+        found = [(run, of) for run, of in found if of.state == ENDED or self._silent_for(of, own) >= run.timeout]
         reports = await self.store.reports([run.id for run, _ in found]) if found else {}
         for run, session in found:
             silent = f"{session.device} was not heard of for {now - session.beat_at:.0f} s"
@@ -173,10 +188,11 @@ class Monitor:
         else:
             log.info("taken away: %s", detail, extra={"run": seen.id})
 
-    async def _end_what_is_gone(self, sessions: Sequence[Session], now: float) -> None:
+    async def _end_what_is_gone(self, sessions: Sequence[Session], now: float, own: float) -> None:
         """Long after its last word, since it may still take work for as long as it believes that it was heard."""
         for session in sessions:
-            if session.used == 0 and now - session.beat_at > session.timeout + FORGOTTEN:
+            gone = now - session.beat_at > session.timeout + FORGOTTEN
+            if session.used == 0 and gone and self._silent_for(session, own) > session.timeout:
                 await self._put(session, session.changed(state=ENDED))
 
     async def _date_anew(self, sessions: Sequence[Session], now: float) -> None:

@@ -27,6 +27,7 @@ log = logging.getLogger("asterism.device")
 REMEMBERED = 10_000
 """How many grants that have left the desk are remembered, so that none is begun twice."""
 
+TIRED = "no slot became free in time"
 FOR_EVER = float("inf")
 AGAIN = 1.0
 """After how many seconds a result that the store could not keep is offered to it again."""
@@ -68,6 +69,7 @@ class Desk:
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
+        self._tired: OrderedDict[str, None] = OrderedDict()
         self._busy = 0  # holdings that execute
         self._closed = False
 
@@ -120,6 +122,8 @@ class Desk:
         """A grant of ours, committed. It is begun if it has been started, else it waits for a slot."""
         if self._closed or run.session != self.owner.session or self.knows(run.id, run.epoch):
             return
+        if run.id in self._held:  # an earlier grant has not left yet; the heartbeat brings this one again
+            return
         holding = Holding(run, workflow, self.fleet.clock.time(), self._on_news)
         if not self._sure(holding):
             return  # if it is still ours, the next heartbeat says so
@@ -135,7 +139,7 @@ class Desk:
 
     def _let(self, holding: Holding, job: Coroutine[Any, Any, None]) -> None:
         holding.task = asyncio.create_task(job)
-        holding.task.add_done_callback(lambda task: self._over(holding))
+        holding.task.add_done_callback(lambda task: self._over(holding, task))
 
     async def start_waiting(self) -> None:
         """Start what is claimed and waits, the most urgent first, while there are slots."""
@@ -281,6 +285,16 @@ class Desk:
         elif not holding.started:
             self._let(holding, self._hand_back(holding))
 
+    def tire(self, holding: Holding) -> None:
+        """Hand back what has waited for a slot until its claim runs out: others may have one, and it is nobody's
+        loss."""
+        self.stop(holding, TIRED)
+        _remember(self._tired, holding.run.id)
+
+    def tired_of(self, run_id: str) -> bool:
+        """Whether it has waited here in vain before, so that it is not taken again only to wait."""
+        return run_id in self._tired
+
     def kill(self, holding: Holding) -> None:
         """Stop it at once: whatever patience its stopping has ends now."""
         if holding.task is not None and not holding.telling:
@@ -304,9 +318,11 @@ class Desk:
         finally:
             self._leave(holding)
 
-    def _over(self, holding: Holding) -> None:
+    def _over(self, holding: Holding, task: asyncio.Task[None]) -> None:
         """A task that is cancelled before its first step takes none at all, so nobody has taken the run off the
         desk."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a mistake in Asterism itself", exc_info=error, extra={"run": holding.run.id})
         if self._held.get(holding.run.id) is not holding:
             return
         if holding.stopping in (None, "lost", "fenced") or holding.telling or self._closed:
@@ -321,9 +337,7 @@ class Desk:
         if not self._held:
             self.occupied.clear()
         self._busy -= holding.started
-        self._past[holding.run.id, holding.grant.epoch] = None
-        while len(self._past) > REMEMBERED:
-            self._past.popitem(last=False)
+        _remember(self._past, (holding.run.id, holding.grant.epoch))
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
@@ -359,6 +373,12 @@ class Desk:
                 if holding.task is not None:
                     holding.task.cancel()
         return not len(self)
+
+
+def _remember(those: OrderedDict[Any, None], one: Any) -> None:
+    those[one] = None
+    while len(those) > REMEMBERED:
+        those.popitem(last=False)
 
 
 def worth(holding: Holding) -> tuple[int, bool, float]:

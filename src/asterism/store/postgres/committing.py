@@ -22,11 +22,19 @@ from typing import Any
 from asterism.store.codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.dumps import blobs_of
 from asterism.store.errors import Conflict, StoreBusy, StoreError, StoreUnavailable
-from asterism.store.memory import name_each_record_once
 from asterism.store.postgres.connections import Connections
 from asterism.store.postgres.faults import is_collision
 from asterism.store.postgres.queries import queries
-from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, PutSession, Write, topics_of
+from asterism.store.protocol import (
+    ExpectSession,
+    Notice,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
+    name_each_record_once,
+    topics_of,
+)
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,11 @@ SELECT change_runs($1)
 SELECT {run} FROM lock_offered($1, $2, $3, $4, $5, $6)
 
 -- name: offered_further
-SELECT {run_of_runs} FROM candidates($1, $2, $3, $4, $5, $6, $7, $8, $9) AS found JOIN runs USING (id)
-ORDER BY -found.priority, found.created_at, found.id
+-- The same without locks, after a place in the queue; `more` is in the last row.
+WITH lists AS (SELECT array_agg(kind) AS kinds, array_agg(pin) AS pins FROM lists_of($1, $2))
+SELECT {run_of_runs}, found.more
+FROM lists, next_offered(lists.kinds, lists.pins, $3, $4, $5, $6, $7, $8, $9) AS found JOIN runs USING (id)
+ORDER BY found.urgency, found.created_at, found.id
 
 -- name: lock_runs
 SELECT runs.id FROM unnest($1::text[], $2::bigint[]) AS wanted (id, revision)

@@ -38,9 +38,12 @@ Row = tuple[Any, ...]
 class _Place(NamedTuple):
     """Where the last page ended; ``urgency`` is less for what is more urgent, as the order of the queue has it."""
 
-    urgency: int = -HIGHEST
-    created_at: float = float("-inf")
-    id: str = ""
+    urgency: int
+    created_at: float
+    id: str
+
+
+FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
 class _Ask:
@@ -162,7 +165,7 @@ class Taking:
         if len(asks) > 1:
             async with self._connections.borrowed() as connection:
                 await connection.execute("BEGIN")
-                _, more = await _deal_page(connection, asks)
+                more = await _deal_page(connection, asks)
                 further = [ask for ask in asks if more and ask.goes_on]
                 for ask in further:
                     ask.start_again()
@@ -177,17 +180,18 @@ class Taking:
     async def _serve_alone(self, ask: _Ask) -> None:
         async with self._connections.borrowed() as connection:
             await connection.execute("BEGIN")
-            place, more = await _deal_page(connection, [ask])
-            page, seen = min(LARGEST_PAGE, ask.offer.limit), 0
+            more = await _deal_page(connection, [ask])
+            place, page, seen = FIRST, 10, 0
             while more and ask.goes_on and seen < MOST_SEEN:
                 page = min(LARGEST_PAGE, 2 * page)
-                seen += page
-                place, more = await _look_further(connection, ask, place, page)
+                rows = await _look_further(connection, ask, place, page)
+                seen += len(rows)
+                place, more = _end_of(rows)
             await _commit(connection, [ask])
 
 
-async def _deal_page(connection: Connection, asks: list[_Ask]) -> tuple[_Place, bool]:
-    """Lock the head of the queue and deal it out. Returns where it ended, and whether there is more."""
+async def _deal_page(connection: Connection, asks: list[_Ask]) -> bool:
+    """Lock the head of the queue and deal it out. Returns whether there is more."""
     page = min(LARGEST_PAGE, sum(ask.offer.limit for ask in asks))
     rows = await connection.fetch(queries()["offered"], *_terms(asks), page)
     turns = deque(asks)
@@ -202,30 +206,32 @@ async def _deal_page(connection: Connection, asks: list[_Ask]) -> tuple[_Place, 
                 break
         if not turns:
             break
-    return _end_of(rows), len(rows) == page
+    return len(rows) == page
 
 
-async def _look_further(connection: Connection, ask: _Ask, place: _Place, page: int) -> tuple[_Place, bool]:
+async def _look_further(connection: Connection, ask: _Ask, place: _Place, page: int) -> Sequence[Any]:
+    """Judge ``page`` runs or so after a place, and lock what is taken of them."""
     rows = await connection.fetch(queries()["offered_further"], *_terms([ask]), *place, page)
     before = set(ask.taken)
     for run in _runs(rows):
-        ask.judge(run)
+        if run.id not in before:
+            ask.judge(run)
         if not ask.wants:
             break
     new = [row for _, row in ask.taken.values() if row[0] not in before]
     if new:
         locked = await connection.fetch(queries()["lock_runs"], [row[0] for row in new], [row[1] for row in new])
         ask.keep({*before, *(row[0] for row in locked)})
-    return _end_of(rows), len(rows) == page
+    return rows
 
 
 def _terms(asks: list[_Ask]) -> tuple[Any, ...]:
     offer = asks[0].offer
     return (
-        min(ask.offer.now for ask in asks),
-        [None, *{ask.offer.device for ask in asks}],  # None for the runs that are pinned to nobody
-        f"|{offer.device}|" if len(asks) == 1 else "||",  # those whom only some of them should avoid are dealt out too
+        list({ask.offer.device for ask in asks}),
         list(offer.not_kinds),
+        min(ask.offer.now for ask in asks),
+        f"|{offer.device}|" if len(asks) == 1 else "||",  # of several, each refuses for itself what is to avoid it
         -HIGHEST if offer.above is None else offer.above,
     )
 
@@ -238,8 +244,12 @@ def _runs(rows: Sequence[Any]) -> Iterator[Run]:
             log.error("passed over: %s", error)
 
 
-def _end_of(rows: Sequence[Any]) -> _Place:
-    return _Place(-rows[-1]["priority"], rows[-1]["created_at"], rows[-1]["id"]) if rows else _Place()
+def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
+    """Where to go on, and whether there is anything."""
+    if not rows:
+        return FIRST, False
+    last = rows[-1]
+    return _Place(-last["priority"], last["created_at"], last["id"]), last["more"]
 
 
 async def _commit(connection: Connection, asks: list[_Ask]) -> None:

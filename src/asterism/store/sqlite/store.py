@@ -19,7 +19,6 @@ from asterism.core.run import Run, RunStatus
 from asterism.core.session import Session
 from asterism.store import dumps
 from asterism.store.errors import StoreCorrupt, StoreUnavailable
-from asterism.store.memory import name_each_record_once
 from asterism.store.protocol import (
     Answer,
     Notice,
@@ -30,6 +29,7 @@ from asterism.store.protocol import (
     Waiting,
     Watch,
     Write,
+    name_each_record_once,
 )
 from asterism.store.sqlite import checking, dumping, reading
 from asterism.store.sqlite.blobs import Blobs

@@ -153,5 +153,5 @@ async def _meant(fleet: Fleet, subject: str) -> Run | None:
         try:
             return await find_run(fleet, subject)
         except NotOneRun as error:
-            raise NotOneRun(f"there is no workflow {subject!r}, and as a run: {error}") from None
+            raise NotOneRun(f"there is no workflow {subject!r}, and as a run: {error.message}") from None
     return None

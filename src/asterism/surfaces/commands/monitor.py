@@ -11,8 +11,14 @@ from asterism.surfaces.fleet.values import duration
 @click.command()
 @click.argument("name", required=False)
 @click.option("--every", type=duration, default="5", show_default=True, metavar="DURATION", help="How often to look.")
+@click.option(
+    "--heartbeat", type=duration, default="30", show_default=True, metavar="DURATION", help="How often to say it lives."
+)
+@click.option(
+    "--timeout", type=duration, default="90", show_default=True, metavar="DURATION", help="When it counts as gone."
+)
 @fleet_options
-def monitor(name: str | None, every: float, store: str | None, as_json: bool) -> int:
+def monitor(name: str | None, every: float, heartbeat: float, timeout: float, store: str | None, as_json: bool) -> int:
     """Watch over the devices of a fleet, and do no work.
 
     Every device can do that beside its work, and one is elected to. This is for fleets whose devices come and go: it
@@ -22,5 +28,6 @@ def monitor(name: str | None, every: float, store: str | None, as_json: bool) ->
 
     from asterism.surfaces.fleet.agents import Terms, join_fleet
 
-    wanted = Terms(name or f"monitor-{platform.node() or 'local'}", slots=0, monitor_every=every)
+    given = name or f"monitor-{platform.node() or 'local'}"
+    wanted = Terms(given, slots=0, monitor_every=every, heartbeat=heartbeat, timeout=timeout)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json)

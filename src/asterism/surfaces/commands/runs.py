@@ -58,7 +58,7 @@ def create(
         raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
 
     async def make(fleet: Fleet) -> int:
-        run = await create_run(fleet, workflow, file, given or {}, terms, quiet=as_json)
+        run = await create_run(fleet, workflow, file, given or {}, terms, quiet=as_json, waiting=wait)
         if wait:
             return await _waited(fleet, [run], as_json, one=True)
         if as_json:
@@ -210,15 +210,18 @@ def _asking(name: str, meaning: str) -> Callable[[Function], click.Command]:
 
 def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask) -> int:
     async def ask_all(fleet: Fleet) -> int:
-        from asterism.core.errors import RunRefused
+        from asterism.core.errors import AsterismError, RunRefused
+        from asterism.store.errors import StoreError
         from asterism.surfaces.fleet.waiting import answer
 
         changed, refused = [], 0
         for run in await find_runs(fleet, names):
             try:
                 after = await ask(fleet, run)
-            except RunRefused as refusal:
-                note(f"Run {refusal.run_id}: {refusal.why}.")
+            except StoreError:
+                raise
+            except AsterismError as error:  # the others are asked all the same
+                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else f"{error}.")
                 refused += 1
                 continue
             changed.append(await _as_json(fleet, after))

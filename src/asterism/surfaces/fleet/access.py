@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from asterism.core.errors import AsterismError
-
 if TYPE_CHECKING:
     from asterism.core.run import Run
     from asterism.core.workflow import Workflow
@@ -30,7 +28,7 @@ SHORT = 8
 """How many letters of a run's id are shown where there is little room: the last ones, which are chance."""
 
 
-class NotOneRun(AsterismError):
+class NotOneRun(click.ClickException):
     """What was given as a run stands for none, or for several."""
 
 

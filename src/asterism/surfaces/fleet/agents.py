@@ -12,8 +12,9 @@ import click
 from asterism.runtime import conditions
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.policy import Policy
 from asterism.surfaces.fleet.access import tell_json, with_fleet
-from asterism.surfaces.fleet.leaving import run_until_told
+from asterism.surfaces.fleet.leaving import Leaving
 from asterism.surfaces.fleet.narrating import Narrated, told
 from asterism.surfaces.fleet.policies import find_policy
 from asterism.surfaces.planfile.wording import syntax
@@ -46,7 +47,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
             raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=option)
-    policy, about = find_policy(terms.policy)
+    policy, about = find_policy(terms.policy) if terms.slots else (Policy.open(), "")  # who does no work needs none
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module
 
@@ -68,10 +69,12 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         )
         narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
         agent.desk.executor = narrated
-        log.info("joining %s as %s", fleet.store.url, terms.name)
-        if terms.slots:
-            log.info(about)
-        code = await run_until_told(agent, drain_for)
+        leaving = Leaving(agent, drain_for)
+        with leaving.heard():
+            log.info("joining %s as %s", fleet.store.url, terms.name)
+            if terms.slots:
+                log.info(about)
+            code = await leaving.run()
         if as_json:
             session = agent.session
             tell_json({"name": session.device, "session": session.id, "store": fleet.store.url, "runs": narrated.begun})

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from asterism.core.errors import AsterismError
 from asterism.core.run import ASSIGNED, CLAIMED, OWNED, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
@@ -18,10 +17,6 @@ from asterism.surfaces.fleet.hints import hints
 from asterism.surfaces.fleet.workflowfile import load_workflows
 
 
-class InputLacks(AsterismError):
-    """An input without which every device would fail."""
-
-
 async def create_run(
     fleet: Fleet,
     name: str | None,
@@ -30,17 +25,21 @@ async def create_run(
     terms: Mapping[str, Any],
     *,
     quiet: bool,
+    waiting: bool,
 ) -> Run:
-    """Create a run; unless ``quiet``, print its id, and what becomes of it beside that."""
+    """Create a run; unless ``quiet``, print its id, and what becomes of it beside that. ``waiting`` is whether its end
+    will be told, too."""
     flow = _in_file(file, name) if file is not None else await find_workflow(fleet, name or "")
     lacking = sorted(_lacking(flow, given))
     if lacking:
         named = ", ".join(f'"{one}": …' for one in lacking)
-        raise InputLacks(f"workflow {flow.name!r} asks for {_listed(lacking)}: give --input '{{{named}}}'")
+        raise click.ClickException(f"workflow {flow.name!r} asks for {_listed(lacking)}: give --input '{{{named}}}'")
     run = await fleet.create(flow, given, **terms)
     if not quiet:
         click.echo(run.id)
-        await _tell(fleet, run, given)
+        await _tell(fleet, run)
+        if not run.ended and not waiting:
+            note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")
     return run
 
 
@@ -84,7 +83,7 @@ class _Asked(dict[str, Any]):
         return ""
 
 
-async def _tell(fleet: Fleet, run: Run, given: Mapping[str, Any]) -> None:
+async def _tell(fleet: Fleet, run: Run) -> None:
     """What becomes of it now; if nobody has it, what holds it."""
     if run.ended:
         note(f"It is {run.status} already: the key {run.key!r} was used before.")
@@ -97,5 +96,3 @@ async def _tell(fleet: Fleet, run: Run, given: Mapping[str, Any]) -> None:
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
         for hint in await hints(fleet, run, answer):
             note(hint)
-    if not run.ended:
-        note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")

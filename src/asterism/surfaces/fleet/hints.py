@@ -23,7 +23,7 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
         flow = await fleet.workflows.get(run.workflow, run.version)
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
-        told.append(f"Start one that can: asterism device join {name}{can}")
+        told.append(f"Start one that can, on any machine that reaches the store: asterism device join {name}{can}")
     if "unwatched" in kinds:
         told.append("Let somebody watch: asterism monitor, or any asterism device join NAME")
     return told

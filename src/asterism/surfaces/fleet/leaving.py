@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 from asterism.runtime.fleet.agent import DeviceAgent
 
@@ -17,40 +18,47 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 
 
-async def run_until_told(agent: DeviceAgent, drain_for: float) -> int:
-    """Run a device until it has left. Returns the exit code."""
-    work = asyncio.create_task(agent.run())
-    leaving = _Leaving(agent, work, drain_for)
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, leaving.told)
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not leaving.before_joining:
-            raise
-        return INTERRUPTED
-    finally:
-        leaving.close()
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-    return 0
-
-
-class _Leaving:
+class Leaving:
     """``drain_for`` is how long what is being done may take to finish, in seconds."""
 
-    def __init__(self, agent: DeviceAgent, work: asyncio.Task[None], drain_for: float) -> None:
-        self._agent, self._work, self._drain_for = agent, work, drain_for
+    def __init__(self, agent: DeviceAgent, drain_for: float) -> None:
+        self._agent, self._drain_for = agent, drain_for
         self._signals = 0
+        self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.before_joining = False
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Signals come here while the block runs."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.told)
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def run(self) -> int:
+        """Run the device until it has left. Returns the exit code."""
+        if self._signals:
+            return INTERRUPTED
+        self._work = asyncio.create_task(self._agent.run())
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._agent.joined.is_set():
+                raise
+            return INTERRUPTED
+        return 0
 
     def told(self) -> None:
         self._signals += 1
-        if not self._agent.joined.is_set():
-            self.before_joining = True
-            self._work.cancel()
+        if not self._agent.joined.is_set():  # there is nothing to finish
+            if self._work is not None:
+                self._work.cancel()
         elif self._signals == 1:
             self._drain()
         elif self._signals == 2:
@@ -64,7 +72,7 @@ class _Leaving:
         held = len(self._agent.desk)
         if held:
             runs = "1 run" if held == 1 else f"{held} runs"
-            log.info("leaving: %s may take %g s to finish; the next signal hands back at once", runs, self._drain_for)
+            log.info("leaving: %s may take %g s; a second signal hands back now", runs, self._drain_for)
         else:
             log.info("leaving")
         self._agent.drain()
@@ -74,7 +82,3 @@ class _Leaving:
         if len(self._agent.desk):
             log.info("handing back what is not finished")
         self._agent.drain(hand_back=True)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

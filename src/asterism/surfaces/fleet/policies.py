@@ -28,4 +28,4 @@ def find_policy(named: str | None) -> tuple[Policy, str]:
             raise click.UsageError(f"there is no policy file {path}") from None
     except OSError as error:
         raise click.UsageError(f"the policy file {path} cannot be read: {error.strerror}") from None
-    return Policy.open(), "no policy file: this device executes whatever the store says (see --policy)"
+    return Policy.open(), "no policy file: it executes whatever the store says (see --policy)"

@@ -123,7 +123,7 @@ class _Teller:
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:
-            self._screen.say(line)
+            self._screen.say(Text(line))  # rich would take :word: in a plain text for a picture
         self._screen.file.flush()
 
     def _lines(self, found: Look) -> Iterator[tuple[float, str]]:

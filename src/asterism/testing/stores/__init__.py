@@ -18,7 +18,8 @@
 
 ``StoreConformance`` is for an engine that lives in one process: only ``open_store`` has to be there. An engine that
 several processes share is a ``SharedStoreConformance``, which kills some of them too. The tests run their own event
-loops and need no plugin. They close what they opened; to remove it is up to the engine's own fixtures.
+loops and need no plugin. They close what they opened; to remove it is up to the engine's own fixtures. If an engine
+spares young blobs for a while, whatever ``prune`` is asked, it has to be opened here with no such while.
 
 Where the protocol leaves room, MemoryStore is the reference: random sequences of writes, takes and heartbeats have to
 do to an engine what they do to it.

@@ -121,9 +121,7 @@ class Commits(EngineTests):
         assert registers["new"] == ({"a": 1}, 1)
         assert registers["present"] == ("after", 2)
         assert "removed" not in registers
-        assert [notice for _, notice in found.notices] == [
-            Notice(3.0, "told", "something worth telling", "present", "kitchen")
-        ]
+        assert found.told() == [Notice(3.0, "told", "something worth telling", "present", "kitchen")]
 
     @with_store
     async def test_one_conflict_anywhere_in_a_batch_undoes_all_of_it(self, store: Store) -> None:

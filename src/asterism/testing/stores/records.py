@@ -116,9 +116,14 @@ class Contents(NamedTuple):
     registers: list[Register]
     notices: list[tuple[int, Notice]]
 
-    def without_clocks(self) -> Contents:
-        """Without what the store's own clock has written."""
-        return self._replace(sessions={name: replace(one, beat_at=0.0) for name, one in self.sessions.items()})
+    def told(self) -> list[Notice]:
+        """The notices without their numbers, between which there may be gaps."""
+        return [notice for _, notice in self.notices]
+
+    def comparable(self) -> Contents:
+        """Without what is each store's own affair: its clock, and how it numbers notices."""
+        sessions = {name: replace(one, beat_at=0.0) for name, one in self.sessions.items()}
+        return self._replace(sessions=sessions, notices=[(0, notice) for notice in self.told()])
 
 
 async def contents(store: Store) -> Contents:

@@ -285,75 +285,112 @@ END
 $$;
 
 
--- The runs that one of some devices may have, the most urgent first, after a place in the queue; `width` at most. The
--- queue is one list for each kind and device: those that nobody here may have are passed over as a whole, however long
--- they are. ($1 now, $2 the devices, and null for runs that are pinned to none, $3 '|device|' if it is one, $4 kinds to
--- pass over, $5 the priority to be above, $6 to $8 the place, $9 width)
-CREATE FUNCTION candidates(
-    double precision, text[], text, text[], bigint, bigint, double precision, text, bigint
-) RETURNS TABLE (id text, priority bigint, created_at double precision) LANGUAGE sql STABLE AS $$
+-- The queue is one list for each kind of run and each device that runs are pinned to (and one for each kind that is
+-- pinned to nobody). These are the lists that some devices may take from, those of the kinds in `not_kinds` not among
+-- them. What nobody here may have is passed over as a whole, however long it is. The kinds are found from the ends of
+-- their lists: at the heads are the dead rows of those that were taken.
+CREATE FUNCTION lists_of(devices text[], not_kinds text[]) RETURNS TABLE (kind bigint, pin bigint)
+LANGUAGE sql STABLE AS $$
     WITH RECURSIVE kinds AS (
         (
-            SELECT kind_hash(workflow, version) AS hash, workflow, version FROM runs WHERE offered = 1
-            ORDER BY kind_hash(workflow, version) LIMIT 1
+            SELECT kind_hash(workflow, version) AS kind, workflow, version FROM runs WHERE offered = 1
+            ORDER BY kind_hash(workflow, version) DESC LIMIT 1
         )
         UNION ALL
-        SELECT following.*
+        SELECT before.*
         FROM kinds, LATERAL (
             SELECT kind_hash(workflow, version), workflow, version FROM runs
-            WHERE offered = 1 AND kind_hash(workflow, version) > kinds.hash
-            ORDER BY kind_hash(workflow, version) LIMIT 1
-        ) AS following
+            WHERE offered = 1 AND kind_hash(workflow, version) < kinds.kind
+            ORDER BY kind_hash(workflow, version) DESC LIMIT 1
+        ) AS before
+    ), suitable AS (
+        SELECT kind FROM kinds WHERE workflow || '@' || version <> ALL (not_kinds)
     )
-    SELECT found.id, found.priority, found.created_at
-    FROM kinds, unnest($2) AS may (have), LATERAL (
-        SELECT runs.id, runs.priority, runs.created_at FROM runs
-        WHERE offered = 1 AND kind_hash(workflow, version) = kinds.hash AND pin_hash(pinned) = pin_hash(may.have)
-            AND not_before <= $1
-            AND strpos(avoid, $3) = 0
-            AND -runs.priority < -$5
-            AND (-runs.priority, runs.created_at, runs.id) > ($6, $7, $8)
-        ORDER BY -runs.priority, runs.created_at, runs.id
-        LIMIT $9
-    ) AS found
-    WHERE kinds.workflow || '@' || kinds.version <> ALL ($4)
-    ORDER BY -found.priority, found.created_at, found.id
-    LIMIT $9
+    SELECT kind, pin_hash(NULL) FROM suitable
+    UNION ALL
+    SELECT kind, pinned.pin FROM suitable, (SELECT DISTINCT pin_hash(name) AS pin FROM unnest(devices) AS name) AS pinned,
+    LATERAL (
+        SELECT 1 FROM runs
+        WHERE offered = 1 AND kind_hash(workflow, version) = suitable.kind AND pin_hash(runs.pinned) = pinned.pin
+        LIMIT 1
+    ) AS somewhat
 $$;
 
 
--- The first `wanted` of them, locked. What others are taking at this moment is passed over.
+-- What comes next in some lists together, after a place, the most urgent first. `chunk` of each list are looked at; if
+-- a list has more than that, nothing is known of what follows, so the answer ends there, and its last row says so.
+CREATE FUNCTION next_offered(
+    kinds bigint[], pins bigint[], now double precision, avoiding text, above bigint,
+    after_urgency bigint, after_time double precision, after_id text, chunk bigint
+) RETURNS TABLE (id text, urgency bigint, created_at double precision, more boolean) LANGUAGE sql STABLE AS $$
+    WITH known AS (
+        SELECT one.* FROM unnest(kinds, pins) AS list (kind, pin), LATERAL (
+            SELECT runs.id, -runs.priority AS urgency, runs.created_at, row_number() OVER () = chunk AS more
+            FROM runs
+            WHERE offered = 1 AND kind_hash(workflow, version) = list.kind AND pin_hash(pinned) = list.pin
+                AND not_before <= now AND strpos(avoid, avoiding) = 0 AND -runs.priority < -above
+                AND (-runs.priority, runs.created_at, runs.id) > (after_urgency, after_time, after_id)
+            ORDER BY -runs.priority, runs.created_at, runs.id
+            LIMIT chunk
+        ) AS one
+    ), ends AS (
+        SELECT known.urgency, known.created_at, known.id FROM known WHERE known.more ORDER BY 1, 2, 3 LIMIT 1
+    )
+    SELECT known.* FROM known LEFT JOIN ends ON true
+    WHERE ends.id IS NULL OR (known.urgency, known.created_at, known.id) <= (ends.urgency, ends.created_at, ends.id)
+    ORDER BY 2, 3, 1
+$$;
+
+
+-- The first `wanted` runs that some devices may have, locked. What others are taking at this moment is passed over.
 CREATE FUNCTION lock_offered(
-    now double precision, devices text[], avoiding text, not_kinds text[], above bigint, wanted bigint
+    devices text[], not_kinds text[], now double precision, avoiding text, above bigint, wanted bigint
 ) RETURNS SETOF runs LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    width bigint := wanted + 8;
+    kinds bigint[];
+    pins bigint[];
+    chunk bigint;
     after_urgency bigint := -9223372036854775807;
     after_time double precision := '-infinity';
     after_id text := '';
     ids text[];
-    priorities bigint[];
+    urgencies bigint[];
     times double precision[];
+    goes_on boolean;
     number bigint;
 BEGIN
-    LOOP
-        SELECT array_agg(id), array_agg(priority), array_agg(created_at) INTO ids, priorities, times
-        FROM candidates(now, devices, avoiding, not_kinds, above, after_urgency, after_time, after_id, width);
+    SELECT array_agg(kind), array_agg(pin) INTO kinds, pins FROM lists_of(devices, not_kinds);
+    IF cardinality(kinds) = 1 THEN -- so it is in most fleets, and there is nothing to merge
+        RETURN QUERY
+        SELECT * FROM runs
+        WHERE offered = 1 AND kind_hash(workflow, version) = kinds[1] AND pin_hash(pinned) = pins[1]
+            AND not_before <= now AND strpos(avoid, avoiding) = 0 AND -priority < -above
+        ORDER BY -priority, created_at, id
+        LIMIT wanted
+        FOR UPDATE SKIP LOCKED;
+        RETURN;
+    END IF;
+
+    chunk := wanted / greatest(cardinality(kinds), 1) + 4;
+    WHILE wanted > 0 LOOP
+        SELECT array_agg(id), array_agg(urgency), array_agg(created_at), bool_or(more)
+        INTO ids, urgencies, times, goes_on
+        FROM next_offered(kinds, pins, now, avoiding, above, after_urgency, after_time, after_id, chunk);
 
         RETURN QUERY
-        SELECT * FROM runs WHERE id = ANY (ids) AND offered = 1
+        SELECT * FROM runs WHERE id = ANY (ids) AND offered + 0 = 1 -- a search by id, not in the index of the queue
         ORDER BY -priority, created_at, id
         LIMIT wanted
         FOR UPDATE SKIP LOCKED;
 
         GET DIAGNOSTICS number = ROW_COUNT;
+        EXIT WHEN goes_on IS NOT TRUE;
         wanted := wanted - number;
+        chunk := chunk * 2;
         number := cardinality(ids);
-        EXIT WHEN wanted = 0 OR number IS NULL OR number < width;
-        after_urgency := -priorities[number];
+        after_urgency := urgencies[number];
         after_time := times[number];
         after_id := ids[number];
-        width := width * 2;
     END LOOP;
 END
 $$;

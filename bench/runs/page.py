@@ -1,0 +1,140 @@
+"""Writes what was measured of runs to docs/benchmarks-runs.md: tables, bars met or missed, ratios."""
+
+from collections.abc import Sequence
+
+from bench.page import table, time_text
+from bench.runs import latency, queues, scale, sqlite
+
+HEAD = """# Benchmarks of runs
+
+Written by `make bench ARGS=runs`; every figure on this page was measured in one run, side by side. Times vary from
+machine to machine and from hour to hour: read the ratios. All jobs do nothing, so what is measured is everything else.
+"""
+
+
+def reached(value: float, bar: float) -> str:
+    return "met" if value >= bar else "**missed**"
+
+
+def rate(value: float) -> str:
+    return f"{value:,.0f}/s"
+
+
+def one_process(found: sqlite.Measured) -> str:
+    text = f"""## SQLite, one process
+
+Runs that are created, claimed, executed (a coroutine, in the same process) and completed, through the whole public API,
+beside what the bare `sqlite3` module does with a file on the same disk: write-ahead log and `synchronous=FULL`, so
+everything that is counted is on the disk. A run costs **{found.writes:g} writes**: it is created, assigned, claimed and
+begun in one, and completed in the other.
+
+"""
+    limits = (
+        ("a row of three columns, compared and swapped, a commit each", rate(found.raw_commits)),
+        (f"the same, {sqlite.PER_COMMIT} to a commit", rate(found.raw_rows)),
+        (f"the records of runs, encoded beforehand, {sqlite.PER_COMMIT} to a commit", rate(found.raw_records)),
+    )
+    text += table(("the limits of the file", "rows"), limits) + "\n"
+    many = f"{sqlite.IN_FLIGHT:,} in flight"
+    rows = (
+        (
+            "one after the other",
+            rate(found.alone),
+            f"{found.alone_share:.1%} of the raw commits",
+            f"≥ {sqlite.BAR_ALONE:.0%}: {reached(found.alone_share, sqlite.BAR_ALONE)}",
+        ),
+        ("", rate(found.alone), f"{found.alone_share * found.writes:.1%}, writes of raw commits", ""),
+        (many, rate(found.in_flight), "", f"≥ {sqlite.BAR_RUNS:,.0f}/s: {reached(found.in_flight, sqlite.BAR_RUNS)}"),
+        (
+            "",
+            rate(found.in_flight),
+            f"{found.runs_share:.1%}, runs of raw rows",
+            f"≥ {sqlite.BAR_ROWS:.0%}: {reached(found.runs_share, sqlite.BAR_ROWS)}",
+        ),
+        (
+            "",
+            rate(found.in_flight),
+            f"{found.rows_share:.1%}, writes of raw rows",
+            f"≥ {sqlite.BAR_ROWS:.0%}: {reached(found.rows_share, sqlite.BAR_ROWS)}",
+        ),
+        ("", rate(found.in_flight), f"{found.records_share:.1%}, writes of raw records", ""),
+    )
+    return text + table(("runs", "per second", "share", "bar"), rows)
+
+
+def beside_queues(found: queues.Comparison) -> str:
+    text = f"""## PostgreSQL, {queues.WORKERS} workers
+
+Jobs taken and finished per second, beside other queues on the same server (PostgreSQL {found.server}, nothing
+acknowledged is ever lost), each in a process of its own, all workers of one queue in one process. First all jobs are
+put into the queue (*created*), then the workers start: *worked* is from there until the last job is recorded as done.
+*Whole* is both, one after the other. The processor time is that of the workers. In brackets: how many times as quick
+Asterism is, on one store.
+
+"""
+    for batch in sorted({result.batch for result in found.results}):
+        results = found.of(batch)
+        ours = next((result for result in results if result.name == "asterism"), None)
+        rows = [_queue(result, ours) for result in results]
+        others = [result for result in results if not result.name.startswith("asterism")]
+        verdict = ""
+        if ours is not None and others:
+            ratio = min(ours.worked / other.worked for other in others)
+            verdict = f"\nAhead of all of them: {reached(ratio, 1.0)}, {ratio:.1f} times as quick as the next.\n"
+        head = ("queue", "version", "jobs", "worked", "created", "whole", "processor time per job")
+        text += f"**Batches of {batch}**\n\n" + table(head, rows) + verdict + "\n"
+    for name, settings in {result.name: result.settings for result in found.results}.items():
+        text += f"- {name}: {settings}\n"
+    if found.missing:
+        text += f"- not installed: {', '.join(found.missing)}\n"
+    return text
+
+
+def _queue(result: queues.Result, ours: queues.Result | None) -> tuple[str, ...]:
+    factor = "" if ours is None or ours is result else f" ({ours.worked / result.worked:.1f}×)"
+    return (
+        result.name,
+        result.version,
+        f"{result.jobs:,}",
+        rate(result.worked) + factor,
+        rate(result.created),
+        rate(result.whole),
+        time_text(result.cpu),
+    )
+
+
+def latencies(found: Sequence[latency.Latency]) -> str:
+    text = """## From creation to the beginning of the work
+
+One run at a time, for an idle device in another process on the same machine: from the call that creates it until that
+call returns (the run is durable and assigned), until its work begins over there, and until its creator knows that it
+has ended. The middle one (p50) and the slowest of a hundred (p99).
+
+"""
+    return text + table(
+        ("store", "samples", "created p50 / p99", "begun p50 / p99", "end known p50 / p99"),
+        ((one.store, str(one.samples), _spread(one.created), _spread(one.begun), _spread(one.known)) for one in found),
+    )
+
+
+def _spread(spread: latency.Spread) -> str:
+    return f"{time_text(spread.median)} / {time_text(spread.worst)}"
+
+
+def large_fleets(costs: Sequence[scale.Cost]) -> str:
+    first, last = costs[0], costs[-1]
+    text = f"""## Large fleets
+
+In PostgreSQL; each device has {scale.UNDER_WAY} runs under way, and one run in five waits. Growth is by how much more
+the cost grew than the fleet: 1 is linear, and the bar is {scale.TOLERANCE:g}. The pass that takes work away finds
+{last.lost} runs of devices that are gone, the one that hands out work {last.given} runs that wait while all have room.
+
+"""
+    head = ("what", *(f"{cost.devices:,} devices, {cost.runs:,} runs" for cost in costs), "growth", "bar")
+    rows = []
+    for name, what in scale.WHAT.items():
+        grown = scale.growth(costs, what)
+        verdict = "met" if grown <= scale.TOLERANCE else "**missed**"
+        rows.append((name, *(time_text(what(cost)) for cost in costs), f"{grown:.2f}", verdict))
+    beats = [f"{cost.devices / cost.beats:,.0f}" for cost in (first, last)]
+    return text + table(head, rows) + f"\nThat is {' and '.join(beats)} heartbeats per second.\n"

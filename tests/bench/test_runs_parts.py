@@ -1,0 +1,93 @@
+"""The benchmarks of runs that need nothing but ourselves: that they run, and that they count what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from asterism.store.memory import MemoryStore
+from bench import __main__ as command
+from bench.runs import latency, page, queues, scale, sqlite
+from bench.runs.counting import counted
+from bench.runs.peers import Timing
+
+TINY = sqlite.Sizes(commits=30, groups=2, alone=5, in_flight=40, rounds=1)
+
+
+def test_a_run_in_one_process_costs_two_writes() -> None:
+    found = sqlite.measure(TINY)
+    assert found.writes == 2.0
+    assert min(found.raw_commits, found.raw_rows, found.raw_records, found.alone, found.in_flight) > 0
+
+
+def test_the_raw_limits_notice_a_row_that_is_not_as_expected(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="not as expected"):
+        sqlite._rate(sqlite._connected(tmp_path / "raw.db"), [("PRAGMA user_version = 1", (), "")], 1)
+
+
+def test_both_readings_of_the_bars_are_told() -> None:
+    text = page.one_process(sqlite.Measured(10_000.0, 100_000.0, 50_000.0, 2_000.0, 6_000.0, 2.0))
+    assert "| one after the other | 2,000/s | 20.0% of the raw commits | ≥ 25%: **missed** |" in text
+    assert "| 1,000 in flight | 6,000/s |  | ≥ 4,000/s: met |" in text
+    assert "| 6.0%, runs of raw rows | ≥ 10%: **missed** |" in text
+    assert "| 12.0%, writes of raw rows | ≥ 10%: met |" in text
+    assert "24.0%, writes of raw records" in text
+
+
+def test_every_write_is_counted_by_kind_and_every_end() -> None:
+    async def check() -> None:
+        ended = 0
+
+        def one_more() -> None:
+            nonlocal ended
+            ended += 1
+
+        store, counting = counted(MemoryStore())
+        counting.ended = one_more
+
+        async def measure(fleet: sqlite.Fleet, flow: sqlite.Workflow) -> float:
+            before = counting.writes["create"], counting.writes["change"], ended
+            await sqlite.together(fleet, flow, 7, 3)
+            after = counting.writes["create"], counting.writes["change"], ended
+            assert [now - then for now, then in zip(after, before, strict=True)] == [7, 7, 7]
+            return 0.0
+
+        await sqlite.with_device(store, 3, measure)
+
+    asyncio.run(check())
+
+
+def test_the_beginning_of_work_in_another_process_is_timed() -> None:
+    found = latency.sqlite(samples=4)
+    assert 0 < found.created.median <= found.begun.worst <= found.known.worst
+    assert "| SQLite | 4 | " in page.latencies([found])
+
+
+def test_a_device_that_cannot_join_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="did not join"), latency.device(f"sqlite:///{tmp_path}/none/fleet.db"):
+        pass
+
+
+def test_growth_is_measured_against_that_of_the_fleet() -> None:
+    small = scale.Cost(1_000, 10_000, 1.0, 1.0, 1.0, 480, 1.0, 100, 1.0)
+    large = scale.Cost(10_000, 100_000, 10.0, 20.0, 5.0, 480, 1.0, 100, 1.0)
+    assert scale.growth([small, large], lambda cost: cost.beats) == 1.0
+    text = page.large_fleets([small, large])
+    assert "| a round of heartbeats | 1.00 s | 10.00 s | 1.00 | met |" in text
+    assert "| a pass that finds nothing to do | 1.00 s | 20.00 s | 2.00 | **missed** |" in text
+
+
+def test_the_page_says_how_many_times_as_quick_we_are() -> None:
+    ours = queues.Result("asterism", "1", "as it comes", 10, 100, [Timing(1.0, 0.2, 0.1), Timing(2.0, 0.1, 0.2)])
+    other = queues.Result("other", "2", "as told", 10, 100, [Timing(0.5, 0.4, 0.1)])
+    text = page.beside_queues(queues.Comparison("18.0", [ours, other], ["third"]))
+    assert "| other | 2 | 100 | 250/s (4.0×) | 200/s | 111/s | 1.00 ms |" in text
+    assert "met, 4.0 times as quick as the next" in text
+    assert "not installed: third" in text
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["runs-sqlite", "runs-nothing"]) == 2
+    assert "no such part: runs-nothing; the parts are cost" in capsys.readouterr().err

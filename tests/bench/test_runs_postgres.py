@@ -1,0 +1,60 @@
+"""The benchmarks of runs on a real PostgreSQL server: every queue that is installed does every job, and the large fleet
+is what it is said to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from bench.runs import latency, queues, scale
+from bench.runs.peers import PEERS, load
+from bench.runs.server import database, server, version
+from tests.store.postgres_server import Server
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with server() as one:
+        yield one
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_queue_does_every_job(name: str, running: Server) -> None:
+    if find_spec(PEERS[name]) is None:
+        pytest.skip(f"queue {name} is not installed: make bench-env")
+    timing = queues.measure(running, name, jobs=25, batch=3, workers=2)
+    assert min(timing) > 0
+    peer = load(name)
+    assert peer.VERSION()[0].isdigit()
+    assert peer.SETTINGS
+
+
+def test_what_a_queue_complains_about_is_told(running: Server) -> None:
+    with pytest.raises(RuntimeError, match=r"No module named 'bench\.runs\.peers\.unheard_of_queue'"):
+        queues.measure(running, "unheard_of", jobs=1, batch=1)
+
+
+def test_the_database_of_a_measurement_goes_with_it(running: Server) -> None:
+    before = running.sql("SELECT count(*) FROM pg_database")
+    with database(running):
+        assert running.sql("SELECT count(*) FROM pg_database") != before
+    assert running.sql("SELECT count(*) FROM pg_database") == before
+    assert int(version(running).partition(".")[0]) >= 15
+
+
+def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> None:
+    with database(running) as url:
+        cost = asyncio.run(scale.at_size(url, devices=40, repeats=1))
+    assert (cost.devices, cost.runs) == (40, 400)
+    assert cost.lost == 4 * scale.UNDER_WAY  # one device in ten is gone
+    assert cost.given == scale.WAITING
+    assert all(what(cost) > 0 for what in scale.WHAT.values())
+
+
+def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> None:
+    with database(running) as url:
+        found = latency.on_postgres(url, samples=4)
+    assert 0 < found.created.median <= found.begun.worst <= found.known.worst

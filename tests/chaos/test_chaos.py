@@ -1,0 +1,26 @@
+"""A short fire on each store; ``make chaos`` lights a long one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.chaos.fire import Fire, problems
+from tests.store.postgres_server import running_server
+
+
+def burns_well(store: str, folder: Path) -> None:
+    fire = Fire(store, folder, runs=300, seconds=6.0)
+    made, runs = asyncio.run(fire.play())
+    assert problems(fire, made, runs) == []
+    assert len(runs) == 300
+    assert fire.killed + fire.stopped > 3, "hardly anything happened"
+
+
+def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path) -> None:
+    burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path)
+
+
+def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path) -> None:
+    with running_server() as url:
+        burns_well(url, tmp_path)

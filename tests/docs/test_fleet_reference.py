@@ -1,0 +1,107 @@
+"""The pages about fleets name every setting, notice, parameter, variable and name of a profile there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import asdict, fields
+
+import pytest
+from docs_pages import ROOT
+from test_reference import API, SOURCE, first_names, page, public, rows, section
+
+from asterism import DeviceAgent, Fleet, Query, Settings
+from asterism.core.run import Owner
+from asterism.core.session import Session
+from asterism.runtime.fleet import notifying
+from asterism.runtime.fleet.calling import CurrentRun
+from asterism.runtime.fleet.policy import Rules
+from asterism.runtime.fleet.profile import measure
+from asterism.store.protocol import Store
+
+SETTINGS = page("docs/reference/settings.md")
+NOTICES = page("docs/reference/notices.md")
+POLICY = page("docs/reference/policy-file.md")
+FAILURES = page("docs/explanation/failure-model.md")
+
+
+def told_with_default(text: str) -> dict[str, str]:
+    return {row[0].strip("`"): row[1].strip("`") for row in rows(text) if len(row) == 3}
+
+
+def shown(value: object) -> str:
+    return repr(value).replace("'", '"')
+
+
+def test_every_setting_is_told_with_its_default() -> None:
+    told = told_with_default(SETTINGS)
+    assert list(told) == [field.name for field in fields(Settings)]
+    assert told == {name: shown(value) for name, value in asdict(Settings()).items()}
+
+
+def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
+    written = re.compile(r'(?:Notice\(\s*[^,]+,|\._tell\()\s*"([a-z_]+)"')
+    there = {kind for path in (SOURCE / "runtime").rglob("*.py") for kind in written.findall(path.read_text("utf-8"))}
+    told = {row[0].strip("`"): row[-1] for row in rows(NOTICES)}
+    assert told.keys() == there
+    assert {kind for kind, word in told.items() if word == "yes"} == notifying.TOLD
+
+
+def test_every_key_of_a_policy_is_told_with_its_default() -> None:
+    told = told_with_default(POLICY.partition("## Patterns")[0])
+    assert told == {field.name: shown(field.default) for field in fields(Rules)}
+
+
+def test_every_parameter_of_a_device_is_told_with_its_default() -> None:
+    told = told_with_default(section(API, "## DeviceAgent"))
+    parameters = inspect.signature(DeviceAgent).parameters.values()
+    assert list(told) == [parameter.name for parameter in parameters]
+    for parameter in parameters:
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            assert told[parameter.name] == "required"
+        else:
+            written = default.__name__ if callable(default) else shown(default)
+            assert told[parameter.name] == written, parameter.name
+
+
+def test_every_member_of_a_fleet_is_told() -> None:
+    told = section(API, "## Fleet")
+    names = (public(Fleet) | {"workflows", "store"}) - {"look_at"}  # which is for the runtime
+    assert not [name for name in names if not re.search(rf"(?:\b{name}\(|`{name}`)", told)]
+
+
+def test_every_criterion_of_a_query_is_told() -> None:
+    told = section(API, "## Fleet")
+    assert not [field.name for field in fields(Query) if not re.search(rf"`{field.name}\b", told)]
+
+
+def test_every_member_of_what_a_function_is_told_with_is_told() -> None:
+    told = section(API, "## DeviceAgent")
+    names = public(CurrentRun) - {"stop", "over"} | {"id", "epoch", "attempt", "progress"}  # those two are the device's
+    assert not [name for name in names if not re.search(rf"`{name}\b", told)]
+
+
+def test_every_variable_of_a_command_is_told() -> None:
+    files = [SOURCE / "runtime" / "fleet" / name for name in ("executing.py", "lives.py")]
+    there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
+    told = section(page("docs/how-to/runs.md"), "## What a command is told")
+    assert there
+    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == there
+
+
+def test_every_name_of_a_profile_is_told() -> None:
+    session = Session("s", "laptop", 0.0, profile=measure())
+    assert session.owner == Owner("laptop", "s")
+    told = first_names(section(page("docs/how-to/choose-devices.md"), "## The profile"))
+    assert told == set(session.shown())
+
+
+def test_every_method_of_a_store_is_told() -> None:
+    assert first_names(section(page("docs/how-to/write-a-store.md"), "## The protocol")) == public(Store)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+)`", FAILURES))))
+def test_what_shows_a_fault_is_there(name: str) -> None:
+    places = [ROOT / "tests", SOURCE / "testing"]
+    assert any(f"def {name}(" in path.read_text("utf-8") for place in places for path in place.rglob("*.py"))
