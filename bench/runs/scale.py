@@ -51,7 +51,7 @@ SELDOM = 3600.0
 @dataclass(frozen=True)
 class Cost:
     """In seconds, at one size: a round of heartbeats, a pass that finds nothing to do, one that takes ``lost`` runs
-    from devices that are gone, one that hands out ``given`` among devices with room, and what it takes to create a run."""
+    from devices that are gone, one that hands out ``given`` among devices with room, and the creation of a run."""
 
     devices: int
     runs: int

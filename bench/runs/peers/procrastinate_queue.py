@@ -1,4 +1,4 @@
-"""``procrastinate``: eight workers of one app on one pool of connections."""
+"""``procrastinate``: the workers of one app on one pool of connections."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ from bench.runs.peers import Timing
 
 NAME = "procrastinate"
 SETTINGS = (
-    "`concurrency` as large as the batch (it fetches jobs one by one), a pool of two connections per worker; "
-    "deferred a thousand at a time"
+    "`concurrency` as large as the batch (it fetches jobs one by one), a pool of two connections per worker that does "
+    "not try a connection before it is used, on uvloop; deferred a thousand at a time"
 )
 UVLOOP = True
 AT_ONCE = 1000
@@ -22,9 +22,10 @@ def VERSION() -> str:
 
 async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
     from procrastinate import App, PsycopgConnector
+    from psycopg_pool import AsyncConnectionPool
 
     logging.getLogger("procrastinate").setLevel(logging.WARNING)
-    app = App(connector=PsycopgConnector(conninfo=url, min_size=2 * workers, max_size=2 * workers))
+    app = App(connector=PsycopgConnector())
     executed = 0
 
     @app.task(name="nothing")
@@ -32,7 +33,8 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         nonlocal executed
         executed += 1
 
-    async with app.open_async():
+    pool = AsyncConnectionPool(url, min_size=2 * workers, max_size=2 * workers, open=False)
+    async with pool, app.open_async(pool):
         await app.schema_manager.apply_schema_async()
         began = time.perf_counter()
         for first in range(0, jobs, AT_ONCE):

@@ -1,12 +1,15 @@
-"""The guard: a small process that ends every child process if its orchestrator dies, however it dies.
+"""The guard: a small process that ends every child process if its orchestrator dies, however it dies, or is frozen for
+longer than it may be.
 
 Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
 the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
 closes, and the guard kills every group that was not reported finished. It works wherever there are pipes and process
 groups; what a child puts into a session of its own is out of its reach.
 
-The lines are ``+ticket number`` from the child and ``-ticket`` from us. The ticket is ours: it can be taken back even
-for a child that failed before we learned its number, which may then belong to somebody else.
+The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=ticket seconds`` if the child may only go
+on for so long unless we say otherwise again: a process that is stopped in mid-air cannot end what it has lost the right
+to, but its guard can. The ticket is ours: it can be taken back even for a child that failed before we learned its
+number, which may then belong to somebody else.
 """
 
 from __future__ import annotations
@@ -16,21 +19,40 @@ import subprocess
 import sys
 
 _PROGRAM = """
-import os, signal, sys
+import os, select, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-groups = {}
-for line in sys.stdin:
-    ticket, *number = line[1:].split()
-    if number:
-        groups[ticket] = int(number[0])
-    else:
-        groups.pop(ticket, None)
-for group in groups.values():
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except OSError:
-        pass
+clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+groups, ends, rest = {}, {}, b""
+def end(ticket):
+    ends.pop(ticket, None)
+    if ticket in groups:
+        try:
+            os.killpg(groups.pop(ticket), signal.SIGKILL)
+        except OSError:
+            pass
+while True:
+    for ticket in [one for one, at in ends.items() if at <= time.clock_gettime(clock)]:
+        end(ticket)
+    wait = min(ends.values(), default=None)
+    wait = None if wait is None else min(1.0, max(0.0, wait - time.clock_gettime(clock)))
+    if not select.select([0], [], [], wait)[0]:
+        continue
+    data = os.read(0, 65536)
+    if not data:
+        break
+    *lines, rest = (rest + data).split(b"\\n")
+    for line in lines:
+        ticket, *number = line[1:].split()
+        if line[:1] == b"+":
+            groups[ticket] = int(number[0])
+        elif line[:1] == b"=":
+            ends[ticket] = time.clock_gettime(clock) + float(number[0])
+        else:
+            groups.pop(ticket, None)
+            ends.pop(ticket, None)
+for ticket in list(groups):
+    end(ticket)
 """
 
 
@@ -58,10 +80,17 @@ class Guard:
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
+    def allow(self, ticket: int, seconds: float) -> None:
+        """The child may go on for so long, counted from now, unless this is said again."""
+        self._write(b"=%d %.3f\n" % (ticket, seconds))
+
     def finished(self, ticket: int) -> None:
         """The group has ended, or never began; its number may be given to somebody else."""
+        self._write(b"-%d\n" % ticket)
+
+    def _write(self, line: bytes) -> None:
         try:
-            os.write(self.pipe(), b"-%d\n" % ticket)
+            os.write(self.pipe(), line)
         except BrokenPipeError:  # the guard was killed; the next child starts another
             self.close()
 

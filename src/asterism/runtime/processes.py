@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,13 @@ class Commands:
         self._guard = guard.Guard()
         self._running = 0
         self._closing = False
+        self._keys: dict[str, int] = {}
+
+    def allow(self, key: str, seconds: float) -> None:
+        """A command with a lease may go on for so long, counted from now."""
+        ticket = self._keys.get(key)
+        if ticket is not None:
+            self._guard.allow(ticket, seconds)
 
     async def run(
         self,
@@ -78,6 +86,8 @@ class Commands:
         executable: str | None = None,
         heard: Callable[[int, bytes], None] | None = None,
         in_child: Callable[[], None] | None = None,
+        key: str | None = None,
+        lease: float | None = None,
     ) -> Any:
         """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
 
@@ -85,29 +95,38 @@ class Commands:
         leaves behind in its group ends with it.
 
         ``executable`` is the file to execute if it is not the first word; ``heard`` is told what comes out of which
-        pipe (1 or 2) as it comes; ``in_child`` runs in the child just before it becomes the command."""
+        pipe (1 or 2) as it comes; ``in_child`` runs in the child just before it becomes the command. With a
+        ``lease`` it is killed after so many seconds, even if we are frozen, unless ``allow`` is called with its
+        ``key``."""
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
+        if lease is not None:
+            self._guard.allow(ticket, lease)
+        if key is not None:
+            self._keys[key] = ticket
         try:
-            terms = {"env": dict(environment), "cwd": cwd, "executable": executable}
-            entry = partial(_enter, self._guard.pipe(), ticket, in_child)
-            return await self._run(argv, terms, entry, partial(_Listener, heard))
+            terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
+            with mmap.mmap(-1, 8) as born:  # shared with the child
+                terms["preexec_fn"] = partial(_enter, self._guard.pipe(), ticket, born, in_child)
+                return await self._run(argv, terms, partial(_Listener, heard), born)
         finally:
+            if key is not None and self._keys.get(key) == ticket:
+                del self._keys[key]
             self._guard.finished(ticket)
             self._running -= 1
             if self._closing and not self._running:
                 self._guard.close()
 
     async def _run(
-        self, argv: Sequence[str], terms: Mapping[str, Any], entry: Any, listener_of: Callable[[], _Listener]
+        self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener], born: mmap.mmap
     ) -> Any:
         # not cancelled half-way: a process that has been forked has to be stopped as a whole group
-        spawning = asyncio.ensure_future(self._spawn(argv, terms, entry, listener_of))
+        spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
         try:
             transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            await self._never_mind(spawning)
+            await self._never_mind(spawning, born)
             raise
         try:
             await asyncio.shield(listener.exited)  # a cancelled wait would cancel the future it waits for
@@ -121,7 +140,7 @@ class Commands:
         return _parsed(listener.said(1))
 
     async def _spawn(
-        self, argv: Sequence[str], terms: Mapping[str, Any], entry: Any, listener_of: Callable[[], _Listener]
+        self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener]
     ) -> tuple[asyncio.SubprocessTransport, _Listener]:
         return await asyncio.get_running_loop().subprocess_exec(
             listener_of,
@@ -130,27 +149,30 @@ class Commands:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             process_group=0,
-            preexec_fn=entry,  # the guard's pipe is closed in the child right after: it is not passed on
             **terms,
         )
 
-    async def _never_mind(self, spawning: asyncio.Future[tuple[asyncio.SubprocessTransport, _Listener]]) -> None:
-        """Stop a command that is still being started: that takes a few turns of the loop, and has to be awaited."""
+    async def _never_mind(
+        self, spawning: asyncio.Task[tuple[asyncio.SubprocessTransport, _Listener]], born: mmap.mmap
+    ) -> None:
+        """Stop a command that is still being started. That has to be awaited; it takes a few turns of the loop.
+
+        If the starting itself was cancelled, as at the end of a program, asyncio ends only the process and not its
+        group, and may wait for ever for its pipes until it is cancelled again."""
         patient = True
         while not spawning.done():
+            if spawning.cancelling():
+                _signal_group(_number(born), signal.SIGKILL)
+                spawning.cancel()
             try:
-                await asyncio.wait([spawning], timeout=self.grace)
+                await asyncio.wait([spawning], timeout=0.1)
             except asyncio.CancelledError:
                 patient = False
-            else:
-                spawning.cancel()  # of no effect if it is done; else somebody cancelled it, and asyncio waits for ever
-        if spawning.cancelled() or spawning.exception() is not None:
-            return
-        transport, listener = spawning.result()
-        if patient:
-            await self._stop(transport, listener)
-        else:
-            await self._kill(transport, listener)
+        if spawning.cancelled():
+            _signal_group(_number(born), signal.SIGKILL)
+        elif spawning.exception() is None:
+            transport, listener = spawning.result()
+            await (self._stop(transport, listener) if patient else self._kill(transport, listener))
 
     async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGTERM)
@@ -183,14 +205,22 @@ class Commands:
             self._guard.close()
 
 
-def _enter(pipe: int, ticket: int, in_child: Callable[[], None] | None) -> None:
-    """Runs in the child, between fork and exec."""
+def _enter(pipe: int, ticket: int, born: mmap.mmap, in_child: Callable[[], None] | None) -> None:
+    """Runs in the child, between fork and exec. The guard's pipe is closed right after: it is not passed on."""
+    born[:] = os.getpid().to_bytes(8, "little")
     guard.report(pipe, ticket)
     if in_child is not None:
         in_child()
 
 
+def _number(born: mmap.mmap) -> int:
+    """The process number of a child that has got as far as saying it; 0 otherwise."""
+    return int.from_bytes(born[:], "little")
+
+
 def _signal_group(group: int, number: signal.Signals) -> None:
+    if group <= 0:  # that would be our own
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -354,8 +354,8 @@ def test_cancelling_at_any_moment_of_the_start_ends_soon_and_leaves_no_process(
 
     async def main(turns: int) -> None:
         made = executors(grace=0.2)
-        flow = shell(f"trap '' TERM; echo $$ >> {noted}; while :; do sleep 0.01; done")
-        running = asyncio.create_task(made.execute(Told().work(flow)))
+        line = f"trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; while :; do sleep 0.01; done"
+        running = asyncio.create_task(made.execute(Told().work(shell(line))))
         for _ in range(turns):
             await asyncio.sleep(0)
         for _ in range(2):

@@ -109,7 +109,7 @@ class DeviceAgent:
             slots=slots,
             backlog=backlog,
             grace=grace,
-            sure=lambda holding: self.heart.sure(holding),
+            lease=lambda holding: self.heart.lease(holding),
             on_free=self._look_for_work,
             on_news=lambda: self.heart.news(),
         )

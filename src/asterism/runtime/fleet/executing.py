@@ -59,6 +59,8 @@ class RunWork:
     given: Mapping[str, Any]
     on_progress: Callable[[Progress], None]
     on_output: Callable[[str], None]
+    lease: float | None = None
+    """How long the device is sure of the run, in seconds from now."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,10 @@ class Executors:
             return await request(request_terms(work.workflow, resolved, self.policy), headers, self.policy)
         return await self._run(work, self._command(work, resolved), resolved)
 
+    def allow(self, run_id: str, seconds: float) -> None:
+        """The device is sure of a run for so much longer: its command may go on, even if we are frozen meanwhile."""
+        self._commands.allow(run_id, seconds)
+
     def look(self) -> None:
         """Tell what is new of every command, now rather than in a moment."""
         for watch in list(self._watches):
@@ -239,6 +245,8 @@ class Executors:
                 executable=command.executable,
                 heard=watch.hear,
                 in_child=in_child,
+                key=work.run.id,
+                lease=work.lease,
             )
             return veil.over(value, cut=watch.heard[1] > OUTPUT_LIMIT) if isinstance(value, str) else value
         except CommandFailed as error:

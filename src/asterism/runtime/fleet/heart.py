@@ -144,6 +144,10 @@ class Heart:
         if not answer.alive:
             return False
         self.renewed = sent
+        for holding in self.desk:
+            # what is being stopped is killed a moment later: the guard has the last word, if we are frozen
+            spare = margin(holding.run.timeout, self.grace) / 2
+            self.desk.executor.allow(holding.run.id, self.lease(holding) + spare)
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self.pace)
         with contextlib.suppress(StoreUnavailable):  # what could not be done now is in the next answer too
@@ -177,9 +181,9 @@ class Heart:
         """When the device must have stopped work on a run, by its own clock, unless it is heard of before."""
         return self.renewed + holding.run.timeout - margin(holding.run.timeout, self.grace)
 
-    def sure(self, holding: Holding) -> bool:
-        """Whether a grant that is just coming in may still be begun: its answer may have been long under way."""
-        return self.clock.time() < self.runs_out(holding)
+    def lease(self, holding: Holding) -> float:
+        """For how many seconds the device is still sure of a run."""
+        return self.runs_out(holding) - self.clock.time()
 
     async def fence_for_ever(self) -> None:
         """Stop whatever the store may soon take away, in time."""

@@ -42,12 +42,16 @@ class Executor(Protocol):
 
     async def execute(self, work: RunWork) -> Any: ...
 
+    def allow(self, run_id: str, seconds: float) -> None:
+        """Called with every heartbeat: the device is sure of the run for so much longer."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Desk:
-    """``sure`` says whether a grant may still be begun. ``on_free`` is called whenever there may be room again,
-    ``on_news`` when an execution has something to report."""
+    """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``on_free`` is
+    called whenever there may be room again, ``on_news`` when an execution has something to report."""
 
     def __init__(
         self,
@@ -58,13 +62,13 @@ class Desk:
         slots: int,
         backlog: int,
         grace: float,
-        sure: Callable[[Holding], bool],
+        lease: Callable[[Holding], float],
         on_free: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
-        self._sure, self._on_free, self._on_news = sure, on_free, on_news
+        self._lease, self._on_free, self._on_news = lease, on_free, on_news
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -174,6 +178,10 @@ class Desk:
         if still_ours and self._sure(holding):
             self._begin(holding)
 
+    def _sure(self, holding: Holding) -> bool:
+        """Whether a grant that is just coming in may still be begun: its answer may have been long under way."""
+        return self._lease(holding) > 0.0
+
     # -- the work ----------------------------------------------------------------------------------------------------
 
     async def _execute(self, holding: Holding) -> None:
@@ -202,9 +210,12 @@ class Desk:
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
         try:
-            work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output)
+            lease = self._lease(holding)
+            work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
             value = plain(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
+            if not self._sure(holding):  # its guard may have ended it, while we were frozen
+                holding.stopping = holding.stopping or "fenced"
             if holding.stopping is not None:
                 return None
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):

@@ -40,6 +40,9 @@ class Narrated:
     def check(self, work: RunWork) -> str | None:
         return self._executor.check(work)
 
+    def allow(self, run_id: str, seconds: float) -> None:
+        self._executor.allow(run_id, seconds)
+
     def close(self) -> None:
         self._executor.close()
 

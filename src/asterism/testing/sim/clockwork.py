@@ -5,10 +5,9 @@ A world takes thousands of turns of its loop, and a hunt plays tens of thousands
 
 from __future__ import annotations
 
-import asyncio
+import contextvars
 import heapq
 import random
-from collections import deque
 from typing import Any
 
 from asterism.testing.loop import Deadlock, SimLoop
@@ -17,61 +16,76 @@ SAME = 1e-6
 """What is due within so many seconds is due at the same moment."""
 
 
+class _Due:
+    """What asyncio calls a handle: a callback, the context it runs in, and whether it was called off."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
+
+    def __init__(self, loop: Clockwork, callback: Any, args: Any, context: Any) -> None:
+        self._loop, self._callback, self._args = loop, callback, args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # they may hold much
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a callback failed", "exception": error})
+
+
 class Clockwork(SimLoop):
     """``Clockwork(seed).run_until_complete(main())``. Whatever is ready at one moment runs in an order that follows the
     seed, and so do timers for one instant."""
 
-    _ready: deque[asyncio.Handle]  # asyncio's own queue of what is ready
-
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._order = random.Random(seed)
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._due: list[_Due] = []
+        self._timers: list[tuple[float, int, _Due]] = []
         self._made = 0
         self._now = 0.0
 
     def time(self) -> float:
         return self._now
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        due = _Due(self, callback, args, context)
+        self._due.append(due)
+        return due
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        raise RuntimeError("there are no threads in a simulation")
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        due = _Due(self, callback, args, context)
         self._made += 1
         # kept apart by less than the clock can tell, so that their order is the seed's
-        heapq.heappush(self._timers, (when + self._order.random() * 1e-7, self._made, handle))
-        return handle
+        heapq.heappush(self._timers, (when + self._order.random() * 1e-7, self._made, due))
+        return due
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-        if not ready:
+        timers = self._timers
+        if not self._due:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
             if not timers:
                 raise Deadlock(f"nothing can happen any more, at {self._now:.3f} s")
             self._now = max(self._now, round(timers[0][0], 6))
         while timers and timers[0][0] <= self._now + SAME:
-            handle = heapq.heappop(timers)[2]
-            if not handle.cancelled():
-                ready.append(handle)
-        if len(ready) > 1:
-            shuffled = list(ready)
-            self._order.shuffle(shuffled)
-            ready.clear()
-            ready.extend(shuffled)
-        for _ in range(len(ready)):
-            handle_now = ready.popleft()
-            if not handle_now.cancelled():
-                handle_now._run()
+            self._due.append(heapq.heappop(timers)[2])
+        due, self._due = self._due, []
+        if len(due) > 1:
+            self._order.shuffle(due)
+        for one in due:
+            if not one._cancelled:
+                one.run()

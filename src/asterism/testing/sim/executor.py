@@ -54,5 +54,8 @@ class SimExecutor:
         """Stopping takes a while, or until somebody loses patience."""
         await self._machine.sleep(self._chance.uniform(0.0, STOPPING))
 
+    def allow(self, run_id: str, seconds: float) -> None:
+        """A simulated machine freezes as a whole."""
+
     def close(self) -> None:
         """There is nothing to close."""

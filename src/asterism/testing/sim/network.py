@@ -19,6 +19,7 @@ GIVES_UP = 4.0
 """After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""
 
 Question = Callable[[], Coroutine[Any, Any, Any]]
+_Outcome = tuple[Any, Exception | None]
 Ambush = Callable[[], float]
 """Something that happens when the store has just done what it was asked, and before it is known: returns by how many
 seconds the answer is late."""
@@ -36,6 +37,17 @@ class Weather:
 
 
 CALM = Weather()
+
+
+class _Message:
+    """A question on its way. ``until`` is when whoever asked stops waiting."""
+
+    __slots__ = ("answer", "name", "question", "repeats", "until")
+
+    def __init__(
+        self, name: str, question: Question, repeats: bool, answer: asyncio.Future[_Outcome], until: float
+    ) -> None:
+        self.name, self.question, self.repeats, self.answer, self.until = name, question, repeats, answer, until
 
 
 class Wire:
@@ -82,46 +94,61 @@ class Wire:
     async def _ask(self, name: str, question: Question, repeats: bool = False) -> Any:
         await self._machine.gate()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
-        giving_up = loop.call_later(self._gives_up, self._give_up, answer)
-        loop.call_later(self._delay(), self._arrive, name, question, answer, repeats)
-        try:
-            outcome, failure = await answer
-        finally:
-            giving_up.cancel()
+        message = _Message(name, question, repeats, loop.create_future(), loop.time() + self._gives_up)
+        self._later(self._delay(), message, self._arrive, message)
+        outcome, failure = await message.answer
         await self._machine.gate()
         if failure is not None:
             raise failure
         return outcome
 
-    def _give_up(self, answer: asyncio.Future[Any]) -> None:
-        if not answer.done():
-            answer.set_result((None, StoreUnavailable(f"no answer within {self._gives_up:g} s")))
+    def _later(self, seconds: float, message: _Message, then: Callable[..., None], *args: Any) -> None:
+        """If it is too late for whoever asked, that is known now: a timer for each question would be dear."""
+        loop = asyncio.get_running_loop()
+        if loop.time() + seconds > message.until:
+            self._is_lost(message)
+        loop.call_later(seconds, then, *args)
 
-    def _arrive(self, name: str, question: Question, answer: asyncio.Future[Any], repeats: bool) -> None:
-        loop, chance, weather = asyncio.get_running_loop(), self._chance, self.weather
-        if self.cut or chance.random() < weather.lost:
+    def _is_lost(self, message: _Message) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_at(max(message.until, loop.time()), self._give_up, message)
+
+    def _give_up(self, message: _Message) -> None:
+        if not message.answer.done():
+            message.answer.set_result((None, StoreUnavailable(f"no answer within {self._gives_up:g} s")))
+
+    def _arrive(self, message: _Message) -> None:
+        chance, weather = self._chance, self.weather
+        if self.cut or (weather is not CALM and chance.random() < weather.lost):
+            self._is_lost(message)
             return
-        if repeats and chance.random() < weather.repeated:
-            loop.call_later(chance.uniform(0.0, weather.slowest), _asked, question)  # nobody waits for it
-        outcome = _asked(question)
-        late = 0.0
-        if name in self.ambushes and outcome[1] is None and (outcome[0] or name == "commit"):
-            late = self.ambushes.pop(name)()
-            if late:
-                loop.call_later(late, self._return, answer, outcome, True)
-                return
-        loop.call_later(self._delay(), self._return, answer, outcome)
+        if message.repeats and weather is not CALM and chance.random() < weather.repeated:
+            again = chance.uniform(0.0, weather.slowest)
+            asyncio.get_running_loop().call_later(again, _asked, message.question)  # nobody waits for it
+        outcome = _asked(message.question)
+        worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
+        late = self.ambushes.pop(message.name)() if worth_it and message.name in self.ambushes else 0.0
+        if late:
+            self._later(late, message, self._answer, message, outcome)
+        elif weather is CALM and not self.cut and chance.random() < 0.5:
+            self._answer(message, outcome)
+        else:
+            self._later(self._delay(), message, self._return, message, outcome)
 
-    def _return(self, answer: asyncio.Future[Any], outcome: tuple[Any, Exception | None], surely: bool = False) -> None:
-        lost = self.cut or self._chance.random() < self.weather.answer_lost
-        if not answer.done() and (surely or not lost):
-            answer.set_result(outcome)
+    def _return(self, message: _Message, outcome: _Outcome) -> None:
+        if self.cut or (self.weather is not CALM and self._chance.random() < self.weather.answer_lost):
+            self._is_lost(message)
+        else:
+            self._answer(message, outcome)
+
+    def _answer(self, message: _Message, outcome: _Outcome) -> None:
+        if not message.answer.done():
+            message.answer.set_result(outcome)
 
     def _delay(self) -> float:
         if self.weather is not CALM and self._chance.random() < self.weather.slow:
             return self._chance.uniform(0.1, self.weather.slowest)
-        return self._chance.uniform(0.001, 0.03)
+        return 0.001 + 0.03 * self._chance.random()
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         raise NotImplementedError("a simulated machine makes no backups")
@@ -133,7 +160,7 @@ class Wire:
         """Nothing is held."""
 
 
-def _asked(question: Question) -> tuple[Any, Exception | None]:
+def _asked(question: Question) -> _Outcome:
     """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
     coroutine = question()
     try:
@@ -153,7 +180,8 @@ class _Watch:
         self._watch, self._wire = watch, wire
 
     async def wait(self, timeout: float) -> bool:
-        deaf = self._wire.cut or self._wire._chance.random() < self._wire.weather.lost
+        weather = self._wire.weather
+        deaf = self._wire.cut or (weather is not CALM and self._wire._chance.random() < weather.lost)
         if deaf:
             await asyncio.sleep(timeout)
         woken = False if deaf else await self._watch.wait(timeout)

@@ -6,15 +6,14 @@
 
 
     class TestMyStore(SharedStoreConformance):
-        async def open_store(self):              # a fresh, empty store; called once or more for each test
-            self.place = tempfile.mkdtemp()
-            return await MyStore.open(self.place)
+        async def open_store(self):              # a fresh, empty store; a test may open several
+            return await MyStore.open(tempfile.mkdtemp())
 
         async def open_another(self, store):     # a second connection to the same store
-            return await MyStore.open(self.place)
+            return await MyStore.open(store.path)
 
         async def elsewhere(self, store):        # how another process opens it
-            return Elsewhere("my_tests:open_my_store", self.place)
+            return Elsewhere("my_tests:open_my_store", store.path)
 
 ``StoreConformance`` is for an engine that lives in one process: only ``open_store`` has to be there. An engine that
 several processes share is a ``SharedStoreConformance``, which kills some of them too. The tests run their own event

@@ -1,0 +1,25 @@
+"""What any test may ask for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.store.postgres_server import Server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """One PostgreSQL server for all tests that leave it running; who stops or kills one has one of their own."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Server) -> str:
+    """The address of an empty store, in a schema of its own."""
+    return postgres_server.url(schema=f"test_{next(_numbers)}")

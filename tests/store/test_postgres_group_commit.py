@@ -1,0 +1,219 @@
+"""Many callers, few transactions; and each of them learns what became of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from postgres_scenes import in_a_loop, looking, opened, waits_for_a_lock
+
+from asterism.store.errors import Conflict, StoreBusy
+from asterism.store.postgres import PostgresStore
+from asterism.store.postgres.committing import Job
+from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, Query
+from asterism.testing.stores.records import a_run, a_session, added, completed, held_by, ids, joined, started
+
+
+class Groups:
+    """Notes the size of every group that a store sends."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self.sizes: list[int] = []
+        committer = store._committer
+        self._send = committer._send
+        committer._send = self.noted  # type: ignore[method-assign]
+
+    async def noted(self, group: list[Job]) -> Any:
+        self.sizes.append(len(group))
+        return await self._send(group)
+
+
+async def outcomes(store: PostgresStore, *batches: Sequence[Any]) -> list[Any]:
+    """What came of commits that were made at the same time: None, or the error."""
+    return await asyncio.gather(*(store.commit(batch) for batch in batches), return_exceptions=True)
+
+
+@in_a_loop
+async def test_writes_of_one_run_each_go_together(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        groups = Groups(store)
+        assert await outcomes(store, *([PutRun(a_run(number), None)] for number in range(50))) == [None] * 50
+        assert groups.sizes == [50]
+        assert len(await store.find(Query())) == 50
+
+
+@in_a_loop
+async def test_each_member_of_a_group_learns_what_became_of_it(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        kitchen = a_session()
+        await joined(store, kitchen)
+        old = [held_by(a_run(number), kitchen) for number in range(4)]
+        await added(store, *old, a_run(4, key="taken"))
+        groups = Groups(store)
+        came = await outcomes(
+            store,
+            [PutRun(started(old[0]), old[0].revision)],
+            [PutRun(started(old[1]), old[1].revision - 1)],
+            [PutRun(a_run(5), None)],
+            [PutRun(a_run(2), None)],
+            [PutRun(a_run(6, key="taken"), None)],
+            [PutRun(started(a_run(9).changed(session="kitchen-1", status=old[0].status)), 1)],
+        )
+        assert groups.sizes == [6]
+        assert [one and one.what for one in came] == [None, "run r0001", None, "run r0002", "key taken", "run r0009"]
+        assert ids(await store.find(Query())) == ["r0000", "r0001", "r0002", "r0003", "r0004", "r0005"]
+        assert (await store.run("r0000")) == started(old[0])
+        assert (await store.run("r0001")) == old[1]
+
+
+@in_a_loop
+async def test_of_two_writes_of_one_run_in_the_queue_the_first_goes_through(postgres_url: str) -> None:
+    async with opened(postgres_url, committers=1) as store:
+        kitchen = a_session()
+        await joined(store, kitchen)
+        run = started(held_by(a_run(1), kitchen))
+        await added(store, run)
+        groups = Groups(store)
+        first, second = completed(run, "first"), completed(run, "second")
+        came = await outcomes(
+            store, [PutRun(first, run.revision)], [PutRun(second, run.revision)], [PutRun(a_run(2), None)]
+        )
+        assert groups.sizes == [2, 1]
+        assert came[0] is None
+        assert came[2] is None
+        assert isinstance(came[1], Conflict)
+        assert await store.run(run.id) == first
+
+
+@in_a_loop
+async def test_of_two_new_runs_with_one_key_in_a_group_one_is_refused(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        came = await outcomes(store, *([PutRun(a_run(number, key="order-7"), None)] for number in range(5)))
+        assert sorted(map(str, came)).count("None") == 1
+        assert {one.what for one in came if one is not None} == {"key order-7"}
+        assert len(await store.find(Query())) == 1
+
+
+@in_a_loop
+async def test_one_that_cannot_be_stored_does_not_take_the_others_down(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        batches = [[PutRun(a_run(number), None)] for number in range(20)]
+        batches[7] = [PutRun(a_run(7, key="a NUL \0 in it"), None)]
+        batches[12] = [PutRun(a_run(12, key="half a \ud83d pair"), None)]
+        came = await outcomes(store, *batches)
+        assert [number for number, one in enumerate(came) if one is not None] == [7, 12]
+        assert {type(came[7]), type(came[12])} == {ValueError}
+        assert len(await store.find(Query())) == 18
+
+
+@in_a_loop
+async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        groups = Groups(store)
+        run = a_run(1, given={"file": object()})
+        came = await outcomes(store, [PutRun(run, None)], [PutRun(a_run(2), None)])
+        assert isinstance(came[0], TypeError)
+        assert came[1] is None
+        assert groups.sizes == [1]
+
+
+@in_a_loop
+async def test_a_record_that_another_process_has_locked_holds_up_only_itself(postgres_url: str) -> None:
+    async with opened(postgres_url, timeout=1.2) as store, looking(postgres_url) as other:
+        kitchen = a_session()
+        await joined(store, kitchen)
+        runs = [held_by(a_run(number), kitchen) for number in range(5)]
+        await added(store, *runs)
+        async with other.transaction():
+            await other.fetch("SELECT 1 FROM runs WHERE id = 'r0002' FOR UPDATE")
+            came = await outcomes(store, *([PutRun(started(run), run.revision)] for run in runs))
+        assert [number for number, one in enumerate(came) if one is not None] == [2]
+        assert isinstance(came[2], StoreBusy)
+        assert "locked" in str(came[2])
+        await store.commit([PutRun(started(runs[2]), runs[2].revision)])
+
+
+@in_a_loop
+async def test_two_commits_that_stand_in_each_others_way_both_go_through(postgres_url: str) -> None:
+    """New keys are not locked in the order of the ids, so two batches can wait for each other. The server ends one of
+    them, and it is tried again."""
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await other.execute("SET deadlock_timeout = '10s'")  # the store's commit is the one to be ended
+        await other.execute("BEGIN")
+        insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
+        row = (
+            '{{"id": "{}", "workflow": "w", "version": 1, "created_at": 1, "key": "{}", "priority": 0, "timeout": 1, '
+            '"input": "{{}}", "revision": 1, "status": "created", "epoch": 0, "avoid": "", "offered": 0, '
+            '"not_before": 0, "state": "{{\\"story\\": []}}"}}'
+        )
+        await other.execute(insert, row.format("x1", "second"))
+        mine = [PutRun(a_run(1, key="first"), None), PutRun(a_run(2, key="second"), None)]
+        commit = asyncio.create_task(store.commit(mine))
+        await waits_for_a_lock(other)
+        blocked = asyncio.create_task(other.execute(insert, row.format("x2", "first")))
+        await blocked  # the server has ended the store's commit by now, and it waits for us again
+        await other.execute("ROLLBACK")
+        await commit
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]
+
+
+@in_a_loop
+async def test_a_batch_with_several_kinds_of_writes_is_all_or_nothing(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        kitchen = a_session()
+        await joined(store, kitchen)
+        batch = [
+            PutRun(a_run(1, given={"$blob": "f" * 64, "size": 3}), None),
+            PutRegister("series/a", {"active": "r0001"}, None),
+            Notice(1.0, "test", "something \0 strange"),
+        ]
+        with pytest.raises(Conflict, match="session kitchen-1"):
+            await store.commit([*batch, ExpectSession("kitchen-1", 7)])
+        with pytest.raises(Conflict, match="register missing"):
+            await store.commit([*batch, PutRegister("missing", 1, 3)])
+        assert await store.find(Query()) == []
+        assert await store.registers("") == []
+        assert await store.notices() == []
+        async with looking(postgres_url) as other:
+            assert await other.fetchval("SELECT count(*) FROM blob_uses") == 0
+        await store.commit([*batch, ExpectSession("kitchen-1", 1)])
+        assert [notice.message for _, notice in await store.notices()] == ["something \0 strange"]
+
+
+@in_a_loop
+async def test_whoever_has_seen_a_notice_never_finds_an_earlier_one_that_is_new(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("""SELECT add_notices('[{"at": 1, "run": null, "notice": "{}"}]')""")
+        commit = asyncio.create_task(store.commit([Notice(2.0, "test", "second")]))
+        await waits_for_a_lock(other)  # for the number is given out when the commit before it is there to be seen
+        assert not commit.done()
+        await transaction.rollback()
+        await commit
+        assert [notice.message for _, notice in await store.notices()] == ["second"]
+
+
+@in_a_loop
+async def test_a_commit_that_nobody_waits_for_any_more_is_not_begun(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await store.commit([PutRun(a_run(1), None)])
+        waiting = asyncio.ensure_future(store.commit([PutRun(a_run(3), None)]))
+        gone = asyncio.ensure_future(store.commit([PutRun(a_run(2), None)]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await waiting
+        assert ids(await store.find(Query())) == ["r0001", "r0003"]
+
+
+@in_a_loop
+async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str) -> None:
+    async with opened(postgres_url) as other:
+        store = await PostgresStore.open(postgres_url)
+        commits = [asyncio.ensure_future(store.commit([PutRun(a_run(number), None)])) for number in range(10)]
+        await asyncio.sleep(0)
+        await store.close()
+        await asyncio.gather(*commits)
+        assert len(await other.find(Query())) == 10

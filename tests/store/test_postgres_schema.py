@@ -1,0 +1,148 @@
+"""The schema: made once, whoever comes first; forward only; and not touched if a later Asterism has changed it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from postgres_scenes import in_a_loop, looking, opened
+
+from asterism.store.errors import StoreMissing, UnknownSchema
+from asterism.store.postgres import PostgresStore, migrating
+from asterism.store.postgres.queries import Migration, migrations
+from asterism.store.protocol import PutRegister
+from tests.store.postgres_server import Server
+
+OPENS = """
+import asyncio, sys
+from asterism.store.postgres import PostgresStore
+from asterism.store.protocol import PutRegister
+
+async def main():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    store = await PostgresStore.open(sys.argv[1])
+    await store.commit([PutRegister(sys.argv[2], 1, None)])
+    await store.close()
+
+asyncio.run(main())
+"""
+MORE = (
+    *migrations(),
+    Migration(1002, "more", "CREATE TABLE more (a int); INSERT INTO more VALUES (1);"),
+    Migration(1003, "even_more", "ALTER TABLE more ADD COLUMN b int;"),
+)
+
+
+async def _process(*arguments: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", OPENS, *arguments, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    return process
+
+
+@in_a_loop
+async def test_two_processes_may_make_the_store_at_the_same_time(postgres_url: str) -> None:
+    processes = [await _process(postgres_url, name) for name in ("one", "two")]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+    await asyncio.gather(*(process.communicate() for process in processes))
+    assert [process.returncode for process in processes] == [0, 0]
+    async with opened(postgres_url, create=False) as store, looking(postgres_url) as other:
+        assert [register.key for register in await store.registers("")] == ["one", "two"]
+        assert await other.fetchval("SELECT count(*) FROM migrations") == len(migrations())
+
+
+@in_a_loop
+async def test_many_may_open_a_new_store_at_the_same_time(postgres_url: str) -> None:
+    stores = await asyncio.gather(*(PostgresStore.open(postgres_url) for _ in range(5)))
+    await asyncio.gather(*(store.close() for store in stores))
+    async with looking(postgres_url) as other:
+        assert await other.fetchval("SELECT count(*) FROM migrations") == len(migrations())
+
+
+@in_a_loop
+async def test_an_older_store_is_brought_forward_and_keeps_what_it_has(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url) as store:
+        await store.commit([PutRegister("kept", 1, None)])
+    monkeypatch.setattr(migrating, "migrations", lambda: MORE)
+    stores = await asyncio.gather(*(PostgresStore.open(postgres_url) for _ in range(3)))
+    assert (await stores[0].register("kept")) is not None
+    await asyncio.gather(*(store.close() for store in stores))
+    async with looking(postgres_url) as other:
+        versions = await other.fetch("SELECT version, name FROM migrations ORDER BY version")
+        assert [tuple(row) for row in versions[-2:]] == [(1002, "more"), (1003, "even_more")]
+        assert [tuple(row) for row in await other.fetch("SELECT * FROM more")] == [(1, None)]
+
+
+@in_a_loop
+async def test_a_migration_that_fails_leaves_everything_as_it_was(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url):
+        pass
+    broken = (*MORE, Migration(1004, "broken", "DROP TABLE more; SELECT no_such_function();"))
+    monkeypatch.setattr(migrating, "migrations", lambda: broken)
+    with pytest.raises(Exception, match="no_such_function"):
+        await PostgresStore.open(postgres_url)
+    monkeypatch.undo()
+    async with looking(postgres_url) as other:
+        assert await other.fetchval("SELECT max(version) FROM migrations") == migrations()[-1].version
+        assert await other.fetchval("SELECT to_regclass('more')") is None
+    async with opened(postgres_url):
+        pass
+
+
+@in_a_loop
+async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(migrating, "migrations", lambda: MORE)
+        async with opened(postgres_url):
+            pass
+    newest = migrations()[-1].version
+    with pytest.raises(UnknownSchema, match=rf"version 1003 of the schema.*up to {newest}"):
+        await PostgresStore.open(postgres_url)
+
+
+@in_a_loop
+async def test_a_store_that_shall_not_be_made_is_missing(postgres_server: Server) -> None:
+    url = postgres_server.url(schema="never_made")
+    with pytest.raises(StoreMissing, match="no store in schema 'never_made'"):
+        await PostgresStore.open(url, create=False)
+    assert postgres_server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'never_made'").strip() == "0"
+
+
+@in_a_loop
+async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
+    first, second = postgres_server.url(schema="first_of_two"), postgres_server.url()
+    async with opened(first) as one, opened(second, schema="second_of_two") as two:
+        await one.commit([PutRegister("a", 1, None)])
+        assert await two.register("a") is None
+        watch = two.watch(frozenset({"offered"}))
+        watch.close()
+
+
+@in_a_loop
+async def test_tables_that_are_gone_are_said_to_be_gone(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await other.execute("DROP TABLE registers")
+        with pytest.raises(StoreMissing, match="tables are gone"):
+            await store.register("a")
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [one.version for one in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_the_sql_comes_with_the_package() -> None:
+    folder = Path(migrating.__file__).parent
+    assert (folder / "queries.sql").exists()
+    assert sorted(folder.glob("migrations/*.sql"))
