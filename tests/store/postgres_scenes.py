@@ -64,7 +64,8 @@ class Wire:
     """Stands between a store and its server, and breaks on demand.
 
     ``lose_request`` and ``lose_answer`` name a piece of a message. The first that is seen with it is cut off on its way
-    to the server; or it is delivered, and the connection breaks when the server has answered."""
+    to the server; or it is delivered, and the connection breaks when the server has answered. With ``hold`` it does not
+    break: nothing more is ever heard."""
 
     def __init__(self, server: Path) -> None:
         self._server = str(server / ".s.PGSQL.5432")
@@ -72,7 +73,8 @@ class Wire:
         self._pipes: set[asyncio.Task[None]] = set()
         self.lose_request: bytes | None = None
         self.lose_answer: bytes | None = None
-        self.broke = asyncio.Event()
+        self.hold = False
+        self.holding = asyncio.Event()
 
     @property
     def host(self) -> str:
@@ -121,6 +123,9 @@ class Wire:
                 server[1].write(data)
                 if doomed.is_set():
                     await answered.wait()
+                    if self.hold:
+                        self.holding.set()
+                        await asyncio.Event().wait()
                     return
 
         async def back() -> None:
@@ -137,4 +142,3 @@ class Wire:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            self.broke.set()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cli_scenes import ASTERISM
+from cli_scenes import ASTERISM, PATIENCE, alive
 from click.testing import CliRunner, Result
 
 from asterism.core import assigning
@@ -23,6 +23,17 @@ from asterism.store.protocol import PutRun, PutSession
 from asterism.surfaces.cli import commands
 
 Value = TypeVar("Value")
+
+
+RUN_FIELDS = {
+    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
+    *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
+    *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "avoid", "declined"),
+    *("previous_assignments", "scores", "progress", "input", "output", "story"),
+}
+"""The fields of a run as JSON, which programs count on."""
 
 
 class Scene:
@@ -156,6 +167,20 @@ def failed(error: str) -> Callable[[Run, Workflow, float], Run]:
     return step
 
 
+def a_few(scene: Scene) -> list[Run]:
+    """One that completed, one that failed, one under way, and one that waits for a device."""
+    scene.workflow("work")
+    scene.workflow("play", shell="echo 1")
+    runs = [scene.create(name) for name in ("work", "play", "work")]
+    scene.device("laptop")
+    return [
+        scene.step(runs[0], taken_by("laptop"), started, completed({"n": 5})),
+        scene.step(runs[1], taken_by("laptop"), started, failed("no luck")),
+        scene.step(runs[2], taken_by("laptop"), started),
+        scene.create("play", series="s", device="desktop"),
+    ]
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
@@ -168,3 +193,15 @@ def heard(process: subprocess.Popen[str], words: str) -> list[str]:
         if words in line:
             return lines
     raise AssertionError(f"{words!r} never came; all that came: {lines}")
+
+
+def pids_in(path: Path) -> list[int]:
+    """What a command wrote into a pipe; whoever reads it waits for it."""
+    pids = [int(word) for word in path.read_text().split()]
+    assert all(map(alive, pids))
+    return pids
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_scenes import PATIENCE, alive, gone, read_until
-from fleet_scenes import Scene, heard
+from cli_scenes import PATIENCE, gone, read_until
+from fleet_scenes import Scene, ended, heard, pids_in
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "1")
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
@@ -22,13 +21,6 @@ WATCHFUL = (*QUICK, "--monitor-every", "0.2")
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
-
-
-def pids_in(path: Path) -> list[int]:
-    """What a command wrote into a pipe; whoever reads it waits for it."""
-    pids = [int(word) for word in path.read_text().split()]
-    assert all(map(alive, pids))
-    return pids
 
 
 def sleeper(scene: Scene, name: str = "nap", *options: str) -> Path:
@@ -48,11 +40,6 @@ def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
         if all(told[name] == value for name, value in wanted.items()):
             return told
     raise AssertionError(f"{wanted} never came; it is {told}")
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=PATIENCE)
-    return process.returncode, output, errors
 
 
 # -- the first ten minutes ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class Screen(Console):
 
     def say(self, line: str | Text = "") -> None:
         """One line, as it is: nothing in it is markup, and the terminal wraps it where it ends."""
-        self.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def forget_output(file: IO[str]) -> None:

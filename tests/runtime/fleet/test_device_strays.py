@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from device_scenes import alive, lines, soon
 
-from asterism.runtime.fleet.lives import Life, began, is_same, mark, place, stat_of, state_directory
+from asterism.runtime.fleet.lives import Life, began, is_same, mark, stat_of, state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
 
 KITCHEN, LAPTOP = f"kitchen-{os.getpid()}", f"laptop-{os.getpid()}"
@@ -414,18 +414,6 @@ def test_without_a_home_the_directory_for_temporary_files_will_do(
     found.chmod(0o777)
     with pytest.raises(PermissionError, match="not ours alone"):
         state_directory()
-
-
-def test_those_who_contend_for_the_same_locks_are_in_the_same_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Path
-) -> None:
-    program = "from asterism.runtime.fleet.lives import place; print(place())"
-    asking = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    told = {one.communicate()[0].strip() for one in asking}
-    assert told == {place()}
-    assert [entry.name for entry in state.iterdir()] == ["place"]
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of somebody else"))
-    assert place() not in told
 
 
 def test_the_home_of_a_user_is_the_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

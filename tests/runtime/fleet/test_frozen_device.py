@@ -32,9 +32,10 @@ async def hold_a_run(url: str, fifo: Path) -> None:
         # the pipe is open for as long as the command lives, and nobody else has it
         flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, timeout=2.0)
         run = await fleet.create(flow)
+        watch = fleet.store.watch(frozenset())
         async with asyncio.timeout(60):
             while (await fleet.run(run.id)).status is not PROCESSING:
-                await asyncio.sleep(0.02)
+                await watch.wait(0.05)
 
 
 def command_ends(tmp_path: Path, device_program: str, patience: float) -> bool:

@@ -26,7 +26,7 @@ from asterism.runtime.fleet.executing import Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
-from asterism.runtime.fleet.joining import Presence, join, leave
+from asterism.runtime.fleet.joining import Presence, identity, join, leave, say_draining
 from asterism.runtime.fleet.looking import Lookout
 from asterism.runtime.fleet.monitor import Monitor
 from asterism.runtime.fleet.notifying import Notifier
@@ -91,23 +91,33 @@ class DeviceAgent:
             profile={"labels": dict(labels or {})},
         )
         self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
-        self._measure = measure
-        self._presence = presence or OwnPresence(fleet.store.url, name)
-        owner = Owner(name, self.session.id)
+        self._measure, self._presence = measure, presence
         self._executor = executor or Executors(
-            policy or Policy.open(), device=name, session=self.session.id, grace=grace, store=fleet.store.url
+            policy or Policy.open(), device=name, session=self.session.id, grace=grace
         )
         self._work_to_look_for = asyncio.Event()
         self._assigned = True
         self._draining = asyncio.Event()
         self._handing_back = False
         self._shown = self.session.shown()
+        self._make_body(heartbeat, timeout, grace)
+        self._monitor_every = monitor_every
+        self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
+        self._notifier = Notifier(fleet)
+        self._election = Election(
+            fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
+        )
+        self.joined = asyncio.Event()
+
+    def _make_body(self, heartbeat: float, timeout: float, grace: float) -> None:
+        """The desk, the lookout and the heart, which know of each other."""
+        fleet, session = self.fleet, self.session
         self.desk = Desk(
             fleet,
-            owner,
+            Owner(self.name, session.id),
             self._executor,
-            slots=slots,
-            backlog=backlog,
+            slots=session.slots,
+            backlog=session.backlog,
             grace=grace,
             lease=lambda holding: self.heart.lease(holding),
             on_free=self._look_for_work,
@@ -128,23 +138,20 @@ class DeviceAgent:
             on_work=self._work_assigned,
             on_draining=self._draining.set,
         )
-        self._monitor_every = monitor_every
-        self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
-        self._notifier = Notifier(fleet)
-        self._election = Election(
-            fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
-        )
-        self.joined = asyncio.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work
         impossible, such as a store that is corrupt."""
-        self.session = replaced(self.session, host=self._presence.host)
+        store = await identity(self.fleet.store, self.fleet.clock)
+        if isinstance(self._executor, Executors):
+            self._executor.belong_to(store)
+        presence = self._presence or OwnPresence(store, self.name)
+        self.session = replaced(self.session, host=presence.host)
         began = self.fleet.clock.time()
         try:
-            await join(self.fleet.store, self.fleet.clock, self.session, self._presence, replace=self._replace)
+            await join(self.fleet.store, self.fleet.clock, self.session, presence, replace=self._replace)
             log.info("joined as %s", self.name)
             self.heart.renewed = began  # the store may have heard of us as long ago as that
             await self._live()
@@ -152,7 +159,7 @@ class DeviceAgent:
             if self.fleet.local is self:
                 self.fleet.local = None
             self._executor.close()
-            self._presence.close()
+            presence.close()
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
@@ -209,6 +216,8 @@ class DeviceAgent:
 
     async def _drained(self) -> None:
         await self._draining.wait()
+        with contextlib.suppress(StoreError):  # so that nobody gives us anything more; if it is not heard, we decline
+            await say_draining(self.fleet.store, self.session.id)
         while True:
             tasks = [holding.task for holding in self.desk if holding.task is not None]
             for holding in self.desk:

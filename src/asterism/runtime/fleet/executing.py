@@ -34,7 +34,7 @@ from asterism.runtime import inputs
 from asterism.runtime.devices import hide_in
 from asterism.runtime.fleet.calling import Calls, CurrentRun
 from asterism.runtime.fleet.filling import fill, request_terms
-from asterism.runtime.fleet.lives import Life
+from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
 from asterism.runtime.fleet.watching import TAIL, Veil, Watch
@@ -80,6 +80,10 @@ class Executors:
         self._calls = Calls(policy, grace)
         self._life = Life(device, session, store)
         self._watches: set[Watch] = set()
+
+    def belong_to(self, store: str) -> None:
+        """Whose device this is, once that is known: strays are told apart by it."""
+        self._life.store = mark(store)
 
     @property
     def lingering(self) -> int:

@@ -7,6 +7,7 @@ heartbeats are refused from now on, and its work is free when its time has run o
 
 from __future__ import annotations
 
+import uuid
 from typing import Protocol
 
 from asterism.core.errors import AsterismError
@@ -104,3 +105,33 @@ async def leave(store: Store, session_id: str) -> None:
             return
         except Conflict:
             continue
+
+
+async def say_draining(store: Store, session_id: str) -> None:
+    """Say that a session takes nothing more."""
+    while True:
+        found = [one for one in await store.sessions() if one.id == session_id]
+        if not found or found[0].draining:
+            return
+        try:
+            await store.commit([PutSession(found[0].changed(draining=True), found[0].revision)])
+            return
+        except Conflict:
+            continue
+
+
+async def identity(store: Store, clock: Clock) -> str:
+    """What tells a store from every other, however it is spelt: written once, by whoever asks first."""
+    until = clock.time() + PATIENCE
+    while True:
+        try:
+            found = await store.register("store/id")
+            if found is not None:
+                return str(found.value["id"])
+            await store.commit([PutRegister("store/id", {"id": uuid.uuid4().hex}, None)])
+        except Conflict:
+            continue
+        except StoreUnavailable:
+            if clock.time() >= until:
+                raise
+            await clock.sleep(1.0)

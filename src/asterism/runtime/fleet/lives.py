@@ -15,7 +15,6 @@ import ctypes
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -100,20 +99,6 @@ def state_directory() -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or path.is_symlink():
         raise PermissionError(f"{path} is not ours alone: somebody else has made it")
     return path
-
-
-def place() -> str:
-    """Where this user's devices contend for the same locks: a name of the machine, and an id that lies in the state
-    directory. Whoever holds a device's lock here knows that every other session of the device *in this place* is dead;
-    another user of the machine, a container or another state directory is another place."""
-    path = state_directory() / "place"
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:
-            file.write(secrets.token_hex(8))
-            file.flush()
-            with contextlib.suppress(FileExistsError):  # somebody else was quicker: theirs counts
-                os.link(file.name, path)
-    return f"{socket.gethostname()} {path.read_text()}"
 
 
 # -- a life ------------------------------------------------------------------------------------------------------------

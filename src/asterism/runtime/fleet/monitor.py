@@ -106,7 +106,9 @@ class Monitor:
     async def _holds(self, sessions: Sequence[Session], now: float, own: float) -> bool:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
         hold = (await self.fleet.settings()).hold
-        chance = max((one.timeout for one in sessions), default=0.0) / 2  # in which everybody alive is heard of
+        chance = (
+            max((one.timeout for one in sessions if one.used), default=0.0) / 2
+        )  # in which everybody alive is heard of
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
+from asterism.runtime.fleet.lives import state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
 
 
 class OwnPresence:
+    """``store`` is the store's identity, not one of its addresses: a device is the same under each of them."""
+
     def __init__(self, store: str, device: str) -> None:
         self._store, self._device = store, device
         self._lock = DeviceLock(store, device)
@@ -25,9 +29,11 @@ class OwnPresence:
 
 
 def _host() -> str:
-    """The machine's name and its id, if it has one: two machines may share a name, and containers an id."""
+    """The machine's name, its id if it has one (two machines may share a name, and containers an id), and the place of
+    our locks: who keeps them elsewhere, such as another user, cannot know from a free lock that we are dead."""
     try:
         machine = Path("/etc/machine-id").read_text().strip()
     except OSError:
         machine = ""
-    return f"{socket.gethostname()} {machine}".strip()
+    place = os.stat(state_directory())
+    return " ".join(filter(None, (socket.gethostname(), machine[:12], f"{place.st_dev:x}-{place.st_ino:x}")))

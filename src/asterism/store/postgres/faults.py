@@ -62,7 +62,9 @@ def translated(error: Exception, shown: str) -> Exception:
         return StoreReadOnly(f"{shown}: it is a standby, or set to read-only; a store needs a server that takes writes")
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"{shown}: no answer in time")
-    if isinstance(error, OSError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError):
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"{shown}: it cannot be reached: {error.strerror or error or type(error).__name__}")
+    if isinstance(error, EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         return StoreUnavailable(f"{shown}: {error or type(error).__name__}")
     return error
 
