@@ -192,3 +192,7 @@ def test_every_device_has_a_rank_of_its_own_and_the_first_has_one(
     assert sorted(found.values(), reverse=True) == pytest.approx([1.0 - place / number for place in range(number)])
     assert coordinator not in found or found[coordinator] == 1.0
     assert ranks(there[::-1], coordinator) == found
+
+
+def test_a_device_without_a_battery_counts_as_one_that_is_full() -> None:
+    assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).shown()["battery"] == 1.0

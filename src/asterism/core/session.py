@@ -68,7 +68,8 @@ class Session:
     def shown(self, rank: float = 0.0) -> dict[str, Any]:
         """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
-        told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}, **self.profile}
+        known_of = {name: value for name, value in self.profile.items() if value is not None}  # no battery: always full
+        told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}, **known_of}
         own = {"name": self.device, "host": self.host, "can": sorted(self.can), "slots": self.slots}
         known = {"used": self.used, "load": min(load, 1.0), "quality": self.quality, "rank": rank}
         return {**told, **own, **known}
