@@ -50,7 +50,7 @@ def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_
     run = assigning.next_round(run, FLOW, now)
     assert (run.status, run.rounds, run.failures, run.cancelled) == ("failed", 3, 0, False)
     assert run.error == (
-        "all devices declined, 3 times over. kitchen (declined): still on battery; laptop (declined): busy"
+        "all devices declined, in 3 rounds. kitchen (declined): still on battery; laptop (declined): busy"
     )
 
 

@@ -33,17 +33,21 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
         await store.close()
 
 
-@contextlib.asynccontextmanager
-async def looking(url: str) -> AsyncIterator[Any]:
+async def connected(url: str) -> Any:
     """A connection of the test's own, in the schema of the store."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    connection = await asyncpg.connect(
+    return await asyncpg.connect(
         user="postgres",
         database=parts.path.lstrip("/"),
         host=query["host"].split(",")[0],
         server_settings={"search_path": query.get("schema", "asterism")},
     )
+
+
+@contextlib.asynccontextmanager
+async def looking(url: str) -> AsyncIterator[Any]:
+    connection = await connected(url)
     try:
         yield connection
     finally:

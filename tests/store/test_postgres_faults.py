@@ -9,12 +9,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from postgres_scenes import Wire, in_a_loop, looking, opened
+from postgres_scenes import Wire, connected, in_a_loop, looking, opened
 
 from asterism.core.run import Run
 from asterism.store.errors import (
     Conflict,
     StoreBusy,
+    StoreCorrupt,
     StoreFull,
     StoreMissing,
     StoreReadOnly,
@@ -89,17 +90,25 @@ async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_ser
 
 
 @in_a_loop
+async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Server) -> None:
+    async with Wire(postgres_server.folder) as wire:
+        store = await _across(wire, postgres_server, "take_broken")
+        wire.lose_answer = b"kitchen-1"  # the change is made, and the end of the transaction never gets there
+        with pytest.raises(StoreUnavailable):
+            await store.take(offer(), taking(KITCHEN))
+        assert (await store.beat(KITCHEN.id, {}, ())).held == []
+        assert ids(await store.take(offer(), taking(KITCHEN))) == ["r0001"]
+        await store.close()
+
+
+@in_a_loop
 async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_lost")
-        await joined(store, a_session("marked-session"))
-        wire.lose_answer = b"marked-session"
+        wire.lose_answer = b"COMMIT"
         with pytest.raises(StoreUnavailable):
-            await store.take(offer(), taking(a_session("marked-session")))
-        # it was not committed, since its end never got there
-        assert (await store.beat("marked-session", {}, ())).held == []
-        [run] = await store.take(offer(), taking(a_session("marked-session")))
-        assert [held.run for held in (await store.beat("marked-session", {}, ())).held] == [run.id]
+            await store.take(offer(), taking(KITCHEN))
+        assert [held.run for held in (await store.beat(KITCHEN.id, {}, ())).held] == ["r0001"]
         await store.close()
 
 
@@ -243,7 +252,7 @@ async def _with_trouble(url: str, body: str) -> None:
         ("53200", StoreUnavailable, "no memory"),
         ("57P01", StoreUnavailable, "shutting down"),
         ("58030", StoreUnavailable, "input"),
-        ("XX001", Exception, "damaged"),
+        ("XX001", StoreCorrupt, "damaged"),
         ("XX000", StoreUnavailable, "strange"),
     ],
 )
@@ -334,7 +343,7 @@ async def test_a_user_who_may_only_read_is_told_so(postgres_server: Server) -> N
 
 async def _one_more(url: str) -> Any:
     try:
-        return await looking(url).__aenter__()
+        return await connected(url)
     except asyncpg.TooManyConnectionsError:
         return None
 

@@ -118,7 +118,9 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
     said = "; ".join(last.get(device, device) for device in run.avoid)
     rounds = run.rounds + 1 if run.declined else run.rounds
     if rounds > workflow.rounds:
-        return _failed(run, now, f"all devices declined, {rounds} times over. {said}", rounds=rounds)
+        return _failed(
+            run, now, f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}", rounds=rounds
+        )
     # counted from the last try: who comes late to say so has nobody wait longer
     delay = workflow.delay(max(rounds, run.failures, run.losses))
     again = max(now, (run.previous[-1].ended_at if run.previous else now) + delay)
@@ -129,7 +131,10 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
         declined=NOTHING,
         not_before=again,
         waiting_since=again,
-        story=(*run.story, Entry(now, "offered again", None, f"in {again - now:g} s, every device was tried: {said}")),
+        story=(
+            *run.story,
+            Entry(now, "offered again", None, f"in {again - now:.3g} s, every device was tried: {said}"),
+        ),
     )
 
 

@@ -25,6 +25,8 @@ from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Reg
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 AT_ONCE = 500
+OF_ITS_STORE = frozenset({"store/id", "notified", "coordinator"})
+"""The registers that belong to one store and not to what is in it: notices, for instance, are numbered anew."""
 
 
 def line(record: Run | Session | Register | Notice) -> dict[str, Any]:
@@ -104,6 +106,8 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
                 return PutRun(_freed(codec.run_of(row), store.clock()), None)
             case {"session": row}:
                 return PutSession(replace(codec.session_of(row), state=ENDED), None)
+            case {"register": {"key": str(key)}} if key in OF_ITS_STORE:
+                return None
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
             case {"notice": notice}:

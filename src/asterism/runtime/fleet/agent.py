@@ -21,6 +21,7 @@ from asterism.core.placement import against, objection
 from asterism.core.run import Owner, Run
 from asterism.core.session import Session
 from asterism.core.workflow import Workflow
+from asterism.runtime import conditions
 from asterism.runtime.fleet.election import LEASE, Election
 from asterism.runtime.fleet.executing import Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
@@ -78,6 +79,7 @@ class DeviceAgent:
         measure: Callable[[], Mapping[str, Any]] = measure,
     ) -> None:
         _check(name, slots, backlog, heartbeat, timeout)
+        _check_rules(name, accepts, hands_back)
         self.fleet, self.name = fleet, name
         self.session = Session(
             new_id(fleet.store.clock(), fleet.chance),
@@ -88,13 +90,12 @@ class DeviceAgent:
             backlog=backlog,
             accepts=accepts,
             timeout=timeout,
-            profile={"labels": dict(labels or {})},
+            profile={**measure(), "labels": dict(labels or {})},
         )
         self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
         self._measure, self._presence = measure, presence
-        self._executor = executor or Executors(
-            policy or Policy.open(), device=name, session=self.session.id, grace=grace
-        )
+        policy = policy or Policy.open()
+        self._executor = executor or Executors(policy, device=name, session=self.session.id, grace=grace)
         self._work_to_look_for = asyncio.Event()
         self._assigned = True
         self._draining = asyncio.Event()
@@ -103,7 +104,7 @@ class DeviceAgent:
         self._make_body(heartbeat, timeout, grace)
         self._monitor_every = monitor_every
         self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
-        self._notifier = Notifier(fleet)
+        self._notifier = Notifier(fleet, policy)
         self._election = Election(
             fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
         )
@@ -354,3 +355,10 @@ def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float
             f"device {name!r}: its timeout ({timeout:g} s) must be at least twice its heartbeat ({heartbeat:g} s), "
             "or one late heartbeat would cost it its work"
         )
+
+
+def _check_rules(name: str, accepts: str | None, hands_back: str | None) -> None:
+    for what, expression in (("accepts", accepts), ("hands_back", hands_back)):
+        problem = conditions.check(expression) if expression is not None else None
+        if problem is not None:
+            raise AsterismError(f"device {name!r}: {what} does not parse: {problem}")

@@ -11,7 +11,7 @@ from asterism.core import assigning
 from asterism.core.errors import AsterismError, NotJson, shown
 from asterism.core.jsonable import plain
 from asterism.core.placement import Outlook
-from asterism.core.run import Run
+from asterism.core.run import COMPLETED, Run
 from asterism.core.selection import DEFAULT_WEIGHTS, Weights
 from asterism.core.session import OPEN, Session
 from asterism.core.workflow import Workflow
@@ -194,7 +194,8 @@ class Fleet:
             device=old.pinned,
             retry_of=old.id,
         )
-        return await self._add(new.changed(progress=old.progress), flow)
+        # what was completed is done again from the beginning
+        return await self._add(new.changed(progress=None if old.status is COMPLETED else old.progress), flow)
 
     async def prune(self, older_than: float) -> int:
         """Forget runs that ended more than so many seconds ago."""

@@ -73,8 +73,8 @@ class Monitor:
         sessions = await self.store.sessions()
         self._hear(sessions)
         held = await self._holds(sessions, now, own)
+        await self._take_from_the_silent(now, own, held)
         if not held:
-            await self._take_from_the_silent(now, own)
             await self._take_what_is_overdue(now)
             if self._set_back:
                 await self._take_what_is_due_in_the_future(now, own)
@@ -106,9 +106,8 @@ class Monitor:
     async def _holds(self, sessions: Sequence[Session], now: float, own: float) -> bool:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
         hold = (await self.fleet.settings()).hold
-        chance = (
-            max((one.timeout for one in sessions if one.used), default=0.0) / 2
-        )  # in which everybody alive is heard of
+        # in which everybody who is alive is heard of
+        chance = max((one.timeout for one in sessions if one.used), default=0.0) / 2
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first
@@ -149,10 +148,14 @@ class Monitor:
 
     # -- taking away ---------------------------------------------------------------------------------------------------
 
-    async def _take_from_the_silent(self, now: float, own: float) -> None:
-        """When their time is up by the store's clock, and by ours as well."""
-        found = await self.store.orphans(now, AT_ONCE)
-        found = [(run, of) for run, of in found if of.state == ENDED or self._silent_for(of, own) >= run.timeout]
+    async def _take_from_the_silent(self, now: float, own: float, held: bool) -> None:
+        """When their time is up by the store's clock, and by ours as well. Those that are known to have ended need no
+        clock to be judged by."""
+        found = [
+            (run, owner)
+            for run, owner in await self.store.orphans(now, AT_ONCE)
+            if owner.state == ENDED or (not held and self._silent_for(owner, own) >= run.timeout)
+        ]
         reports = await self.store.reports([run.id for run, _ in found]) if found else {}
         for run, session in found:
             silent = f"{session.device} was not heard of for {now - session.beat_at:.0f} s"

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.settings import Settings
 from asterism.runtime.http import request
 from asterism.store.codec import notice_to_json
@@ -27,8 +28,10 @@ TOLD = frozenset({"failed", "brake", "clock", "replaced", "series"})
 
 
 class Notifier:
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    """``policy`` is that of the device which tells: what the store names is executed here only if it may be."""
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        self._fleet, self._policy = fleet, policy
 
     async def deliver(self) -> None:
         store = self._fleet.store
@@ -52,11 +55,20 @@ class Notifier:
     async def _tell(self, settings: Settings, notice: dict[str, Any]) -> None:
         told = []
         if settings.notify_command is not None:
-            told.append(_within(_run(settings.notify_command, notice), f"the command {settings.notify_command[0]}"))
+            whom = f"the command {settings.notify_command[0]}"
+            told.append(_within(self._run(settings.notify_command, notice), whom))
         if settings.notify_url is not None:
             terms = {"url": settings.notify_url, "method": "POST", "json": notice}
-            told.append(_within(request(terms), "the notification address"))
+            told.append(_within(self._request(terms), "the notification address"))
         await asyncio.gather(*told)
+
+    async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
+        program = self._policy.command(command[0])
+        await _run((program.file, *command[1:]) if program is not None else command, notice)
+
+    async def _request(self, terms: dict[str, Any]) -> None:
+        self._policy.url(terms["url"])
+        await request(terms)
 
 
 async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.workflow import Workflow
+from asterism.runtime import conditions
 from asterism.store.errors import Conflict
 from asterism.store.protocol import PutRegister, Store
 
@@ -20,8 +21,13 @@ class Workflows:
         self._known: dict[tuple[str, int], Workflow] = {}
 
     async def add(self, workflow: Workflow) -> Workflow:
-        """Make it the latest version of its name. The same again changes nothing."""
+        """Make it the latest version of its name. The same again changes nothing. Raises InvalidWorkflow for an
+        expression that does not parse."""
         name = workflow.name
+        for what, expression in (("requires", workflow.requires), ("prefers", workflow.prefers)):
+            problem = conditions.check(expression) if expression is not None else None
+            if problem is not None:
+                raise InvalidWorkflow(f"workflow {name!r}: {what} does not parse: {problem}")
         while True:
             latest = await self._store.register(f"workflow/{name}")
             version = latest.value["version"] if latest is not None else 0

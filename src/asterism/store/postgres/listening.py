@@ -34,6 +34,7 @@ GAP = 0.01
 PULSE = 10.0
 """So often the listening connection is tried."""
 
+SETTINGS = BROAD | {"application_name": "asterism listening"}
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 
@@ -62,7 +63,7 @@ class Telling:
                 try:
                     for payload in payloads(self._sender, topics):
                         await self._connections.fetchrow(queries()["tell"], self._channel, payload)
-                except StoreError as error:
+                except (StoreError, ValueError) as error:
                     log.warning("others were not told of a change, and will find it when they look: %s", error)
                 if not self._closing:
                     await asyncio.sleep(GAP)
@@ -112,7 +113,7 @@ class Listening:
         pause = FIRST_PAUSE
         while True:
             try:
-                connection = await self._opening.connect(BROAD)
+                connection = await self._opening.connect(SETTINGS)
             except StoreError as error:
                 log.info("cannot listen for changes: %s", error)
                 await asyncio.sleep(pause)

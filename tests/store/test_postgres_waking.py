@@ -1,0 +1,179 @@
+"""Waking each other through the server, and not missing it when the connection that listens is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import pytest
+from postgres_scenes import in_a_loop, looking, opened
+
+from asterism.store.postgres import listening
+from asterism.store.postgres.listening import LONGEST_PAYLOAD, payloads
+from asterism.store.protocol import ENDED, OFFERED, PutRun, for_device
+from asterism.testing.stores.records import a_run, a_session, added, assigned_to, completed, held_by, joined
+
+PATIENCE = 60.0
+KITCHEN = a_session()
+
+COMMITS = """
+import asyncio, sys
+from asterism.store.postgres import PostgresStore
+from asterism.store.protocol import PutRun
+from asterism.testing.stores.records import a_run
+
+async def main():
+    store = await PostgresStore.open(sys.argv[1])
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        await store.commit([PutRun(a_run(line.strip()), None)])
+        print("done", flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+async def _listening(store: Any, *topics: str) -> Any:
+    """A watch that hears of what happens from now on: the first wake says that somebody listens."""
+    watch = store.watch(frozenset(topics))
+    assert await watch.wait(PATIENCE)
+    return watch
+
+
+@in_a_loop
+async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        watch = await _listening(store, OFFERED)
+        pipe = asyncio.subprocess.PIPE
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", COMMITS, postgres_url, stdin=pipe, stdout=pipe
+        )
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert await other.stdout.readline() == b"ready\n"
+        for name in (b"one\n", b"two\n"):
+            other.stdin.write(name)
+            assert await watch.wait(PATIENCE)
+            assert await other.stdout.readline() == b"done\n"
+        await other.communicate()
+        assert other.returncode == 0
+
+
+@in_a_loop
+async def test_what_a_process_told_last_goes_out_before_it_closes(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        watch = await _listening(store, OFFERED)
+        async with opened(postgres_url) as other:
+            await other.commit([PutRun(a_run(1), None)])
+        assert await watch.wait(PATIENCE)
+
+
+@in_a_loop
+async def test_only_those_are_woken_whom_it_concerns(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await joined(other, KITCHEN)
+        offered = await _listening(store, OFFERED)
+        kitchen = store.watch(frozenset({for_device("kitchen")}))
+        garage = store.watch(frozenset({for_device("garage")}))
+        ended = store.watch(frozenset({ENDED}))
+        run = a_run(1)
+        await added(other, assigned_to(run, KITCHEN))
+        assert await kitchen.wait(PATIENCE)
+        await added(other, completed(held_by(a_run(2), KITCHEN)))
+        assert await ended.wait(PATIENCE)
+        assert [await watch.wait(0.0) for watch in (kitchen, garage, offered)] == [False] * 3
+
+
+@in_a_loop
+async def test_what_we_told_ourselves_does_not_come_back_as_news(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        mine, theirs = await _listening(store, OFFERED, "mark"), await _listening(other, OFFERED, "mark")
+        await store.commit([PutRun(a_run(1), None)])
+        assert await mine.wait(0.0)  # at once, without the server
+        assert await theirs.wait(PATIENCE)
+        other._committed({"mark"})  # when this comes in, our own message has been there too
+        mark = store.watch(frozenset({"mark"}))
+        assert await mark.wait(PATIENCE)
+        assert await mine.wait(0.0)  # for the mark
+        assert not await mine.wait(0.0)
+
+
+@in_a_loop
+async def test_when_the_listening_connection_is_lost_everybody_is_woken_and_it_is_opened_again(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other, looking(postgres_url) as server:
+        watch = await _listening(store, "nothing in particular", OFFERED)
+        for number in range(2):
+            assert await server.fetch(_END_THE_LISTENER)
+            assert await watch.wait(PATIENCE)  # it was lost
+            assert await watch.wait(PATIENCE)  # and it is back
+            await other.commit([PutRun(a_run(number), None)])
+            assert await watch.wait(PATIENCE)
+
+
+_END_THE_LISTENER = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'asterism listening'
+"""
+
+
+@in_a_loop
+async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        watch = await _listening(store, OFFERED)
+        channel = store._listening._channel
+        for nonsense in ("", "no JSON", "[]", "7", "{}", '[1, {"a": 2}]'):
+            await other.execute("SELECT pg_notify($1, $2)", channel, nonsense)
+        await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["somebody", OFFERED]))
+        assert await watch.wait(PATIENCE)
+        assert "is not ours" in caplog.text
+
+
+@in_a_loop
+async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(postgres_url) as store:
+        store._telling._channel = "x" * 100  # the server refuses it
+        await store.commit([PutRun(a_run(1), None)])
+        await store._telling.close()
+        assert "others were not told" in caplog.text
+        assert await store.run("r0001") is not None
+
+
+@in_a_loop
+async def test_what_happens_in_quick_succession_is_told_together(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url) as store:
+        told: list[list[str]] = []
+
+        async def noted(query: str, channel: str, payload: str) -> None:
+            told.append(json.loads(payload)[1:])
+
+        monkeypatch.setattr(listening, "GAP", 3600.0)
+        monkeypatch.setattr(store._telling, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
+        store._committed({"a"})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for number in range(100):
+            store._committed({f"b{number % 3}"})
+        assert told == [["a"]]
+        assert store._telling._task is not None
+        store._telling._task.cancel()
+
+
+def test_many_topics_are_several_messages_that_the_server_can_carry() -> None:
+    topics = {for_device(f"device-{number}-ü") for number in range(2000)}
+    messages = list(payloads("me", topics))
+    assert len(messages) > 1
+    assert all(len(message.encode()) < 8000 for message in messages)
+    assert {topic for message in messages for topic in json.loads(message)[1:]} == topics
+    assert {json.loads(message)[0] for message in messages} == {"me"}
+
+
+def test_a_topic_that_no_message_can_carry_wakes_everybody() -> None:
+    assert list(payloads("me", {for_device("x" * LONGEST_PAYLOAD), "a"})) == ['["me"]']
