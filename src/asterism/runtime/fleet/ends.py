@@ -23,14 +23,22 @@ class Ends:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
+        self._elsewhere: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
 
     def told(self, run: Run) -> None:
         """A run has ended, and it was written here."""
         self._resolve(run.id, run)
 
-    async def wait(self, run_id: str) -> Run | None:
-        """The run once it has ended; None if it is not in the store (any more)."""
+    async def wait(self, run_id: str, *, here: bool = False) -> Run | None:
+        """The run once it has ended; None if it is not in the store (any more). ``here`` says that it is being done in
+        this process, which is then the first to know."""
+        if not here:
+            with contextlib.suppress(StoreUnavailable):
+                run = await self._store.run(run_id)
+                if run is None or run.ended:
+                    return run
+            self._elsewhere.add(run_id)
         future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
         self._waiting[run_id].add(future)
         if self._looking is None or self._looking.done():
@@ -42,27 +50,35 @@ class Ends:
             if waiting is not None:
                 waiting.discard(future)
                 if not waiting:
-                    del self._waiting[run_id]
+                    self._forget(run_id)
+
+    def _forget(self, run_id: str) -> set[asyncio.Future[Run | None]]:
+        self._elsewhere.discard(run_id)
+        return self._waiting.pop(run_id, set())
 
     def _resolve(self, run_id: str, run: Run | None) -> None:
-        for future in self._waiting.pop(run_id, ()):
+        for future in self._forget(run_id):
             if not future.done():
                 future.set_result(run)
 
     async def _look(self) -> None:
         watch = self._store.watch(frozenset({ENDED}))
         try:
+            looked = self._clock.time()
             while self._waiting:
+                await self._clock.sleep(REST)
+                await watch.wait(LOOK)
+                # what is done here is looked for from time to time all the same: it may have been taken away from us
+                everything = self._clock.time() - looked >= LOOK
+                looked = self._clock.time() if everything else looked
                 with contextlib.suppress(StoreUnavailable):
-                    for run_id in list(self._waiting):
+                    for run_id in list(self._waiting if everything else self._elsewhere):
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
                             self._resolve(run_id, run)
-                await self._clock.sleep(REST)
-                await watch.wait(LOOK)
         except Exception as error:  # it would never be known otherwise, and all would wait for ever
             for run_id in list(self._waiting):
-                for future in self._waiting.pop(run_id):
+                for future in self._forget(run_id):
                     if not future.done():
                         future.set_exception(error)
         finally:
@@ -73,5 +89,5 @@ class Ends:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         for run_id in list(self._waiting):
-            for future in self._waiting.pop(run_id):
+            for future in self._forget(run_id):
                 future.cancel()

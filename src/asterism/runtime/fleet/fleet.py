@@ -154,7 +154,8 @@ class Fleet:
 
     async def wait(self, run_id: str) -> Run:
         """The run once it has ended; bound the wait with ``asyncio.timeout``."""
-        run = await self.ends.wait(run_id)
+        here = self.local is not None and self.local.desk.get(run_id) is not None
+        run = await self.ends.wait(run_id, here=here)
         if run is None:
             raise UnknownRun(run_id)
         return run
