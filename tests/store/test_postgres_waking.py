@@ -58,8 +58,8 @@ async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: 
             other.stdin.write(name)
             assert await watch.wait(PATIENCE)
             assert await other.stdout.readline() == b"done\n"
-        await other.communicate()
-        assert other.returncode == 0
+        other.stdin.close()
+        assert await other.wait() == 0
 
 
 @in_a_loop

@@ -212,6 +212,12 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
     return _reassigned(run, now, reason, detail)
 
 
+def break_off(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
+    """The owner cannot go on, through no fault of the work. That is a loss as any other: counted, and with a delay."""
+    _fence(run, grant, "break off")
+    return lose(run, workflow, now, detail)
+
+
 # -- a person speaks ---------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 _PROGRAM = """
 import os, select, signal, time
@@ -62,6 +63,8 @@ class Guard:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets = 0
+        self._groups: dict[int, int] = {}
+        self._ends: dict[int, float] = {}
 
     def admit(self) -> int:
         """A ticket for a child that is about to be started."""
@@ -77,22 +80,38 @@ class Guard:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C in the terminal must not reach it
             )
+            self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
+    def started(self, ticket: int, group: int) -> None:
+        """We know the child's number too, so that another guard can be told if this one is killed."""
+        self._groups[ticket] = group
+
     def allow(self, ticket: int, seconds: float) -> None:
         """The child may go on for so long, counted from now, unless this is said again."""
+        self._ends[ticket] = time.monotonic() + seconds
         self._write(b"=%d %.3f\n" % (ticket, seconds))
 
     def finished(self, ticket: int) -> None:
         """The group has ended, or never began; its number may be given to somebody else."""
+        self._groups.pop(ticket, None)
+        self._ends.pop(ticket, None)
         self._write(b"-%d\n" % ticket)
 
     def _write(self, line: bytes) -> None:
         try:
             os.write(self.pipe(), line)
-        except BrokenPipeError:  # the guard was killed; the next child starts another
+        except BrokenPipeError:  # the guard was killed: another one takes over what still runs
             self.close()
+            self.pipe()
+
+    def _hand_over(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        lines = [b"+%d %d\n" % one for one in self._groups.items()]
+        lines += [b"=%d %.3f\n" % (ticket, at - time.monotonic()) for ticket, at in self._ends.items()]
+        os.write(self._process.stdin.fileno(), b"".join(lines))
 
     def close(self) -> None:
         """End the guard; whatever it still knows of is killed."""

@@ -109,7 +109,7 @@ class Commands:
             terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
             with mmap.mmap(-1, 8) as born:  # shared with the child
                 terms["preexec_fn"] = partial(_enter, self._guard.pipe(), ticket, born, in_child)
-                return await self._run(argv, terms, partial(_Listener, heard), born)
+                return await self._run(argv, terms, partial(_Listener, heard), born, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
                 del self._keys[key]
@@ -119,7 +119,12 @@ class Commands:
                 self._guard.close()
 
     async def _run(
-        self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener], born: mmap.mmap
+        self,
+        argv: Sequence[str],
+        terms: Mapping[str, Any],
+        listener_of: Callable[[], _Listener],
+        born: mmap.mmap,
+        ticket: int,
     ) -> Any:
         # not cancelled half-way: a process that has been forked has to be stopped as a whole group
         spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
@@ -128,6 +133,7 @@ class Commands:
         except asyncio.CancelledError:
             await self._never_mind(spawning, born)
             raise
+        self._guard.started(ticket, transport.get_pid())
         try:
             await asyncio.shield(listener.exited)  # a cancelled wait would cancel the future it waits for
         except asyncio.CancelledError:

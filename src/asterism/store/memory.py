@@ -254,7 +254,7 @@ class MemoryStore:
         found = self._blobs.get(name)
         return None if found is None else found[0]
 
-    async def prune(self, ended_before: float, limit: int) -> int:
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
         old = [run for run in self._runs.values() if run.ended_at is not None and run.ended_at < ended_before][:limit]
         for run in old:
             del self._runs[run.id]
@@ -263,10 +263,10 @@ class MemoryStore:
         if old:
             self._sweep()
         else:
-            self._forget_what_nothing_refers_to(ended_before)
+            self._forget_what_nothing_refers_to(ended_before, min(ended_before, self.clock() - spare))
         return len(old)
 
-    def _forget_what_nothing_refers_to(self, before: float) -> None:
+    def _forget_what_nothing_refers_to(self, before: float, kept_before: float) -> None:
         for session in list(self._sessions.values()):
             if session.state == ENDED and session.beat_at < before and not self._owned.get(session.id):
                 del self._sessions[session.id]
@@ -277,7 +277,7 @@ class MemoryStore:
             # what was kept a moment ago belongs to a run that is about to be written
             name: (data, kept_at)
             for name, (data, kept_at) in self._blobs.items()
-            if name in used or kept_at >= before
+            if name in used or kept_at >= kept_before
         }
 
     async def check(self) -> list[str]:

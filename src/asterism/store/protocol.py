@@ -228,9 +228,10 @@ class Store(Protocol):
 
     async def blob(self, name: str) -> bytes | None: ...
 
-    async def prune(self, ended_before: float, limit: int) -> int:
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
         """Forget runs that ended before then, ``limit`` at most; and, when none is left to forget, ended sessions,
-        notices and blobs that nothing refers to any more. Returns how many runs it were."""
+        notices and blobs that nothing refers to any more. Returns how many runs it were. Blobs that
+        were kept less than ``spare`` seconds ago are left alone: the run they belong to may be on its way."""
         ...
 
     async def check(self) -> list[str]:

@@ -107,9 +107,9 @@ def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
     assert where == [threading.get_ident()] * 2
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, True, "1", None])
+@pytest.mark.parametrize("step", [-1, 1.5, True, "1", None, 10**16])
 def test_progress_that_is_no_count_is_refused(step: Any) -> None:
-    with pytest.raises(ValueError, match="whole numbers, 0 or more"):
+    with pytest.raises(ValueError, match="whole numbers from 0 to"):
         execute(function(lambda run: run.report(5, -1) if step is None else run.report(step)))
 
 
@@ -285,7 +285,7 @@ def test_a_thread_is_told_to_stop_and_hears_it_when_it_reports() -> None:
     assert "r1 was taken away" in str(heard[1])
 
 
-def test_a_thread_that_does_not_stop_is_left_to_itself_and_its_word_does_not_count() -> None:
+def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_then_its_word_does_not_count() -> None:
     running, go, done = threading.Event(), threading.Event(), threading.Event()
     said: list[str] = []
 
@@ -302,6 +302,9 @@ def test_a_thread_that_does_not_stop_is_left_to_itself_and_its_word_does_not_cou
         told, made = Told(), executors(grace=0.01)
         work = asyncio.create_task(made.execute(told.work(function(deaf))))
         await soon_async(running.is_set)
+        work.cancel()
+        done_soon, _ = await asyncio.wait([work], timeout=0.1)  # ten times the grace
+        assert not done_soon, "it was given back while it went on: somebody else would have begun it"
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

@@ -121,11 +121,18 @@ class DeviceAgent:
             backlog=session.backlog,
             grace=grace,
             lease=lambda holding: self.heart.lease(holding),
+            unbroken=lambda run, asked: self.heart.unbroken(run, asked),
             on_free=self._look_for_work,
             on_news=lambda: self.heart.news(),
+            on_work=lambda flow: self.heart.expect(flow),
         )
         self.lookout = Lookout(
-            fleet, self.desk, self._unwilling, lambda flow: self.heart.fresh(flow), self._leaves_to_others
+            fleet,
+            self.desk,
+            willing=self._unwilling,
+            fresh=lambda flow: self.heart.fresh(flow),
+            expect=lambda flow: self.heart.expect(flow),
+            yields=self._leaves_to_others,
         )
         self.heart = Heart(
             fleet.store,
@@ -237,6 +244,7 @@ class DeviceAgent:
         self._work_to_look_for.set()
 
     def _work_assigned(self) -> None:
+        self.lookout.called()
         self._assigned = True
         self._work_to_look_for.set()
 
@@ -317,9 +325,11 @@ class DeviceAgent:
 
     def reserve(self, run: Run, flow: Workflow) -> bool:
         """Keep a slot for a run that is about to be created here, if we are able, willing and free."""
+        if not self.heart.fresh(flow):
+            self.heart.expect(flow)
+            return False
         return (
-            self.heart.fresh(flow)
-            and self._unwilling(run, flow) is None
+            self._unwilling(run, flow) is None
             and self.lookout.objection(run, flow) is None
             and self.desk.reserve(run.id)
         )
@@ -334,9 +344,9 @@ class DeviceAgent:
         assert taken.grant is not None
         return assigning.start(taken, taken.grant, now)
 
-    def begin(self, run: Run, flow: Workflow) -> None:
+    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
         self.desk.unreserve(run.id)
-        self.desk.receive(run, flow)
+        self.desk.receive(run, flow, asked)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

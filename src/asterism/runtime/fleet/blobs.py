@@ -38,6 +38,16 @@ class Blobs:
             raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
         return {"$blob": await self._store.keep_blob(data), "size": len(data)}
 
+    async def again(self, value: Any) -> Any:
+        """``value`` for another run: what is kept apart is kept anew, since nobody else may need it any more."""
+        name = blob_of(value)
+        if name is None:
+            return value
+        data = await self._store.blob(name)
+        if data is None:
+            raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
+        return {**value, "$blob": await self._store.keep_blob(data)}
+
     async def fetch(self, value: Any) -> Any:
         """What ``keep`` was given."""
         name = blob_of(value)

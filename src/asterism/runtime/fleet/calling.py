@@ -15,12 +15,15 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, shown
 from asterism.core.run import Progress, Run
 from asterism.runtime import calls
 from asterism.runtime.fleet.policy import Policy
 
 log = logging.getLogger("asterism.device")
+
+
+MOST_STEPS = 10**15
 
 
 class RunStopped(AsterismError):
@@ -29,9 +32,11 @@ class RunStopped(AsterismError):
 
 class CurrentRun:
     """What a function's parameter ``run`` gets. ``attempt`` counts the executions of the run from 1; ``progress`` is
-    how far the one before had come."""
+    how far the one before had come. ``expired`` says whether its limit has passed."""
 
-    def __init__(self, run: Run, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] = lambda: False
+    ) -> None:
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
         self.attempt = attempt_of(run)
         self._on_progress = on_progress
@@ -39,6 +44,7 @@ class CurrentRun:
         self._home = threading.get_ident()
         self._stopped = threading.Event()
         self._over = False
+        self.expired = expired
 
     @property
     def stopping(self) -> bool:
@@ -48,8 +54,8 @@ class CurrentRun:
     def report(self, step: int, total: int | None = None) -> None:
         """Tell how far it is; from any thread. Raises RunStopped if the function should end."""
         for value in (step, total):
-            if value is not None and (type(value) is not int or value < 0):
-                raise ValueError(f"progress is counted in whole numbers, 0 or more, not {value!r}")
+            if value is not None and (type(value) is not int or not 0 <= value <= MOST_STEPS):
+                raise ValueError(f"progress is counted in whole numbers from 0 to {MOST_STEPS:,}, not {shown(value)}")
         if self._stopped.is_set():
             raise RunStopped(f"run {self.id} was taken away")
         if threading.get_ident() == self._home:
@@ -86,7 +92,8 @@ class Calls:
         self.lingering = 0
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
-        """The value of a function. When cancelled, it waits ``grace`` seconds for the function to end."""
+        """The value of a function. When cancelled, it waits until the function has ended: what goes on is not over, and
+        nobody else may begin it. Cancelled again, it lets go: then the run is lost, or the device is ending."""
         job = asyncio.ensure_future(self._call(call, given, current))
         try:
             return await asyncio.shield(job)
@@ -98,6 +105,9 @@ class Calls:
             job.cancel()
             try:
                 await asyncio.wait([job], timeout=self._grace)
+                if not job.done() and not current.expired():
+                    log.warning("the function does not stop; its run stays with it", extra={"run": current.id})
+                    await asyncio.wait([job])
             finally:  # also when the caller has no patience left
                 self._let_go(job, current)
             raise

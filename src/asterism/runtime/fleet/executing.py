@@ -148,7 +148,7 @@ class Executors:
         try:
             try:
                 async with asyncio.timeout(work.workflow.limit) as limit:
-                    value = await self._begin(work, resolved)
+                    value = await self._begin(work, resolved, limit.expired)
             except TimeoutError:
                 if limit.expired():
                     seconds = f"{work.workflow.limit:g} s"
@@ -160,10 +160,10 @@ class Executors:
                 hide_in(error, resolved)
             raise
 
-    async def _begin(self, work: RunWork, resolved: Resolved) -> Any:
+    async def _begin(self, work: RunWork, resolved: Resolved, expired: Callable[[], bool]) -> Any:
         self.policy.workflow(work.workflow.name)
         if work.workflow.call is not None:
-            current = CurrentRun(work.run, work.on_progress)
+            current = CurrentRun(work.run, work.on_progress, expired)
             self.policy.call(work.workflow.call)
             return await self._calls.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:

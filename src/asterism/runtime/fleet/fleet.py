@@ -38,6 +38,10 @@ SETTINGS_FRESH = 5.0
 """How long settings that were read are good for, in seconds."""
 
 
+SPARE = 3600.0
+"""How long something large is kept that no run refers to, in seconds: its run may be on its way."""
+
+
 class UnknownDevice(AsterismError):
     """No device of this name has joined."""
 
@@ -119,10 +123,11 @@ class Fleet:
     async def _add(self, run: Run, flow: Workflow) -> Run:
         local = self.local
         if local is not None and local.reserve(run, flow):
+            asked = self.clock.time()
             try:
                 added = await self.ledger.add(run, lambda offered: local.accept(offered, flow))
                 if added.id == run.id:
-                    local.begin(added, flow)
+                    local.begin(added, flow, asked)
                 return added
             finally:
                 local.unreserve(run)
@@ -187,7 +192,7 @@ class Fleet:
         new = assigning.create(
             new_id(now, self.chance),
             flow,
-            old.input,
+            await self.blobs.again(old.input),
             by=self.by,
             now=now,
             series=old.series,
@@ -202,7 +207,7 @@ class Fleet:
         """Forget runs that ended more than so many seconds ago."""
         before = self.store.clock() - older_than
         total = 0
-        while count := await self.store.prune(before, 500):
+        while count := await self.store.prune(before, 500, spare=SPARE):
             total += count
         return total
 

@@ -11,22 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run import ASSIGNED
+from asterism.core.run import ASSIGNED, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.holding import Holding, margin
 from asterism.runtime.fleet.looking import Lookout
 from asterism.runtime.fleet.working import Desk
 from asterism.store.errors import StoreUnavailable
-from asterism.store.protocol import Answer, Store
+from asterism.store.protocol import Answer, Report, Store
 
 log = logging.getLogger("asterism.device")
 
 REPORTING = 1.0
 """How soon progress and output are passed on, in seconds."""
+
+REMEMBERED = 100
+"""How many heartbeats are remembered: when the one before was sent, and when the answer was here."""
 
 REMEMBER_PACE = 120.0
 """How long the pace of a workflow is kept up after its last run, in seconds."""
@@ -54,25 +58,31 @@ class Heart:
         self.heartbeat, self.timeout, self.grace = heartbeat, timeout, grace
         self._measure, self._on_work, self._on_draining = measure, on_work, on_draining
         self.renewed = clock.time()
+        self._renewals: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         self.quality = 1.0
         self._paces: dict[float, float] = {}
         self._beat_now = asyncio.Event()
+        self._waits = 0.0  # for how long, until the next beat
         self._asked = False  # somebody waits to be heard of before there is work for us
         self._reporting: asyncio.TimerHandle | None = None
 
     # -- beating -----------------------------------------------------------------------------------------------------
 
     def fresh(self, workflow: Workflow) -> bool:
-        """Whether the device was heard of recently enough to be given work of this workflow; if not, it will be."""
-        now = self.clock.time()
-        self._paces[workflow.heartbeat] = now
+        """Whether the device was heard of recently enough to be given work of this workflow. Any thread may ask."""
         # never when its own time is up, however patient the workflow: it may have been taken for gone
         timeout = min(workflow.timeout, self.timeout)
-        if now - self.renewed <= timeout - margin(timeout, self.grace) - min(workflow.heartbeat, self.heartbeat) / 2:
-            return True
-        self._asked = True
-        self._beat_now.set()
-        return False
+        spare = margin(timeout, self.grace) + min(workflow.heartbeat, self.heartbeat) / 2
+        return self.clock.time() - self.renewed <= timeout - spare
+
+    def expect(self, workflow: Workflow) -> None:
+        """Work of this workflow is here, or will be once we are heard of: keep up its pace from now on."""
+        self._paces[workflow.heartbeat] = self.clock.time()
+        if not self.fresh(workflow):
+            self._asked = True
+            self._beat_now.set()
+        elif workflow.heartbeat < self._waits:  # the next beat would come too late for it
+            self._beat_now.set()
 
     @property
     def pace(self) -> float:
@@ -89,10 +99,9 @@ class Heart:
             self._nothing_to_report()
 
     async def _beat_while_alive(self) -> None:
-        wait = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
+                async with asyncio.timeout(self._waits):
                     await self._beat_now.wait()
             self._beat_now.clear()
             try:
@@ -100,11 +109,11 @@ class Heart:
             except StoreUnavailable as error:
                 self.quality *= 0.7
                 log.warning("no heartbeat: %s", error)
-                wait = min(self.pace / 5, 5.0)
+                self._waits = min(self.pace / 5, 5.0)
                 continue
             if not alive:
                 return
-            wait = self.pace
+            self._waits = self.pace
             if self._asked:
                 self._asked = False
                 self._on_work()
@@ -133,8 +142,8 @@ class Heart:
             holding.changed = False
         profile = {**self._measure(), "quality": round(self.quality, 3)}
         try:
-            async with asyncio.timeout(self.timeout / 3):
-                answer = await self.store.beat(self.desk.owner.session, profile, reports)
+            async with asyncio.timeout(min(self.timeout, *(one.run.timeout for one in self.desk), self.timeout) / 3):
+                answer = await self._say(profile, reports)
         except (StoreUnavailable, TimeoutError) as error:
             for holding in changed:
                 holding.changed = True  # nobody may have heard it
@@ -142,7 +151,8 @@ class Heart:
                 raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
             raise
         if not answer.alive:
-            return False
+            return await self._stranger()
+        self._renewals.append((self.renewed, self.clock.time()))
         self.renewed = sent
         for holding in self.desk:
             # what is being stopped is killed a moment later: the guard has the last word, if we are frozen
@@ -153,6 +163,21 @@ class Heart:
         with contextlib.suppress(StoreUnavailable):  # what could not be done now is in the next answer too
             await self._obey(answer, sent)
         return True
+
+    async def _say(self, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+        session = self.desk.owner.session
+        try:
+            return await self.store.beat(session, profile, reports)
+        except ValueError as error:  # what one execution says of itself must not cost the device its life
+            log.error("a report cannot be kept: %s", error)
+            return await self.store.beat(session, profile, ())
+
+    async def _stranger(self) -> bool:
+        """The store does not take us for alive. If it does not know the name at all, it is not the store we joined:
+        somebody moved that away, and it may come back."""
+        if await self.store.register(f"device/{self.desk.owner.device}") is None:
+            raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
+        return False
 
     async def _obey(self, answer: Answer, sent: float) -> None:
         if answer.draining:
@@ -180,6 +205,14 @@ class Heart:
     def runs_out(self, holding: Holding) -> float:
         """When the device must have stopped work on a run, by its own clock, unless it is heard of before."""
         return self.renewed + holding.run.timeout - margin(holding.run.timeout, self.grace)
+
+    def unbroken(self, run: Run, since: float) -> bool:
+        """Whether the store could not have taken a run from us at any moment since then. It could if more than the
+        run's timeout may have passed between two heartbeats, even if it has heard of us again."""
+        longest = run.timeout - margin(run.timeout, self.grace)
+        if len(self._renewals) == REMEMBERED and since < self._renewals[0][0]:
+            return False
+        return all(heard - sent < longest for sent, heard in self._renewals if heard >= since)
 
     def lease(self, holding: Holding) -> float:
         """For how many seconds the device is still sure of a run."""

@@ -23,8 +23,9 @@ ROUNDS = 4
 
 
 class Lookout:
-    """``willing`` says why the device will not have a run, or None. ``fresh`` sees to it that the device has been heard
-    of recently enough to be given work of a workflow. ``yields`` says whether a run is left to others for now."""
+    """``willing`` says why the device will not have a run, or None. ``fresh`` says whether the device has been heard of
+    recently enough to be given work of a workflow, and ``expect`` sees to it that it is. ``yields`` says whether a run
+    is left to others for now."""
 
     def __init__(
         self,
@@ -32,15 +33,20 @@ class Lookout:
         desk: Desk,
         willing: Callable[[Run, Workflow], str | None],
         fresh: Callable[[Workflow], bool],
+        expect: Callable[[Workflow], None],
         yields: Callable[[Run, Workflow], bool],
     ) -> None:
         self.fleet, self.desk = fleet, desk
-        self._willing, self._fresh, self._yields = willing, fresh, yields
+        self._willing, self._fresh, self._expect, self._yields = willing, fresh, expect, yields
+        self._able: set[str] = set()
         self._not_kinds: set[str] = set()
+        self._calls = 0
+        self._nothing_at = -1
 
     def forget(self) -> None:
         """What the device would not do, it may do now: its profile has changed."""
         self._not_kinds.clear()
+        self._able.clear()
 
     # -- what is assigned to us --------------------------------------------------------------------------------------
 
@@ -63,16 +69,18 @@ class Lookout:
     async def _claim(self, run: Run, flow: Workflow) -> None:
         if self.desk.knows(run.id, run.epoch) or self.desk.get(run.id) is not None:
             return
+        self._expect(flow)
         if not self._fresh(flow):
             return  # the heartbeat that was asked for brings us back here
         why = self._willing(run, flow) or self.objection(run, flow)
+        asked = self.fleet.clock.time()
         starts = self.desk.reserve(run.id)
         full = not starts and not self.desk.expect(run.id)
         try:
             after = await self.fleet.ledger.change(run, self._answer(run, why, starts, full))
             if after.session == self.desk.owner.session:
                 self.desk.unreserve(run.id)
-                self.desk.receive(after, flow)
+                self.desk.receive(after, flow, asked)
         except RunRefused as refusal:
             log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
         finally:
@@ -95,6 +103,7 @@ class Lookout:
 
     async def adopt(self, run_id: str, epoch: int) -> None:
         """Begin what the store says is ours and we never heard of: the answer to our claim was lost."""
+        asked = self.fleet.clock.time()
         run = await self.fleet.store.run(run_id)
         if run is None or run.session != self.desk.owner.session or run.epoch != epoch or run.status is ASSIGNED:
             return
@@ -102,7 +111,7 @@ class Lookout:
         flow = self.fleet.workflows.remembered(run.workflow, run.version)
         if flow is not None and not self.desk.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
-            self.desk.receive(run, flow)
+            self.desk.receive(run, flow, asked)
 
     def objection(self, run: Run, flow: Workflow) -> str | None:
         """What the device's policy says to this very run. An input that is kept apart is judged when it is there, just
@@ -113,12 +122,19 @@ class Lookout:
 
     # -- what nobody has ---------------------------------------------------------------------------------------------
 
+    def called(self) -> None:
+        """There may be something for us: the store has said so, or it is time to look again."""
+        self._calls += 1
+
     async def take_offered(self) -> None:
         for _ in range(ROUNDS):
-            if self.desk.room <= 0:
+            if self.desk.room <= 0 or self._calls == self._nothing_at:
                 break
-            _, unknown = await self._take(self.desk.free, self.desk.room, None)
+            calls, room = self._calls, self.desk.room
+            taken, unknown = await self._take(self.desk.free, room, None)
             if not unknown:
+                if taken < room:  # there was no more: not to be asked for again, each time that a slot is free
+                    self._nothing_at = calls
                 break
             await self._learn(unknown)
         if self.desk.room <= 0:
@@ -127,32 +143,35 @@ class Lookout:
 
     async def _learn(self, unknown: set[tuple[str, int]]) -> None:
         for name, version in sorted(unknown):
+            kind = f"{name}@{version}"
             try:
-                await self.fleet.workflows.get(name, version)
+                flow = await self.fleet.workflows.get(name, version)
             except InvalidWorkflow as error:  # as a later version of Asterism may write it
                 log.warning("not for this device: %s", error)
-                self._not_kinds.add(f"{name}@{version}")
+                self._not_kinds.add(kind)
+            else:
+                able = self.desk.executor.objection(flow) is None
+                (self._able if able else self._not_kinds).add(kind)
 
     async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, set[tuple[str, int]]]:
         """Take up to ``limit`` runs and start the first ``free`` of them. Returns how many it were, and the workflows
         that have to be read first."""
         unknown: set[tuple[str, int]] = set()
+        stale: list[Workflow] = []
         starts = 0
 
         def step(run: Run) -> Run | None:  # may be called in another thread, and again: it only looks
             nonlocal starts
             flow = self.fleet.workflows.remembered(run.workflow, run.version)
-            if flow is None:
+            if flow is None or run.kind not in self._able:  # judged by us, not inside the store's transaction
                 unknown.add((run.workflow, run.version))
-                return None
-            if self.desk.executor.objection(flow) is not None:
-                self._not_kinds.add(run.kind)
                 return None
             if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
                 return None
-            if self._yields(run, flow) or self._willing(run, flow) or self.objection(run, flow):
+            if self._yields(run, flow) or self._willing(run, flow):
                 return None
             if not self._fresh(flow):
+                stale.append(flow)
                 return None
             now = self.fleet.store.clock()
             taken = assigning.take(run, self.desk.owner, flow, now)
@@ -162,10 +181,13 @@ class Lookout:
                 return assigning.start(taken, taken.grant, now)
             return taken
 
+        asked = self.fleet.clock.time()
         offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
         taken = await self.fleet.store.take(offer, step)
+        for flow in stale[:1]:
+            self._expect(flow)
         for run in taken:
-            self.desk.receive(run, await self.fleet.workflows.get(run.workflow, run.version))
+            self.desk.receive(run, await self.fleet.workflows.get(run.workflow, run.version), asked)
         return len(taken), unknown
 
     async def _preempt(self) -> None:

@@ -107,7 +107,7 @@ class Monitor:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
         hold = (await self.fleet.settings()).hold
         # in which everybody who is alive is heard of
-        chance = max((one.timeout for one in sessions if one.used), default=0.0) / 2
+        chance = min(hold, max((one.timeout for one in sessions if one.used), default=0.0) / 2)
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first

@@ -1,6 +1,7 @@
 """Telling a person: each notice of the store is passed to the command or address that the fleet's settings name.
 
-A notice may be told twice if a coordinator dies in between, never not at all while it is kept."""
+A notice may be told twice if a coordinator dies in between. One that cannot be delivered is tried a few times before
+the next has its turn."""
 
 from __future__ import annotations
 
@@ -23,6 +24,9 @@ log = logging.getLogger("asterism.monitor")
 KEY = "notified"
 AT_ONCE = 100
 PATIENCE = 30.0
+TRIES = 5
+"""How often a notice is tried before the next one has its turn."""
+
 TOLD = frozenset({"failed", "brake", "clock", "replaced", "series"})
 """The kinds that concern a person. A late result is normal."""
 
@@ -32,6 +36,7 @@ class Notifier:
 
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self._fleet, self._policy = fleet, policy
+        self._failed = 0
 
     async def deliver(self) -> None:
         store = self._fleet.store
@@ -43,8 +48,11 @@ class Notifier:
         found = await store.notices(after=after, limit=AT_ONCE)
         for number, notice in found:
             told = notice.kind in TOLD
-            if told:
-                await self._tell(settings, notice_to_json(notice))
+            if told and not await self._tell(settings, notice_to_json(notice)):
+                self._failed += 1
+                if self._failed < TRIES:
+                    return  # again, with the next pass
+            self._failed = 0
             if told or number == found[-1][0]:
                 try:
                     await store.commit([PutRegister(KEY, {"after": number}, revision)])
@@ -52,7 +60,8 @@ class Notifier:
                     return
                 revision = (revision or 0) + 1
 
-    async def _tell(self, settings: Settings, notice: dict[str, Any]) -> None:
+    async def _tell(self, settings: Settings, notice: dict[str, Any]) -> bool:
+        """Whether everybody who is to be told has heard it."""
         told = []
         if settings.notify_command is not None:
             whom = f"the command {settings.notify_command[0]}"
@@ -60,7 +69,7 @@ class Notifier:
         if settings.notify_url is not None:
             terms = {"url": settings.notify_url, "method": "POST", "json": notice}
             told.append(_within(self._request(terms), "the notification address"))
-        await asyncio.gather(*told)
+        return all(await asyncio.gather(*told))
 
     async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
         program = self._policy.command(command[0])
@@ -71,15 +80,17 @@ class Notifier:
         await request(terms)
 
 
-async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> None:
+async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> bool:
     """A command that fails or an address that does not answer is logged: nobody may stop the rest."""
     try:
         async with asyncio.timeout(PATIENCE):
             await telling
+        return True
     except TimeoutError:
         log.error("a notification could not be delivered: %s took longer than %g s", whom, PATIENCE)
     except Exception as error:
         log.error("a notification could not be delivered to %s: %s", whom, error)
+    return False
 
 
 async def _run(command: tuple[str, ...], notice: dict[str, Any]) -> None:

@@ -50,8 +50,9 @@ class Executor(Protocol):
 
 
 class Desk:
-    """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``on_free`` is
-    called whenever there may be room again, ``on_news`` when an execution has something to report."""
+    """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``unbroken``
+    says whether we have been sure of a run ever since some moment, had it been ours. ``on_free`` is called whenever there may be room again, ``on_news`` when an execution has something to report, ``on_work`` when
+    there is work of a workflow."""
 
     def __init__(
         self,
@@ -63,12 +64,15 @@ class Desk:
         backlog: int,
         grace: float,
         lease: Callable[[Holding], float],
+        unbroken: Callable[[Run, float], bool],
         on_free: Callable[[], None],
         on_news: Callable[[], None],
+        on_work: Callable[[Workflow], None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
-        self._lease, self._on_free, self._on_news = lease, on_free, on_news
+        self._lease, self._unbroken = lease, unbroken
+        self._on_free, self._on_news, self._on_work = on_free, on_news, on_work
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -122,17 +126,19 @@ class Desk:
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
-    def receive(self, run: Run, workflow: Workflow) -> None:
-        """A grant of ours, committed. It is begun if it has been started, else it waits for a slot."""
+    def receive(self, run: Run, workflow: Workflow, asked: float) -> None:
+        """A grant of ours, committed. It is begun if it has been started, else it waits for a slot. ``asked`` is when
+        we asked for it, by our own clock: the answer may have been long under way, and the grant be taken away."""
         if self._closed or run.session != self.owner.session or self.knows(run.id, run.epoch):
             return
         if run.id in self._held:  # an earlier grant has not left yet; the heartbeat brings this one again
             return
         holding = Holding(run, workflow, self.fleet.clock.time(), self._on_news)
-        if not self._sure(holding):
+        if not self._sure(holding) or not self._unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
         self._held[run.id] = holding
         self.occupied.set()
+        self._on_work(workflow)
         if holding.started:
             self._begin(holding)
 
@@ -206,7 +212,8 @@ class Desk:
         try:
             given = await self.fleet.blobs.fetch(run.input)
         except StoreUnavailable as error:
-            return self._released(holding, "released", f"its input could not be read: {error}")
+            words = f"its input could not be read: {error}"
+            return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
         try:
@@ -268,6 +275,9 @@ class Desk:
             log.warning("refused: %s", refusal.why, extra={"run": holding.run.id})
         except StoreError as error:
             log.error("the store does not take the end of a run: %s", error, extra={"run": holding.run.id})
+        except ValueError as error:  # it would be done again and again otherwise
+            log.error("the end of a run cannot be kept: %s", error, extra={"run": holding.run.id})
+            await self._finish(holding, self._failed(holding, "what came of it cannot be kept", final=True))
 
     async def _came_too_late(self, holding: Holding, why: str) -> None:
         run, device = holding.run.id, self.owner.device
@@ -356,12 +366,13 @@ class Desk:
         report = (await self.fleet.store.reports([run_id])).get(run_id)
         progress = report.progress if report is not None and report.epoch == epoch else None
 
-        def step(run: Run, _: Workflow) -> Run:
+        def step(run: Run, flow: Workflow) -> Run:
             if run.session != self.owner.session or run.epoch != epoch:
                 return run
             assert run.grant is not None
-            now = self.fleet.store.clock()
-            return assigning.release(run, run.grant, "released", "it is not held any more", now, progress)
+            kept = run if progress is None else run.changed(progress=progress)
+            words = f"{self.owner.device} had to stop it"
+            return assigning.break_off(kept, run.grant, words, flow, self.fleet.store.clock())
 
         with contextlib.suppress(RunRefused):
             await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run import OWNED, TERMINAL
+from asterism.core.run import OWNED
 from asterism.store import dumps
 from asterism.store.codec import COLUMNS, moving, notice_of, run_of, session_of
 from asterism.store.errors import StoreCorrupt
@@ -30,11 +30,12 @@ class Keeping:
         await self._quick.fetch(queries()["keep_blob"], name, data)
         return name
 
-    async def prune(self, ended_before: float, limit: int) -> int:
+    async def prune(self, ended_before: float, limit: int, kept_before: float) -> int:
         number: int = (await self._broad.fetchrow(queries()["prune_runs"], ended_before, limit))[0]
         if number == 0:
-            for name in ("prune_sessions", "prune_notices", "prune_blobs"):
+            for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(queries()[name], ended_before)
+            await self._broad.fetch(queries()["prune_blobs"], kept_before)
         return number
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -46,7 +47,7 @@ class Keeping:
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(queries()["all_registers"], prefetch=PAGE):
                 yield dumps.line(Register(key, json.loads(value), revision))
-            async for (text,) in connection.cursor(queries()["all_notices"], prefetch=PAGE):
+            async for _, text in connection.cursor(queries()["all_notices"], prefetch=PAGE):
                 yield dumps.line(notice_of(json.loads(text)))
             async for (data,) in connection.cursor(queries()["all_blobs"], prefetch=BLOB_PAGE):
                 yield dumps.blob_line(data)
@@ -58,9 +59,9 @@ class Keeping:
                 problems.append(f"the server runs with {name} = {value}: what it acknowledged may be lost in a crash")
             async for row in connection.cursor(queries()["all_runs"], prefetch=PAGE):
                 problems += _problems_of_run(row)
-            for query, read in _READERS.items():
+            for query, (what, read) in _READERS.items():
                 async for row in connection.cursor(queries()[query], prefetch=PAGE):
-                    problems += _problem(read, row)
+                    problems += _problem(what, read, row)
             async for name, found in connection.cursor(queries()["sums_of_blobs"], prefetch=BLOB_PAGE):
                 if name != found:
                     problems.append(f"the large value {name} is not what its name says")
@@ -89,28 +90,26 @@ def _problems_of_run(row: Sequence[Any]) -> list[str]:
     problems = []
     if (run.status in OWNED) != (run.session is not None):
         problems.append(f"run {run.id} is {run.status}, but its owner is {run.session or 'nobody'}")
-    if run.status in TERMINAL and run.ended_at is None:
-        problems.append(f"run {run.id} is {run.status}, but has no time at which it ended")
+    if run.ended != (run.ended_at is not None):
+        problems.append(f"run {run.id} is {run.status}, but has {'a' if run.ended_at else 'no'} time at which it ended")
     written = dict(zip(COLUMNS[-len(moving(run)) :], moving(run), strict=True))
     if written["offered"] != row[COLUMNS.index("offered")]:
         problems.append(f"run {run.id} is listed wrongly among those that devices may have")
     return problems
 
 
-def _problem(read: Callable[[Sequence[Any]], object], row: Sequence[Any]) -> list[str]:
+def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[Any]) -> list[str]:
     try:
         read(row)
-    except StoreCorrupt as error:
-        return [str(error)]
-    except (ValueError, TypeError, KeyError) as error:
-        return [f"{row[0]} cannot be read: {error!r}"]
+    except (StoreCorrupt, ValueError, TypeError, KeyError) as error:
+        return [str(error) if isinstance(error, StoreCorrupt) else f"{what} {row[0]} cannot be read: {error!r}"]
     return []
 
 
-_READERS: dict[str, Callable[[Sequence[Any]], object]] = {
-    "all_sessions": session_of,
-    "all_registers": lambda row: json.loads(row[1]),
-    "all_notices": lambda row: notice_of(json.loads(row[0])),
+_READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
+    "all_sessions": ("the session", session_of),
+    "all_registers": ("register", lambda row: json.loads(row[1])),
+    "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
 }
 _CONTRADICTIONS = {
     "runs_of_nobody": "run {0} belongs to session {1}, which is not known",

@@ -99,9 +99,7 @@ SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0))
 FROM runs WHERE offered = 1 GROUP BY workflow, version, pinned
 
 -- name: counts
-SELECT status, count(*) FROM runs WHERE ended_at IS NULL GROUP BY status
-UNION ALL
-SELECT status, count(*) FROM runs WHERE ended_at IS NOT NULL GROUP BY status
+SELECT status, count(*) FROM runs GROUP BY status
 
 -- name: sessions
 SELECT {session}, coalesce(used, 0)
@@ -148,7 +146,7 @@ SELECT {session} FROM sessions ORDER BY id
 SELECT key, value, revision FROM registers ORDER BY key
 
 -- name: all_notices
-SELECT notice FROM notices ORDER BY number
+SELECT number, notice FROM notices ORDER BY number
 
 -- name: all_blobs
 SELECT data FROM blobs ORDER BY name

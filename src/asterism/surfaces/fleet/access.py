@@ -24,6 +24,9 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CANDIDATES = 10
+FEWEST = 4
+"""How many letters of an id it takes: fewer are soon in some id or other."""
+
 SHORT = 8
 """How many letters of a run's id are shown where there is little room: the last ones, which are chance."""
 
@@ -112,6 +115,8 @@ async def find_run(fleet: Fleet, text: str) -> Run:
     exact = await fleet.store.run(wanted)
     if exact is not None:
         return exact
+    if len(wanted) < FEWEST:
+        raise NotOneRun(f"{text!r} is too little of an id to go by: give at least {FEWEST} letters of it")
     found = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
     if not found:
         raise NotOneRun(f"there is no run with {text!r} in its id; `asterism runs list` shows those there are")

@@ -154,7 +154,7 @@ def devices_table(
                 f"{shown['load']:.2f}",
                 f"{session.quality:.2f}",
                 f"{rank:.2f}" if session.device in ranks else "",
-                _battery(shown["battery"], shown["plugged"]),
+                _battery(session.profile.get("battery"), shown["plugged"]),
                 Text(span(now - session.beat_at), tone("failed") if state == "silent" else ""),
                 Text(clean(", ".join(sorted(session.can))), DIM),
             ]

@@ -103,7 +103,7 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "load": shown["load"],
         "quality": session.quality,
         "rank": rank,
-        "battery": shown["battery"],
+        "battery": session.profile.get("battery"),
         "labels": plain(shown["labels"]),
         "accepts": session.accepts,
         "draining": session.draining,

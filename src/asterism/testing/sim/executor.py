@@ -10,7 +10,7 @@ from asterism.core.run import Progress
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.testing.sim.machine import Machine
-from asterism.testing.sim.witness import Witness
+from asterism.testing.sim.witness import NOT_OUR_FAULT, Witness
 
 STOPPING = 0.5
 """The longest that an execution takes to stop, in seconds."""
@@ -39,7 +39,7 @@ class SimExecutor:
             await self._machine.gate()
             if self._chance.random() < float(work.given["fails"]):
                 how = "failed"
-                raise RuntimeError("it did not work out")
+                raise RuntimeError(NOT_OUR_FAULT)
             how = "finished"
             return {"epoch": work.run.epoch}
         except asyncio.CancelledError:

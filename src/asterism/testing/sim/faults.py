@@ -33,6 +33,8 @@ class Faults:
             self.clock_jump,
             self.ambush,
             self.ambush,
+            self.ambush,
+            self.sluggish,
             self.replace,
             self.drain,
         ]
@@ -54,11 +56,19 @@ class Faults:
             await asyncio.sleep(pick(1.0, 30.0))
             life.wire.weather = CALM
 
+    async def sluggish(self) -> None:
+        life = self._world.someone()
+        if life is not None:
+            life.wire.weather = Weather(slow=1.0, slowest=self._chance.choice([1.0, 3.0]))
+            self._note(f"{life.machine.name}: the network is slow")
+            await asyncio.sleep(self._chance.uniform(5.0, 20.0))
+            life.wire.weather = CALM
+
     async def partition(self) -> None:
         life = self._world.someone()
         if life is not None:
             self._note(f"{life.machine.name} is cut off")
-            await self._cut_off([life.wire], self._chance.choice([1.0, 5.0, 9.0, 11.0, 30.0]))
+            await self._cut_off([life.wire], self._chance.choice([1.0, 5.0, 9.0, 11.0, 13.0, 30.0]))
             self._note(f"{life.machine.name} is connected again")
 
     async def outage(self) -> None:
@@ -118,29 +128,59 @@ class Faults:
     # -- just now ----------------------------------------------------------------------------------------------------
 
     async def ambush(self) -> None:
-        """The store has just done what a machine asked for, and the machine does not hear of it."""
+        """Something happens just when a machine asks the store for something: before it is done, or after."""
         life = self._world.someone()
-        if life is None:
-            return
-        chance, wire, name = self._chance, life.wire, life.machine.name
-        what = chance.choice(["take", "commit", "commit", "beat"])
-        how = chance.choice(["cut", "late", "freeze", "crash"])
+        if life is not None:
+            name, lay = self._chance.choice(sorted(self._ambushes.items()))
+            self._note(f"{life.machine.name}: {name}, before long")
+            lay(life)
+
+    @property
+    def _ambushes(self) -> dict[str, Callable[[Life], None]]:
+        return {
+            "an answer that is late": self._late_answer,
+            "a heartbeat that is answered late": self._late_heartbeat,
+            "a question that gets lost": self._lost_question,
+            "a question that is slow": self._slow_question,
+            "something that happens before it is known": self._sudden,
+        }
+
+    def _late_answer(self, life: Life) -> None:
+        """Everything else is lost meanwhile, or not quite as long, or longer."""
+        late = self._chance.uniform(1.0, 0.95 * life.wire.gives_up)
+        cut = max(0.0, late + self._chance.uniform(-5.0, 3.0))
 
         def happens() -> float:
-            self._note(f"{name}: {how} after a {what}")
-            if how == "cut":
-                self._world.spawn(self._cut_off([wire], chance.uniform(1.0, 14.0)))
-            elif how == "freeze":
-                self._world.spawn(self._frozen(life.machine, chance.choice([5.0, 9.5, 12.0])))
-            elif how == "crash":
+            self._world.spawn(self._cut_off([life.wire], cut))
+            return late
+
+        life.wire.after[self._chance.choice(["take", "commit"])] = happens
+
+    def _late_heartbeat(self, life: Life) -> None:
+        def happens() -> float:
+            self._world.spawn(self._cut_off([life.wire], self._chance.uniform(5.0, 15.0)))
+            return self._chance.uniform(1.0, 3.2)
+
+        life.wire.after["beat"] = happens
+
+    def _lost_question(self, life: Life) -> None:
+        life.wire.before["commit"] = lambda: float("inf")
+
+    def _slow_question(self, life: Life) -> None:
+        life.wire.before[self._chance.choice(["commit", "commit", "beat"])] = lambda: self._chance.uniform(1.0, 12.0)
+
+    def _sudden(self, life: Life) -> None:
+        def happens() -> float:
+            kind = self._chance.choice(["cut", "freeze", "crash"])
+            if kind == "cut":
+                self._world.spawn(self._cut_off([life.wire], self._chance.uniform(1.0, 14.0)))
+            elif kind == "freeze":
+                self._world.spawn(self._frozen(life.machine, self._chance.choice([5.0, 9.5, 12.0])))
+            else:
                 self._world.spawn(self._crashed(life))
-            else:  # everything else is lost meanwhile
-                late = chance.uniform(1.0, 14.0)
-                self._world.spawn(self._cut_off([wire], late + chance.uniform(0.0, 3.0)))
-                return late
             return 0.0
 
-        wire.ambushes[what] = happens
+        life.wire.after[self._chance.choice(["take", "commit", "beat"])] = happens
 
     # -- the store ---------------------------------------------------------------------------------------------------
 

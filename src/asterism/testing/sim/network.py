@@ -11,9 +11,9 @@ from typing import Any
 
 from asterism.core.run import Run
 from asterism.store.errors import StoreUnavailable
-from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Answer, Offer, PutRun, Report, Watch, Write
 from asterism.testing.sim.machine import Machine
+from asterism.testing.sim.witness import WitnessedStore
 
 GIVES_UP = 4.0
 """After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""
@@ -21,8 +21,6 @@ GIVES_UP = 4.0
 Question = Callable[[], Coroutine[Any, Any, Any]]
 _Outcome = tuple[Any, Exception | None]
 Ambush = Callable[[], float]
-"""Something that happens when the store has just done what it was asked, and before it is known: returns by how many
-seconds the answer is late."""
 
 
 @dataclass
@@ -51,15 +49,26 @@ class _Message:
 
 
 class Wire:
-    """The store as one machine reaches it. ``ambushes`` are set up by name: ``take`` for the next one that takes
-    something, ``commit`` for the next one that changes a run, ``beat`` for the next heartbeat."""
+    """The store as one machine reaches it. Ambushes are laid by name: ``take`` for the next one that takes something,
+    ``commit`` for the next one that changes a run, ``beat`` for the next heartbeat. Those in ``before`` say by how many
+    seconds the question is late (infinitely many: it gets lost), those in ``after`` do something when the store has
+    just done what it was asked, and say by how many seconds the answer is late. ``session`` is who speaks."""
 
-    def __init__(self, store: MemoryStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP) -> None:
-        self._store, self._machine, self._chance, self._gives_up = store, machine, chance, gives_up
+    def __init__(
+        self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
+    ) -> None:
+        self._store, self._machine, self._chance, self.gives_up = store, machine, chance, gives_up
         self.weather = CALM
         self.cut = False
-        self.ambushes: dict[str, Ambush] = {}
+        self.session = ""
+        self.before: dict[str, Ambush] = {}
+        self.after: dict[str, Ambush] = {}
         self.url = f"sim://{machine.name}"
+
+    def heal(self) -> None:
+        self.weather, self.cut = CALM, False
+        self.before.clear()
+        self.after.clear()
 
     def clock(self) -> float:
         return self._store.clock()
@@ -94,8 +103,12 @@ class Wire:
     async def _ask(self, name: str, question: Question, repeats: bool = False) -> Any:
         await self._machine.gate()
         loop = asyncio.get_running_loop()
-        message = _Message(name, question, repeats, loop.create_future(), loop.time() + self._gives_up)
-        self._later(self._delay(), message, self._arrive, message)
+        message = _Message(name, question, repeats, loop.create_future(), loop.time() + self.gives_up)
+        late = self.before.pop(name)() if name in self.before else 0.0
+        if late < float("inf"):
+            self._later(late + self._delay(), message, self._arrive, message)
+        else:
+            self._is_lost(message)
         outcome, failure = await message.answer
         await self._machine.gate()
         if failure is not None:
@@ -115,7 +128,7 @@ class Wire:
 
     def _give_up(self, message: _Message) -> None:
         if not message.answer.done():
-            message.answer.set_result((None, StoreUnavailable(f"no answer within {self._gives_up:g} s")))
+            message.answer.set_result((None, StoreUnavailable(f"no answer within {self.gives_up:g} s")))
 
     def _arrive(self, message: _Message) -> None:
         chance, weather = self._chance, self.weather
@@ -124,16 +137,29 @@ class Wire:
             return
         if message.repeats and weather is not CALM and chance.random() < weather.repeated:
             again = chance.uniform(0.0, weather.slowest)
-            asyncio.get_running_loop().call_later(again, _asked, message.question)  # nobody waits for it
-        outcome = _asked(message.question)
+            asyncio.get_running_loop().call_later(again, self._asked, message.question)  # nobody waits for it
+        outcome = self._asked(message.question)
         worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
-        late = self.ambushes.pop(message.name)() if worth_it and message.name in self.ambushes else 0.0
+        late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
         if late:
             self._later(late, message, self._answer, message, outcome)
         elif weather is CALM and not self.cut and chance.random() < 0.5:
             self._answer(message, outcome)
         else:
             self._later(self._delay(), message, self._return, message, outcome)
+
+    def _asked(self, question: Question) -> _Outcome:
+        """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
+        self._store.speaker = self.session
+        coroutine = question()
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value, None
+        except Exception as error:
+            return None, error
+        coroutine.close()
+        raise AssertionError("a store in memory never waits")
 
     def _return(self, message: _Message, outcome: _Outcome) -> None:
         if self.cut or (self.weather is not CALM and self._chance.random() < self.weather.answer_lost):
@@ -158,19 +184,6 @@ class Wire:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-def _asked(question: Question) -> _Outcome:
-    """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
-    coroutine = question()
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value, None
-    except Exception as error:
-        return None, error
-    coroutine.close()
-    raise AssertionError("a store in memory never waits")
 
 
 class _Watch:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.core.run import COMPLETED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
+from asterism.core.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
 from asterism.core.session import ENDED
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Answer, Notice, PutRun, PutSession, Report, Write
@@ -16,6 +16,9 @@ from asterism.testing.sim.machine import Machine
 
 AWAKE = 2.0
 """How long a machine that was frozen may take to find out what it missed, in seconds."""
+
+NOT_OUR_FAULT = "it did not work out"
+"""What an execution says that fails."""
 
 LIVING = 0.9
 """A device is not given up on before so large a part of its time has passed: clocks do not all run at the same rate."""
@@ -60,7 +63,8 @@ class Witness:
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
-    def saw_write(self, before: Run | None, after: Run) -> None:
+    def saw_write(self, before: Run | None, after: Run, speaker: str) -> None:
+        """``speaker`` is the session of whoever wrote it."""
         self.note(
             f"{after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
             f"{after.device or ''} {after.story[-1].why}"
@@ -76,7 +80,13 @@ class Witness:
                 self.broken(f"run {after.id} went from {before.status} to {after.status}")
             if after.story[: len(before.story)] != before.story:
                 self.broken(f"the story of run {after.id} was rewritten")
-            self._check_that_it_was_not_taken_from_the_living(before, after)
+            if speaker != before.session:
+                self._check_that_it_was_not_taken_from_the_living(before, after)
+            if before.status in OWNED and _only_the_owner_says(before, after) and before.session != speaker:
+                self.broken(
+                    f"run {after.id} went from {before.status} to {after.status} in epoch {after.epoch} by the word of "
+                    f"{speaker}, and it was {before.session}'s"
+                )
         if after.status in OWNED:
             owner = self.owners.setdefault((after.id, after.epoch), after.session or "")
             if owner != after.session:
@@ -147,6 +157,8 @@ class Witness:
         for notice in notices:
             self._check_that_it_came_too_late(notice, found)
         for run in runs:
+            if run.status is FAILED and not run.cancelled and NOT_OUR_FAULT not in (run.error or ""):
+                self.broken(f"run {run.id} was given up: {run.error}")
             if not run.ended:
                 self.broken(f"run {run.id} is still {run.status}, long after the last fault: {run.story[-1]}")
         for execution in self.executions:
@@ -160,6 +172,14 @@ class Witness:
             return
         if (run.device, run.epoch) == (notice.device, int(late[1])):
             self.broken(f"the result of run {run.id} was called late, and it is the one that counts")
+
+
+def _only_the_owner_says(before: Run, after: Run) -> bool:
+    if after.status in OWNED or after.status is COMPLETED:
+        return after.status is not before.status
+    reason = after.previous[-1].reason if len(after.previous) > len(before.previous) else "timeout"
+    # what nobody has claimed yet, a person may pause or cancel
+    return reason != "timeout" and not (before.status is ASSIGNED and reason == "released")
 
 
 def _reachable(status: RunStatus) -> frozenset[RunStatus]:
@@ -189,13 +209,14 @@ class WitnessedStore(MemoryStore):
         super().__init__(clock)
         self._witness = witness
         self._watches = _OrderedWatches()
+        self.speaker = ""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         before = {write.run.id: self._runs.get(write.run.id) for write in writes if isinstance(write, PutRun)}
         await super().commit(writes)
         for write in writes:
             if isinstance(write, PutRun):
-                self._witness.saw_write(before[write.run.id], write.run)
+                self._witness.saw_write(before[write.run.id], write.run, self.speaker)
             elif isinstance(write, PutSession):
                 if write.expected is None:
                     self._witness.heard[write.session.id] = self._witness.now()

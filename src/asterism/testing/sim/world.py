@@ -19,7 +19,7 @@ from asterism.testing.sim.clockwork import Clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.faults import Faults
 from asterism.testing.sim.machine import Machine
-from asterism.testing.sim.network import CALM, GIVES_UP, Wire
+from asterism.testing.sim.network import GIVES_UP, Wire
 from asterism.testing.sim.witness import Violation, Witness, WitnessedStore
 
 TROUBLE = 60.0
@@ -76,7 +76,7 @@ class World:
         self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
         self._hosts = dict.fromkeys(self.names, 0)
-        self._gives_up = self.chance.choice([GIVES_UP, GIVES_UP, 15.0])
+        self._gives_up = self.chance.choice([GIVES_UP, 15.0])
         self._watches_every = self.chance.uniform(1.5, 4.0)
         self._person = Fleet(self.store, by="person", chance=self.chance)
         self._jobs: list[asyncio.Task[Any]] = []
@@ -103,6 +103,7 @@ class World:
             presence=SimPresence(f"{name}/{self._hosts[name]}"),
             measure=lambda: {},
         )
+        wire.session = agent.session.id
         self.witness.note(f"{name} boots")
         self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
 
@@ -204,7 +205,7 @@ class World:
     def _heal(self) -> None:
         self.witness.note("no more faults")
         for life in [*self.lives.values(), *self.ended]:
-            life.wire.weather, life.wire.cut, life.wire.ambushes = CALM, False, {}
+            life.wire.heal()
             life.machine.thaw()
         for name in self.names:
             if name not in self.lives:

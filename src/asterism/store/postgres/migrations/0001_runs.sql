@@ -53,7 +53,7 @@ CREATE INDEX runs_avoiding ON runs (id) WHERE offered = 1 AND avoid <> '';
 CREATE INDEX runs_by_session ON runs (session) WHERE session IS NOT NULL;
 CREATE INDEX runs_by_series ON runs (series, id) WHERE series IS NOT NULL;
 CREATE INDEX runs_open ON runs (id) WHERE ended_at IS NULL;
-CREATE INDEX runs_by_end ON runs (ended_at) INCLUDE (status) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_by_end ON runs (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE sessions (
     id text COLLATE "C" PRIMARY KEY,

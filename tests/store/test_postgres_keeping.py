@@ -1,0 +1,196 @@
+"""Everything at once, at one instant; what is damaged is found; what is old goes, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from postgres_scenes import in_a_loop, looking, opened
+
+from asterism.core.session import ENDED
+from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
+from asterism.testing.stores.records import (
+    FAR,
+    a_run,
+    a_session,
+    added,
+    completed,
+    contents,
+    held_by,
+    ids,
+    joined,
+    lines_of,
+    session_in,
+    started,
+)
+from tests.store.postgres_server import Server
+
+KITCHEN = a_session()
+
+
+@in_a_loop
+async def test_a_dump_is_of_one_instant_however_slowly_it_is_read(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await added(store, *(a_run(number) for number in range(500)))
+        await store.commit([PutRegister("state", "before", None)])
+        lines: list[Mapping[str, Any]] = []
+        async for line in store.dump():
+            if len(lines) == 3:
+                await store.commit([PutRun(a_run(9999), None), PutRegister("state", "after", 1)])
+            lines.append(line)
+        runs = [line["run"][0] for line in lines if "run" in line]
+        assert runs == [f"r{number:04d}" for number in range(500)]
+        assert [line["register"]["value"] for line in lines if "register" in line] == ["before"]
+
+
+@in_a_loop
+async def test_a_dump_that_nobody_finishes_reading_holds_nothing_up(postgres_url: str) -> None:
+    async with opened(postgres_url, connections=2) as store:
+        await added(store, *(a_run(number) for number in range(500)))
+        for _ in range(3):
+            lines = store.dump()
+            await anext(lines)
+            await anext(lines)
+            await lines.aclose()  # type: ignore[attr-defined]
+        assert len(await store.find(Query())) == 500
+
+
+@in_a_loop
+async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postgres_server: Server) -> None:
+    async with opened(postgres_url) as store, opened(postgres_server.url(schema="restored")) as other:
+        await added(store, *(a_run(number, given={"text": "\0 \ud83d ü"}) for number in range(1200)))
+        blob = await store.keep_blob(b"\0" * 100_000)
+        await added(store, a_run("with-blob", given={"$blob": blob, "size": 100_000}))
+        lines = [line async for line in store.dump()]
+        assert await other.load(lines_of(lines)) == 1201
+        assert (await contents(other)).comparable() == (await contents(store)).comparable()
+        assert await other.blob(blob) == b"\0" * 100_000
+        assert await other.check() == []
+
+
+DAMAGE = [
+    ("UPDATE runs SET state = '{' WHERE id = 'r0001'", "run r0001 cannot be read"),
+    ("UPDATE runs SET status = 'lost' WHERE id = 'r0001'", "run r0001 cannot be read"),
+    ("UPDATE runs SET session = NULL WHERE id = 'r0002'", "run r0002 is claimed, but its owner is nobody"),
+    ("UPDATE runs SET session = 'who' WHERE id = 'r0002'", "run r0002 belongs to session who, which is not known"),
+    ("UPDATE runs SET offered = 1 WHERE id = 'r0002'", "run r0002 is listed wrongly"),
+    ("UPDATE runs SET ended_at = NULL WHERE id = 'r0003'", "run r0003 is completed, but has no time"),
+    ("UPDATE runs SET ended_at = 5 WHERE id = 'r0001'", "run r0001 is created, but has a time"),
+    ("UPDATE sessions SET terms = '[]'", "the session kitchen-1 cannot be read"),
+    ("UPDATE registers SET value = '{'", "register a cannot be read"),
+    ("UPDATE notices SET notice = '{}'", "notice 1 cannot be read"),
+    ("UPDATE blobs SET data = 'other'", "is not what its name says"),
+    ("DELETE FROM blobs", "run r0001 refers to a large value that is missing"),
+]
+
+
+@pytest.mark.parametrize(("damage", "found"), DAMAGE)
+def test_damage_is_found(postgres_url: str, damage: str, found: str) -> None:
+    @in_a_loop
+    async def scene() -> None:
+        async with opened(postgres_url) as store, looking(postgres_url) as other:
+            blob = await store.keep_blob(b"something")
+            await joined(store, KITCHEN)
+            await added(
+                store,
+                a_run(1, given={"$blob": blob, "size": 9}),
+                held_by(a_run(2), KITCHEN),
+                completed(held_by(a_run(3), KITCHEN)),
+            )
+            await store.commit([PutRegister("a", 1, None), Notice(1.0, "kind", "message")])
+            assert await store.check() == []
+            await other.execute(damage)
+            [problem] = await store.check()
+            assert found in problem
+
+    scene()
+
+
+def test_a_server_that_is_careless_about_crashes_is_reported() -> None:
+    with Server({"full_page_writes": "off", "fsync": "off"}) as server:
+
+        @in_a_loop
+        async def scene() -> None:
+            async with opened(server.url()) as store:
+                problems = await store.check()
+                assert [problem.split(":")[0] for problem in problems] == [
+                    "the server runs with fsync = off",
+                    "the server runs with full_page_writes = off",
+                ]
+
+        scene()
+
+
+@in_a_loop
+async def test_a_commit_is_durable_even_if_the_servers_default_is_not(postgres_server: Server) -> None:
+    postgres_server.sql("CREATE DATABASE careless")
+    postgres_server.sql("ALTER DATABASE careless SET synchronous_commit = off")
+    postgres_server.sql("ALTER DATABASE careless SET default_transaction_isolation = 'serializable'")
+    async with opened(postgres_server.url("careless")) as store, store._quick.borrowed() as connection:
+        assert await connection.fetchval("SHOW synchronous_commit") == "on"
+        assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
+
+
+@in_a_loop
+async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        name = await store.keep_blob(b"something")
+        before = store.clock() - 3600.0
+        assert await store.prune(before, 100) == 0
+        assert await store.blob(name) == b"something"
+        await added(store, a_run(1, given={"$blob": name, "size": 9}))
+        await store.prune(FAR, 100)
+        assert await store.blob(name) == b"something"  # for a run refers to it
+
+
+@in_a_loop
+async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await joined(store, KITCHEN)
+        name = hashlib.sha256(b"something").hexdigest()
+        assert await store.keep_blob(b"something") == name
+        output = {"$blob": name, "size": 9}
+        run = started(held_by(a_run(1), KITCHEN))
+        await added(store, run, completed(held_by(a_run(2, given=output), KITCHEN), now=100.0))
+        await store.commit([PutRun(completed(run, output, now=200.0), run.revision)])
+        assert await store.prune(150.0, 100) == 1
+        assert await store.prune(150.0, 100) == 0
+        assert await store.blob(name) is not None
+        assert await store.prune(FAR, 100) == 1
+        assert await store.prune(FAR, 100) == 0
+        assert await store.blob(name) is None
+        assert await other.fetchval("SELECT count(*) FROM blob_uses") == 0
+
+
+@in_a_loop
+async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await joined(store, KITCHEN)
+        await added(store, *(completed(held_by(a_run(number), KITCHEN)) for number in range(50)))
+        numbers = await asyncio.gather(*(one.prune(FAR, 10) for one in (store, other, store, other)))
+        assert sum(numbers) + len(await store.find(Query())) == 50
+        while await store.prune(FAR, 10):
+            pass
+        assert ids(await store.find(Query())) == []
+
+
+@in_a_loop
+async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await joined(store, KITCHEN)
+        run = started(held_by(a_run(1), KITCHEN))
+        await added(store, run)
+        await store.beat(KITCHEN.id, {}, [Report(run.id, run.epoch, None, "half-way")])
+        known = await session_in(store, KITCHEN.id)
+        await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
+        await store.prune(FAR, 100)
+        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # the run is still its own
+        await store.commit([PutRun(completed(run), run.revision)])
+        while await store.prune(FAR, 100):
+            pass
+        await store.prune(FAR, 100)
+        assert await store.sessions(ended=True) == []
+        assert await other.fetchval("SELECT count(*) FROM reports") == 0
