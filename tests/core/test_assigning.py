@@ -343,3 +343,11 @@ def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:
     ]
     assert run.avoid == ("attic", "kitchen", "laptop")
     assert run.declined == {"attic": "busy"}
+
+
+def test_an_owner_that_cannot_go_on_breaks_off_and_that_is_a_loss() -> None:
+    run = processing(new())
+    again = assigning.break_off(run, grant_of(run), "the store was out of reach", FLOW, 5.0)
+    assert (again.status, again.losses, again.failures, again.avoid) == ("reassigning", 1, 0, (run.device,))
+    with pytest.raises(Fenced):
+        assigning.break_off(run, grant_of(run)._replace(epoch=99), "whatever", FLOW, 5.0)

@@ -52,7 +52,7 @@ def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged
     @in_a_loop
     async def scene() -> None:
         # the standby is named first: it is asked, and passed over
-        async with opened(_url(standby, primary)) as store:
+        async with opened(_url(standby, primary), schema="failover") as store:
             acknowledged: set[str] = set()
             enough = asyncio.Event()
 

@@ -292,6 +292,16 @@ async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str) -> 
 
 
 @in_a_loop
+async def test_a_group_that_took_too_long_is_not_tried_one_by_one(postgres_url: str) -> None:
+    """A server that is too slow for all of them is not asked for each of them."""
+    async with opened(postgres_url, timeout=0.5, committers=1) as store:
+        await _with_trouble(postgres_url, "PERFORM pg_sleep(600)")
+        runs = (a_run("x1"), a_run("x2"), a_run("r1"))
+        came = await asyncio.gather(*(store.commit([PutRun(run, None)]) for run in runs), return_exceptions=True)
+        assert [type(one) for one in came] == [StoreBusy] * 3
+
+
+@in_a_loop
 async def test_a_server_set_to_read_only_is_waited_for_and_not_opened(fragile: Server) -> None:
     url = fragile.url(schema="read_only")
     async with opened(url) as store:

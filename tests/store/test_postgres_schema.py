@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from postgres_scenes import in_a_loop, looking, opened
 
-from asterism.store.errors import StoreMissing, UnknownSchema
+from asterism.store.errors import StoreMissing, StoreReadOnly, UnknownSchema
 from asterism.store.postgres import PostgresStore, migrating
 from asterism.store.postgres.queries import Migration, migrations
 from asterism.store.protocol import PutRegister
@@ -128,6 +128,18 @@ async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
         assert await two.register("a") is None
         watch = two.watch(frozenset({"offered"}))
         watch.close()
+
+
+@in_a_loop
+async def test_a_user_who_may_make_tables_but_no_schemas_is_given_one(postgres_server: Server) -> None:
+    postgres_server.sql(
+        "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; CREATE SCHEMA given AUTHORIZATION guest; "
+        "REVOKE CREATE ON DATABASE postgres FROM public"
+    )
+    async with opened(postgres_server.url(schema="given").replace("postgres@", "guest@")) as store:
+        await store.commit([PutRegister("a", 1, None)])
+    with pytest.raises(StoreReadOnly, match="may not do this"):
+        await PostgresStore.open(postgres_server.url(schema="not_given").replace("postgres@", "guest@"))
 
 
 @in_a_loop

@@ -125,6 +125,18 @@ async def test_a_picky_device_finds_what_it_will_have_behind_all_it_refuses(
 
 
 @in_a_loop
+async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST_PAGE", 20)
+    async with opened(postgres_url) as store:
+        await joined(store, KITCHEN, GARAGE)
+        await added(store, *(a_run(number) for number in range(100)))
+        assert await _take(store, KITCHEN, 70) == [f"r{number:04d}" for number in range(70)]
+        kitchen, garage = await asyncio.gather(_take(store, KITCHEN, 15), _take(store, GARAGE, 60))
+        assert sorted(kitchen + garage) == [f"r{number:04d}" for number in range(70, 100)]
+        assert len(kitchen) == 15
+
+
+@in_a_loop
 async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SEEN", 100)
     async with opened(postgres_url) as store:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from asterism.core.run import ASSIGNED, Run
@@ -212,7 +213,8 @@ class Heart:
         longest = run.timeout - margin(run.timeout, self.grace)
         if len(self._renewals) == REMEMBERED and since < self._renewals[0][0]:
             return False
-        return all(heard - sent < longest for sent, heard in self._renewals if heard >= since)
+        lately = takewhile(lambda one: one[1] >= since, reversed(self._renewals))
+        return all(heard - sent < longest for sent, heard in lately)
 
     def lease(self, holding: Holding) -> float:
         """For how many seconds the device is still sure of a run."""

@@ -18,6 +18,7 @@ from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.holding import Holding
 from asterism.runtime.fleet.ledger import Step, UnknownRun
+from asterism.runtime.fleet.outcomes import completed, declined, failed, released
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import Notice
@@ -51,8 +52,8 @@ class Executor(Protocol):
 
 class Desk:
     """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``unbroken``
-    says whether we have been sure of a run ever since some moment, had it been ours. ``on_free`` is called whenever there may be room again, ``on_news`` when an execution has something to report, ``on_work`` when
-    there is work of a workflow."""
+    says whether we would have been sure of a run ever since some moment. ``on_free`` is called whenever there may be
+    room again, ``on_news`` when an execution has something to report, ``on_work`` when there is work of a workflow."""
 
     def __init__(
         self,
@@ -226,7 +227,7 @@ class Desk:
             if holding.stopping is not None:
                 return None
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
-                return self._declined(holding, str(error))
+                return declined(holding, str(error), self.fleet.store.clock)
             return self._failed(holding, str(RecordedError.of(error)))
         holding.telling = True
         return await self._completed(holding, value)
@@ -243,21 +244,10 @@ class Desk:
                 return self._failed(holding, str(RecordedError.of(error)))
             else:
                 break
-        now = self.fleet.store.clock
-        return lambda run, _: assigning.complete(_with_progress(run, holding), holding.grant, output, now())
+        return completed(holding, output, self.fleet.store.clock)
 
     def _failed(self, holding: Holding, words: str, *, final: bool = False) -> Step:
-        now = self.fleet.store.clock
-        return lambda run, flow: assigning.fail(
-            _with_progress(run, holding), holding.grant, words, flow, now(), final=final
-        )
-
-    def _declined(self, holding: Holding, words: str) -> Step:
-        return lambda run, _: assigning.decline(run, holding.grant, words, self.fleet.store.clock())
-
-    def _released(self, holding: Holding, reason: str, words: str) -> Step:
-        now = self.fleet.store.clock
-        return lambda run, _: assigning.release(run, holding.grant, reason, words, now(), holding.progress)
+        return failed(holding, words, self.fleet.store.clock, final=final)
 
     async def _finish(self, holding: Holding, step: Step, *, result: bool = True) -> None:
         """Tell the store how it ended, for as long as it takes to know that the store has heard. Nothing is being done
@@ -291,7 +281,7 @@ class Desk:
         if why in ("lost", "fenced"):
             return
         reason = "preempted" if why == "preempted" else "released"
-        await self._finish(holding, self._released(holding, reason, why), result=False)
+        await self._finish(holding, released(holding, reason, why, self.fleet.store.clock), result=False)
 
     # -- the way out -------------------------------------------------------------------------------------------------
 
@@ -412,9 +402,3 @@ def _no_longer_cancelled() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
-
-
-def _with_progress(run: Run, holding: Holding) -> Run:
-    return (
-        run if holding.progress is None or run.progress == holding.progress else run.changed(progress=holding.progress)
-    )

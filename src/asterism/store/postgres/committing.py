@@ -16,14 +16,14 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asterism.store.codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.dumps import blobs_of
 from asterism.store.errors import Conflict, StoreBusy, StoreError, StoreUnavailable
 from asterism.store.postgres.connections import Connections
-from asterism.store.postgres.faults import is_collision
+from asterism.store.postgres.faults import is_about_one, is_collision
 from asterism.store.postgres.queries import queries
 from asterism.store.protocol import (
     ExpectSession,
@@ -49,41 +49,39 @@ Row = tuple[Any, ...]
 
 
 class Job:
-    """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits."""
+    """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits. ``run`` is the
+    run it is about, if it is about one run and nothing else."""
 
-    __slots__ = ("alone", "future", "inserts", "others", "run", "size", "topics", "updates", "writes")
+    __slots__ = ("alone", "future", "inserts", "others", "run", "size", "topics", "updates")
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
-        self.writes = writes
         self.future = future
         self.updates: list[Row] = []
         self.inserts: list[Row] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
-        self.run: str | None = None
-        """The run it is about, if it is about one run and nothing else."""
         self.size = 0
+        self.run: str | None = None
         for write in writes:
             if type(write) is PutRun:
                 self._add_run(write)
             else:
                 self._add(write)
         if len(writes) == 1 and self.others is None:
-            self.run = writes[0].run.id  # type: ignore[union-attr]
+            self.run = write.run.id  # type: ignore[union-attr]
         self.alone = self.run is None
         self.topics = topics_of(writes)
 
     def _add_run(self, write: PutRun) -> None:
         run = write.run
-        row = moving(run)
         if write.expected is None:
-            row = (*fixed(run), *row)
+            row = (*fixed(run), *moving(run))
             self.inserts.append(row)
-            self.size += len(row[9])
+            self.size += len(row[9]) + len(row[-1])
         else:
-            row = (run.id, write.expected, *row)
+            row = (run.id, write.expected, *moving(run))
             self.updates.append(row)
-        self.size += len(row[-1])
-        if type(run.input) is not dict or run.output is not None or "$blob" in run.input:
+            self.size += len(row[-1])
+        if _may_be_kept_apart(run.input) or (run.output is not None and _may_be_kept_apart(run.output)):
             for name in blobs_of(run):
                 self._other("uses", {"run": run.id, "name": name})
 
@@ -197,20 +195,17 @@ class Committer:
     async def _perform(self, group: list[Job]) -> None:
         try:
             done, present = await self._send(group)
-        except (StoreBusy, ValueError, OverflowError) as error:
-            if len(group) == 1:
-                group[0].fail_like(error)
-                return
-            log.info("a group of %d commits failed and is tried one by one: %s", len(group), error)
-            for job in group:
-                job.alone = True
-            self._queue.extendleft(reversed(group))
-            return
-        except StoreError as error:
-            for job in group:
-                job.fail_like(error)
-            return
-        self._answer(group, done, present)
+        except (StoreError, ValueError, OverflowError) as error:
+            if len(group) > 1 and is_about_one(error):
+                log.info("a group of %d commits failed and is tried one by one: %s", len(group), error)
+                for job in group:
+                    job.alone = True
+                self._queue.extendleft(reversed(group))
+            else:
+                for job in group:
+                    job.fail_like(error)
+        else:
+            self._answer(group, done, present)
 
     def _answer(self, group: list[Job], done: set[str], present: set[str]) -> None:
         topics: set[str] = set()
@@ -240,9 +235,14 @@ class Committer:
                 done, present = await self._connections.fetchrow(queries()["commit_runs"], *arguments)
                 return set(done), set(present)
             except StoreBusy as error:
-                if tries == TRIES or not is_collision(error.__cause__):
+                if tries == TRIES or not is_collision(error):
                     raise
                 tries += 1
+
+
+def _may_be_kept_apart(value: Any) -> bool:
+    """A quick look at what ``blobs_of`` looks at closely."""
+    return "$blob" in value if type(value) is dict else isinstance(value, Mapping) and bool(value)
 
 
 def _id(row: Row) -> str:

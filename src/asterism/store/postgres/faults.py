@@ -94,12 +94,22 @@ def _encodes(text: str) -> bool:
         return False
 
 
-def is_collision(error: BaseException | None) -> bool:
-    return isinstance(error, asyncpg.PostgresError) and error.sqlstate in COLLISIONS
+def is_collision(error: Exception) -> bool:
+    return _state_behind(error) in COLLISIONS
+
+
+def is_about_one(error: Exception) -> bool:
+    """Whether a group failed because of one of its members: what cannot be stored, or is locked by another."""
+    return isinstance(error, ValueError | OverflowError) or _state_behind(error) in {"55P03", *COLLISIONS}
+
+
+def _state_behind(error: Exception) -> str | None:
+    return error.__cause__.sqlstate if isinstance(error.__cause__, asyncpg.PostgresError) else None
 
 
 def spoils(error: BaseException) -> bool:
     """Whether the connection that met this error should not be used again."""
     if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "")[:2] in ("08", "57") or error.sqlstate in ("25006", "25P03")
+        state = error.sqlstate or ""
+        return state.startswith(("08", "57P")) or state in ("25006", "25P03")
     return not isinstance(error, StoreError | ValueError)

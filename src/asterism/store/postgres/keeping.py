@@ -71,7 +71,8 @@ class Keeping:
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[Connection]:
-        """A transaction that sees one instant, for as long as it takes."""
+        """A transaction that sees one instant, for as long as it takes; the server cannot clear away meanwhile what is
+        dead since."""
         async with (
             self._broad.borrowed() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),

@@ -14,7 +14,6 @@ from asterism.store.postgres.queries import migrations
 log = logging.getLogger(__name__)
 
 _RECORD = """
-CREATE SCHEMA IF NOT EXISTS "{schema}";
 CREATE TABLE IF NOT EXISTS "{schema}".migrations (
     version integer PRIMARY KEY, name text NOT NULL, applied_at double precision NOT NULL
 );
@@ -65,6 +64,8 @@ async def _apply(connection: Connection, opening: Opening) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '60s'")
         await connection.fetchval("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"asterism {schema}")
+        if await connection.fetchval("SELECT to_regnamespace($1)", schema) is None:
+            await connection.execute(f'CREATE SCHEMA "{schema}"')  # which not everybody may, not even if it is there
         await connection.execute(_RECORD.format(schema=schema))
         version = await _version(connection, schema) or 0  # another process may have been here meanwhile
         _refuse_the_unknown(version, shown)

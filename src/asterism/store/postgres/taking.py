@@ -27,6 +27,7 @@ from asterism.store.protocol import Offer
 log = logging.getLogger(__name__)
 
 LARGEST_PAGE = 1000
+MOST_TOGETHER = 32
 MOST_SEEN = 100_000
 """So many runs are looked at in one call. They are those the device would be offered first."""
 
@@ -49,49 +50,39 @@ FIRST = _Place(-HIGHEST, float("-inf"), "")
 class _Ask:
     """One call of ``take``: ``taken`` has what it gets, by id, each with the row to write."""
 
-    __slots__ = ("error", "future", "offer", "refused", "step", "taken")
+    __slots__ = ("error", "future", "offer", "step", "taken")
 
     def __init__(self, offer: Offer, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]) -> None:
         self.offer = offer
         self.step = step
         self.future = future
         self.taken: dict[str, tuple[Run, Row]] = {}
-        self.refused = False
         self.error: Exception | None = None
 
     @property
     def wants(self) -> int:
         return self.offer.limit - len(self.taken) if self.error is None else 0
 
-    @property
-    def goes_on(self) -> bool:
-        return self.refused and self.wants > 0
-
     def judge(self, run: Run) -> bool:
         """Whether it takes the run. A step that raises ends the call, and takes nothing."""
         device = self.offer.device
         if run.pinned not in (None, device) or device in run.avoid or run.not_before > self.offer.now:
-            self.refused = True
             return False
         try:
             after = self.step(run)
-            if after is not None:
-                self.taken[run.id] = (after, (run.id, run.revision, *moving(after)))
-                return True
+            if after is None:
+                return False
+            self.taken[run.id] = (after, (run.id, run.revision, *moving(after)))
         except Exception as error:
             self.error = error
             self.taken.clear()
-        self.refused = True
-        return False
+            return False
+        return True
 
     def keep(self, ids: Iterable[str]) -> None:
         kept = set(ids)
         if len(kept) < len(self.taken):
             self.taken = {run_id: one for run_id, one in self.taken.items() if run_id in kept}
-
-    def start_again(self) -> None:
-        self.taken.clear()
-        self.refused = False
 
     def end(self, error: Exception | None = None) -> None:
         if self.future.done():
@@ -152,7 +143,7 @@ class Taking:
             if ask.future.cancelled():
                 continue
             same = ask.offer.not_kinds == first.offer.not_kinds and ask.offer.above == first.offer.above
-            if same and wanted + ask.offer.limit <= LARGEST_PAGE:
+            if same and wanted + ask.offer.limit <= LARGEST_PAGE and len(asks) < MOST_TOGETHER:
                 asks.append(ask)
                 wanted += ask.offer.limit
             else:
@@ -166,9 +157,9 @@ class Taking:
             async with self._connections.borrowed() as connection:
                 await connection.execute("BEGIN")
                 more = await _deal_page(connection, asks)
-                further = [ask for ask in asks if more and ask.goes_on]
+                further = [ask for ask in asks if more and ask.wants]
                 for ask in further:
-                    ask.start_again()
+                    ask.taken.clear()
                 await _commit(connection, asks)
             for ask in asks:
                 if ask not in further:
@@ -182,7 +173,7 @@ class Taking:
             await connection.execute("BEGIN")
             more = await _deal_page(connection, [ask])
             place, page, seen = FIRST, 10, 0
-            while more and ask.goes_on and seen < MOST_SEEN:
+            while more and ask.wants and seen < MOST_SEEN:
                 page = min(LARGEST_PAGE, 2 * page)
                 rows = await _look_further(connection, ask, place, page)
                 seen += len(rows)

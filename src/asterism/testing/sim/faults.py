@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.store.errors import StoreUnavailable
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import CALM, Weather, Wire
 
 if TYPE_CHECKING:
     from asterism.testing.sim.world import Life, World
 
-OFTEN = 5.0
-"""How many seconds lie between two faults, on average."""
+ALL = (
+    *("storm", "sluggish", "partition", "outage", "freeze", "crash", "replace", "drain", "clock_jump"),
+    *("late_answer", "late_heartbeat", "lost_question", "slow_question", "sudden"),
+)
+"""The names of what can go wrong, all equally likely."""
 
-Fault = Callable[[], Coroutine[Any, Any, None]]
+OFTEN = 4.0
+"""How many seconds lie between two faults, on average."""
 
 
 class Faults:
-    """Each fault is a coroutine that does something to the world, waits, and undoes it."""
+    """Each fault is a coroutine that does something to the world, waits, and undoes it; or that lays an ambush, which
+    does so just when a machine asks the store for something: before it is done, or after. ``names`` are those that
+    happen here."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
         self._world, self._chance, self._note = world, world.chance, world.witness.note
-        self.all: list[Fault] = [
-            self.storm,
-            self.partition,
-            self.outage,
-            self.freeze,
-            self.crash,
-            self.clock_jump,
-            self.ambush,
-            self.ambush,
-            self.ambush,
-            self.sluggish,
-            self.replace,
-            self.drain,
-        ]
+        self._faults: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
+        self._often = often
 
     async def go_on(self, until: float) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < until:
-            await asyncio.sleep(self._chance.expovariate(1 / OFTEN))
-            self._world.spawn(self._chance.choice(self.all)())
+            await asyncio.sleep(self._chance.expovariate(1 / self._often))
+            self._world.spawn(self._chance.choice(self._faults)())
 
     # -- the network -------------------------------------------------------------------------------------------------
 
@@ -125,62 +118,62 @@ class Faults:
             self._note(f"{life.machine.name} is to leave")
             life.agent.drain(hand_back=self._chance.random() < 0.5)
 
-    # -- just now ----------------------------------------------------------------------------------------------------
+    # -- ambushes ----------------------------------------------------------------------------------------------------
 
-    async def ambush(self) -> None:
-        """Something happens just when a machine asks the store for something: before it is done, or after."""
+    async def late_answer(self) -> None:
+        """Everything else is lost meanwhile, or not quite as long, or longer."""
         life = self._world.someone()
         if life is not None:
-            name, lay = self._chance.choice(sorted(self._ambushes.items()))
-            self._note(f"{life.machine.name}: {name}, before long")
-            lay(life)
+            wire, late = life.wire, self._chance.uniform(1.0, 0.95 * life.wire.gives_up)
+            cut = max(0.0, late + self._chance.uniform(-5.0, 3.0))
 
-    @property
-    def _ambushes(self) -> dict[str, Callable[[Life], None]]:
-        return {
-            "an answer that is late": self._late_answer,
-            "a heartbeat that is answered late": self._late_heartbeat,
-            "a question that gets lost": self._lost_question,
-            "a question that is slow": self._slow_question,
-            "something that happens before it is known": self._sudden,
-        }
+            def happens() -> float:
+                self._note(f"{life.machine.name}: an answer is late, by {late:.1f} s")
+                self._world.spawn(self._cut_off([wire], cut))
+                return late
 
-    def _late_answer(self, life: Life) -> None:
-        """Everything else is lost meanwhile, or not quite as long, or longer."""
-        late = self._chance.uniform(1.0, 0.95 * life.wire.gives_up)
-        cut = max(0.0, late + self._chance.uniform(-5.0, 3.0))
+            wire.after[self._chance.choice(["take", "commit"])] = happens
 
-        def happens() -> float:
-            self._world.spawn(self._cut_off([life.wire], cut))
-            return late
+    async def late_heartbeat(self) -> None:
+        life = self._world.someone()
+        if life is not None:
+            wire = life.wire
 
-        life.wire.after[self._chance.choice(["take", "commit"])] = happens
+            def happens() -> float:
+                self._note(f"{life.machine.name}: a heartbeat is answered late")
+                self._world.spawn(self._cut_off([wire], self._chance.uniform(5.0, 15.0)))
+                return self._chance.uniform(1.0, 3.2)
 
-    def _late_heartbeat(self, life: Life) -> None:
-        def happens() -> float:
-            self._world.spawn(self._cut_off([life.wire], self._chance.uniform(5.0, 15.0)))
-            return self._chance.uniform(1.0, 3.2)
+            wire.after["beat"] = happens
 
-        life.wire.after["beat"] = happens
+    async def lost_question(self) -> None:
+        life = self._world.someone()
+        if life is not None:
+            life.wire.before["commit"] = lambda: float("inf")
 
-    def _lost_question(self, life: Life) -> None:
-        life.wire.before["commit"] = lambda: float("inf")
+    async def slow_question(self) -> None:
+        life = self._world.someone()
+        if life is not None:
+            what = self._chance.choice(["commit", "commit", "beat"])
+            life.wire.before[what] = lambda: self._chance.uniform(1.0, 12.0)
 
-    def _slow_question(self, life: Life) -> None:
-        life.wire.before[self._chance.choice(["commit", "commit", "beat"])] = lambda: self._chance.uniform(1.0, 12.0)
-
-    def _sudden(self, life: Life) -> None:
-        def happens() -> float:
+    async def sudden(self) -> None:
+        """Something happens before it is known what the store has done."""
+        life = self._world.someone()
+        if life is not None:
             kind = self._chance.choice(["cut", "freeze", "crash"])
-            if kind == "cut":
-                self._world.spawn(self._cut_off([life.wire], self._chance.uniform(1.0, 14.0)))
-            elif kind == "freeze":
-                self._world.spawn(self._frozen(life.machine, self._chance.choice([5.0, 9.5, 12.0])))
-            else:
-                self._world.spawn(self._crashed(life))
-            return 0.0
 
-        life.wire.after[self._chance.choice(["take", "commit", "beat"])] = happens
+            def happens() -> float:
+                self._note(f"{life.machine.name}: suddenly")
+                if kind == "cut":
+                    self._world.spawn(self._cut_off([life.wire], self._chance.uniform(1.0, 14.0)))
+                elif kind == "freeze":
+                    self._world.spawn(self._frozen(life.machine, self._chance.choice([5.0, 9.5, 12.0])))
+                else:
+                    self._world.spawn(self._crashed(life))
+                return 0.0
+
+            life.wire.after[self._chance.choice(["take", "commit", "beat"])] = happens
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -190,14 +183,7 @@ class Faults:
             self._world.jump += jump
             self._note(f"the store's clock jumps by {jump:g} s")
             if self._chance.random() < 0.3:  # perhaps while nobody watched
-                for life in list(self._world.lives.values()):
-                    if life.agent.name == await _coordinator(self._world):
-                        await self._crashed(life)
-
-
-async def _coordinator(world: World) -> str | None:
-    try:
-        found = await world.store.register("coordinator")
-    except StoreUnavailable:
-        return None
-    return None if found is None else str(found.value["device"])
+                found = await self._world.store.register("coordinator")
+                life = self._world.lives.get(found.value["device"]) if found is not None else None
+                if life is not None:
+                    await self._crashed(life)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
 from asterism.testing.sim.clockwork import Clockwork
 from asterism.testing.sim.executor import SimExecutor
-from asterism.testing.sim.faults import Faults
+from asterism.testing.sim.faults import ALL, OFTEN, Faults
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import GIVES_UP, Wire
 from asterism.testing.sim.witness import Violation, Witness, WitnessedStore
@@ -60,9 +60,12 @@ class SimPresence:
 
 
 class World:
-    """``machines`` and ``runs`` bound how much there is of each."""
+    """``machines`` and ``runs`` bound how much there is of each; ``faults`` names what goes wrong, once in ``often``
+    seconds."""
 
-    def __init__(self, seed: int, *, machines: int = 4, runs: int = 6) -> None:
+    def __init__(
+        self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
+    ) -> None:
         self.chance = random.Random(seed)
         self.jump = 0.0
         loop = asyncio.get_running_loop()
@@ -72,7 +75,7 @@ class World:
         self.number_of_runs = self.chance.randint(1, runs)
         self.lives: dict[str, Life] = {}
         self.ended: list[Life] = []
-        self.faults = Faults(self)
+        self.faults = Faults(self, faults, often)
         self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
         self._hosts = dict.fromkeys(self.names, 0)

@@ -1,0 +1,154 @@
+"""Which device gets a run: the filter, the score, and what narrows the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from asterism.core import assigning
+from asterism.core.placement import MOST_SCORES, Outlook, against
+from asterism.core.run import Run
+from asterism.core.selection import Weights
+from asterism.core.session import Session
+from asterism.core.workflow import Workflow
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> bool | str:
+    """Enough of a language for these tests: a name that is true, ``broken``, or ``name=value``."""
+    if text == "broken":
+        return "'broken' could not be evaluated"
+    name, _, value = text.partition("=")
+    found: Any = names
+    for part in name.split("."):
+        found = found[part]
+    return str(found) == value
+
+
+def session(name: str, **terms: Any) -> Session:
+    joined = terms.pop("joined_at", 0.0)
+    return Session(f"s-{name}", name, joined, **{"slots": 2, "beat_at": 100.0, **terms})
+
+
+def outlook(*sessions: Session, **terms: Any) -> Outlook:
+    return Outlook(sessions, 100.0, evaluate, **terms)
+
+
+def flow(**terms: Any) -> Workflow:
+    return Workflow("work", shell="true", **terms)
+
+
+def run_of(workflow: Workflow, **terms: Any) -> Run:
+    return assigning.create("r", workflow, {}, by="me", now=1.0).changed(**terms)
+
+
+def chosen(view: Outlook, workflow: Workflow, **terms: Any) -> str | None:
+    choice = view.choose(run_of(workflow, **terms), workflow)
+    return choice.owner.device if choice.owner is not None else None
+
+
+def test_the_score_is_that_of_the_seed() -> None:
+    view = outlook(
+        session("a", used=1, can=frozenset({"gpu"}), profile={"quality": 0.5}), session("b"), coordinator="b"
+    )
+    choice = view.choose(run_of(flow(needs=frozenset({"gpu"}))), flow(needs=frozenset({"gpu"})))
+    assert choice.scores == {"a": 40 * 0.5 + 30 * 0.5 + 20 * 0.5 + 10}
+    assert choice.refused == {"b": "it cannot gpu"}
+    assert view.choose(run_of(flow()), flow()).scores == {"a": 20 + 15 + 10, "b": 40 + 30 + 20}
+
+
+def test_the_weights_can_be_chosen() -> None:
+    sessions = [session("busy", used=1, profile={"quality": 1.0}), session("far", profile={"quality": 0.1})]
+    assert chosen(outlook(*sessions), flow()) == "busy"
+    assert chosen(outlook(*sessions, weights=Weights(load=100.0, connection=1.0)), flow()) == "far"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "winner"),
+    [("score", "near"), ("load_balance", "idle"), ("capability_match", "plain"), ("round_robin", "idle")],
+)
+def test_each_strategy_chooses_its_own_way(strategy: str, winner: str) -> None:
+    sessions = [
+        session("near", slots=4, used=1, can=frozenset({"gpu"}), joined_at=-1.0),
+        session("idle", slots=4, can=frozenset({"gpu", "tape"}), profile={"quality": 0.0}),
+        session("plain", slots=4, used=2, profile={"quality": 0.0}),
+    ]
+    view = outlook(*sessions, coordinator="near", given={"near": 2, "plain": 1})
+    assert chosen(view, flow(strategy=strategy)) == winner
+
+
+def test_round_robin_remembers_whom_it_gave_to() -> None:
+    view = outlook(session("a"), session("b"))
+    turns = []
+    for _ in range(4):
+        name = chosen(view, flow(strategy="round_robin"))
+        assert name is not None
+        view.gave(name)
+        turns.append(name)
+    assert turns == ["a", "b", "a", "b"]
+    assert chosen(view, flow()) is None, "all their slots are given out"
+    view.gave("a stranger")  # who has left meanwhile
+
+
+@pytest.mark.parametrize(
+    ("terms", "run", "workflow", "why"),
+    [
+        ({}, {"pinned": "attic"}, {}, "the run is for attic alone"),
+        ({}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
+        ({"draining": True}, {}, {}, "it is being drained"),
+        ({"slots": 0}, {}, {}, "it does no work, it only watches"),
+        ({}, {"avoid": ("kitchen",)}, {}, "it was tried already, others first"),
+        ({}, {"avoid": ("kitchen",), "declined": {"kitchen": "on battery"}}, {}, "on battery"),
+        ({}, {}, {"requires": "os=mac"}, "'os=mac' does not hold"),
+        ({}, {}, {"requires": "broken"}, "'broken' could not be evaluated"),
+        ({"accepts": "run.priority=7"}, {}, {}, "its own rule: 'run.priority=7' does not hold"),
+        ({"accepts": "broken"}, {}, {}, "its own rule: 'broken' could not be evaluated"),
+    ],
+)
+def test_a_device_that_is_no_candidate_is_told_why(
+    terms: dict[str, Any], run: dict[str, Any], workflow: dict[str, Any], why: str
+) -> None:
+    work = flow(**workflow)
+    choice = outlook(session("kitchen", **terms)).choose(run_of(work, **run), work)
+    assert (choice.owner, choice.refused, choice.scores) == (None, {"kitchen": why}, {})
+
+
+def test_both_sides_must_agree() -> None:
+    willing = session("kitchen", accepts="run.workflow=work", profile={"os": "linux"})
+    assert chosen(outlook(willing), flow(requires="os=linux")) == "kitchen"
+    assert against("os=linux", willing.shown(), evaluate) is None
+
+
+def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
+    gone = [session("silent", beat_at=0.0, timeout=90.0), session("ended", state="ended")]
+    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, ())
+
+
+def test_the_busy_are_candidates_without_room() -> None:
+    choice = outlook(session("busy", used=2)).choose(run_of(flow()), flow())
+    assert (choice.owner, choice.busy) == (None, ("busy",))
+    assert choice.scores == {"busy": 50.0}
+
+
+def test_a_preference_narrows_the_choice_if_it_leaves_anyone() -> None:
+    sessions = [session("good", used=1, profile={"os": "mac"}), session("better", profile={"os": "linux"})]
+    assert chosen(outlook(*sessions), flow()) == "better"
+    assert chosen(outlook(*sessions), flow(prefers="os=mac")) == "good"
+    assert chosen(outlook(*sessions), flow(prefers="os=plan9")) == "better"
+
+
+def test_orchestration_goes_to_the_coordinator_if_it_is_able() -> None:
+    sessions = [session("quick"), session("elected", used=1, profile={"quality": 0.0})]
+    assert chosen(outlook(*sessions, coordinator="elected"), flow(orchestration=True)) == "elected"
+    assert chosen(outlook(*sessions, coordinator="elected"), flow()) == "quick"
+    assert chosen(outlook(*sessions, coordinator="elsewhere"), flow(orchestration=True)) == "quick"
+
+
+def test_the_best_scores_are_kept_with_the_assignment() -> None:
+    few = outlook(session("a"), session("b", used=1)).choose(run_of(flow()), flow())
+    assert set(few.scores) == {"a", "b"}
+    many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MOST_SCORES + 20)]
+    scores = outlook(*many).choose(run_of(flow()), flow()).scores
+    assert len(scores) == MOST_SCORES
+    assert min(scores.values()) >= 40.0
