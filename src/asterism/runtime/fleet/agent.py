@@ -34,6 +34,7 @@ from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
+from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.fleet.working import Desk, Executor
 from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import OFFERED, for_device
@@ -269,7 +270,7 @@ class DeviceAgent:
                 if not self._draining.is_set() and self.desk.slots:
                     await self.lookout.take_offered()
                     await self.desk.start_waiting()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, UnknownWorkflow) as error:
                 log.warning("cannot look for work: %s", error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)

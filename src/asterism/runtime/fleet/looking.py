@@ -13,6 +13,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import blob_of
+from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.fleet.working import Desk, worth
 from asterism.store.protocol import Offer, Query
 
@@ -146,7 +147,7 @@ class Lookout:
             kind = f"{name}@{version}"
             try:
                 flow = await self.fleet.workflows.get(name, version)
-            except InvalidWorkflow as error:  # as a later version of Asterism may write it
+            except (InvalidWorkflow, UnknownWorkflow) as error:  # as a later version of Asterism may write it
                 log.warning("not for this device: %s", error)
                 self._not_kinds.add(kind)
             else:

@@ -215,7 +215,11 @@ CREATE TYPE new_run AS (
 );
 
 
-CREATE FUNCTION change_runs(given changed_run[]) RETURNS text[] LANGUAGE sql VOLATILE AS $$
+-- (Not in plain SQL: until version 18 the server would plan such a function anew with every call.)
+CREATE FUNCTION change_runs(given changed_run[]) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    ids text[];
+BEGIN
     WITH done AS (
         UPDATE runs SET
             revision = new.revision, status = new.status, epoch = new.epoch, device = new.device,
@@ -225,11 +229,16 @@ CREATE FUNCTION change_runs(given changed_run[]) RETURNS text[] LANGUAGE sql VOL
         WHERE runs.id = new.id AND runs.revision = new.expected
         RETURNING runs.id
     )
-    SELECT coalesce(array_agg(id), '{}') FROM done
+    SELECT array_agg(id) INTO ids FROM done;
+    RETURN coalesce(ids, '{}');
+END
 $$;
 
 
-CREATE FUNCTION add_runs(given new_run[]) RETURNS text[] LANGUAGE sql VOLATILE AS $$
+CREATE FUNCTION add_runs(given new_run[]) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    ids text[];
+BEGIN
     WITH done AS (
         INSERT INTO runs (
             id, workflow, version, created_at, series, key, priority, pinned, timeout, input,
@@ -240,7 +249,9 @@ CREATE FUNCTION add_runs(given new_run[]) RETURNS text[] LANGUAGE sql VOLATILE A
         ON CONFLICT DO NOTHING
         RETURNING id
     )
-    SELECT coalesce(array_agg(id), '{}') FROM done
+    SELECT array_agg(id) INTO ids FROM done;
+    RETURN coalesce(ids, '{}');
+END
 $$;
 
 
