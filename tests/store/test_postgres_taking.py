@@ -133,7 +133,7 @@ async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monk
         assert await _take(store, KITCHEN, 70) == [f"r{number:04d}" for number in range(70)]
         kitchen, garage = await asyncio.gather(_take(store, KITCHEN, 15), _take(store, GARAGE, 60))
         assert sorted(kitchen + garage) == [f"r{number:04d}" for number in range(70, 100)]
-        assert len(kitchen) == 15
+        assert len(kitchen) <= 15
 
 
 @in_a_loop

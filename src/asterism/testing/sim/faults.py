@@ -25,18 +25,18 @@ OFTEN = 4.0
 class Faults:
     """Each fault is a coroutine that does something to the world, waits, and undoes it; or that lays an ambush, which
     does so just when a machine asks the store for something: before it is done, or after. ``names`` are those that
-    happen here."""
+    happen here; whoever has one more adds it to ``all``."""
 
     def __init__(self, world: World, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
         self._world, self._chance, self._note = world, world.chance, world.witness.note
-        self._faults: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
+        self.all: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
         self._often = often
 
     async def go_on(self, until: float) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < until:
             await asyncio.sleep(self._chance.expovariate(1 / self._often))
-            self._world.spawn(self._chance.choice(self._faults)())
+            self._world.spawn(self._chance.choice(self.all)())
 
     # -- the network -------------------------------------------------------------------------------------------------
 

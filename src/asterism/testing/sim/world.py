@@ -251,27 +251,28 @@ _FAST: dict[str, Any] = {
 }
 
 
-def simulate(seed: int, seen: list[World] | None = None, **terms: Any) -> World:
-    """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then."""
+def simulate(seed: int, seen: list[World] | None = None, world: type[World] | None = None, **terms: Any) -> World:
+    """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then.
+    ``world`` may be a kind of your own, and ``terms`` are for it."""
     loop = Clockwork(seed)
     loop.set_exception_handler(lambda *_: None)
     try:
         asyncio.set_event_loop(loop)
-        world = loop.run_until_complete(_made(seed, terms, seen))
-        loop.run_until_complete(world.play())
+        made = loop.run_until_complete(_made(world or World, seed, terms))
+        if seen is not None:
+            seen.append(made)
+        loop.run_until_complete(made.play())
     finally:
         asyncio.set_event_loop(None)
         _finish(loop)
-    if world.witness.violations:
-        raise Violation(f"{world.witness.violations[0]}\nreplay with: python -m asterism.testing.sim --seed {seed}")
-    return world
+    if made.witness.violations:
+        raise Violation(f"{made.witness.violations[0]}\nreplay with: python -m asterism.testing.sim --seed {seed}")
+    return made
 
 
-async def _made(seed: int, terms: dict[str, Any], seen: list[World] | None) -> World:
-    world = World(seed, **terms)
-    if seen is not None:
-        seen.append(world)
-    return world
+async def _made(kind: type[World], seed: int, terms: dict[str, Any]) -> World:
+    """Inside the loop, which has the time of the world."""
+    return kind(seed, **terms)
 
 
 def _finish(loop: Clockwork) -> None:
