@@ -172,9 +172,9 @@ def _claimed(run: Run, flow: Workflow, now: float) -> Run:
 
 def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     assert "No device is joined." in scene.ok("device", "scores", "work")
-    result = scene.run("device", "scores", "zzz")
+    result = scene.run("device", "scores", "zzzz")
     assert result.exit_code == 64
-    assert "there is no workflow 'zzz', and as a run: there is no run with 'zzz' in its id" in result.stderr
+    assert "there is no workflow 'zzzz', and as a run: there is no run with 'zzzz' in its id" in result.stderr
 
 
 @pytest.mark.parametrize(

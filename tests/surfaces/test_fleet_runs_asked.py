@@ -91,8 +91,8 @@ def test_a_run_is_meant_by_any_part_of_its_id_that_no_other_has(tmp_path: Path) 
     assert f"Error: '{part}' is in the ids of several runs; give more of the id:" in result.stderr
     for run in (one, other):
         assert f"  {run.id}  work  created" in result.stderr
-    result = scene.run("runs", "show", "zzz")
-    assert "there is no run with 'zzz' in its id" in result.stderr
+    result = scene.run("runs", "show", "zzzz")
+    assert "there is no run with 'zzzz' in its id" in result.stderr
     assert "not by nothing" in scene.run("runs", "show", " ").stderr
 
 
