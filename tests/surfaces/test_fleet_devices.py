@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_scenes import Scene, assigned_to, completed, started, taken_by
+from command_scenes import Scene, assigned_to, completed, started, taken_by
 
 from asterism.core import assigning
 from asterism.core.run import Run

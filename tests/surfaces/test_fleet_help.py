@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from cli_scenes import ASTERISM, PATIENCE
-from fleet_scenes import Scene
+from command_scenes import Scene
 
 from asterism.surfaces.cli import LINES, commands
 

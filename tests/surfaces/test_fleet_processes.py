@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cli_scenes import PATIENCE, gone, read_until
-from fleet_scenes import Scene, ended, heard, pids_in
+from command_scenes import Scene, ended, heard, pids_in
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "1")
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fleet_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, started, taken_by
+from command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, started, taken_by
 
 from asterism.runtime.fleet.fleet import Fleet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
-from fleet_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
+from command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
 
 from asterism.core import assigning
 from asterism.core.run import Progress, Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_scenes import Scene
+from command_scenes import Scene
 
 
 def test_settings_are_shown_and_changed(tmp_path: Path) -> None:

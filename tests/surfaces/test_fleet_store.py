@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from fleet_scenes import Scene, completed, started, taken_by
+from command_scenes import Scene, completed, started, taken_by
 
 from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.faults import read_only

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli_scenes import PATIENCE, read_until
-from fleet_scenes import Scene, assigned_to, completed, failed, started, taken_by
+from command_scenes import Scene, assigned_to, completed, failed, started, taken_by
 from rich.console import Console
 
 from asterism.core.run import Progress, Run

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fleet_scenes import Scene, assigned_to, completed, failed, started, taken_by
+from command_scenes import Scene, assigned_to, completed, failed, started, taken_by
 
 from asterism.core import assigning
 from asterism.core.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_scenes import Scene
+from command_scenes import Scene
 
 from asterism.core.workflow import DEFAULTS
 from asterism.surfaces.fleet.workflowfile import BadWorkflowFile, parse_workflows

@@ -76,7 +76,8 @@ class Line:
             raise StoreUnavailable("the line is down")
         await asyncio.sleep(self.late.pop(name, 0.0))
         answer = await question()
-        await asyncio.sleep(self.slow.pop(name, 0.0))
+        if name != "take" or answer:  # one that takes nothing is not worth an ambush
+            await asyncio.sleep(self.slow.pop(name, 0.0))
         self._break(self.loses, name)
         if self.down:
             raise StoreUnavailable("the line went down")
@@ -171,7 +172,7 @@ class Device:
     def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **terms: Any) -> None:
         self.line, self.hands, self.presence = Line(stage.store), Hands(), Presence(host or name)
         self.clock = Clock(rate, skew=terms.pop("skew", 0.0))
-        self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(name))
+        self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(f"{name} {host}"))
         defaults: dict[str, Any] = {"measure": dict, "monitor_every": None, "grace": 1.0}
         self.agent = DeviceAgent(self.fleet, name, executor=self.hands, presence=self.presence, **{**defaults, **terms})
         self.task: asyncio.Task[None] = asyncio.create_task(self.agent.run())

@@ -21,7 +21,7 @@ def begun(device: Device) -> list[str]:
     return [run for run, _, _ in device.hands.begun]
 
 
-# -- claiming ----------------------------------------------------------------------------------------------------------
+# -- claiming --------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_claims_what_is_assigned_to_it_and_works_on_it() -> None:
@@ -167,7 +167,7 @@ def test_work_that_is_not_more_urgent_stops_nothing() -> None:
     play(scene)
 
 
-# -- declining ---------------------------------------------------------------------------------------------------------
+# -- declining -------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_declines_what_its_policy_forbids_without_a_penalty() -> None:

@@ -11,7 +11,7 @@ from fleet_scenes import WORK, Device, Stage, play
 from asterism.core.errors import AsterismError
 from asterism.core.run import Progress
 
-# -- leaving -----------------------------------------------------------------------------------------------------------
+# -- leaving ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_that_is_drained_finishes_its_work_and_takes_no_more() -> None:

@@ -196,7 +196,7 @@ def test_history_decides_what_has_happened() -> None:
     assert not happened(ours, assigning.take(run, KITCHEN, WORK, 2.0)), "at another moment"
 
 
-# -- creating ----------------------------------------------------------------------------------------------------------
+# -- creating --------------------------------------------------------------------------------------------------------
 
 
 def test_a_creation_whose_answer_got_lost_is_recognised() -> None:
@@ -277,7 +277,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(terms: dict[s
     play(scene)
 
 
-# -- series ------------------------------------------------------------------------------------------------------------
+# -- series ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_next_of_a_series_is_let_go_in_the_commit_that_ends_the_one_before() -> None:

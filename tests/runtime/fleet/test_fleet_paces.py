@@ -11,7 +11,7 @@ from asterism.core.run import Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.working import Desk
 
-# -- many paces --------------------------------------------------------------------------------------------------------
+# -- many paces ------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_is_heard_of_before_it_is_given_work_with_a_shorter_heartbeat() -> None:

@@ -12,7 +12,7 @@ from fleet_scenes import WORK, Stage, play
 from asterism.core.errors import AsterismError
 from asterism.core.run import Progress
 
-# -- wishes ------------------------------------------------------------------------------------------------------------
+# -- wishes ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_wish_to_cancel_is_obeyed_as_soon_as_the_device_is_woken() -> None:
@@ -98,7 +98,7 @@ def test_what_is_stopped_before_its_first_step_leaves_the_desk() -> None:
     play(scene)
 
 
-# -- reports -----------------------------------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------------------------
 
 
 def test_progress_and_the_tail_of_the_output_are_reported_within_a_second_or_so() -> None:
@@ -150,7 +150,7 @@ def test_progress_is_kept_for_the_next_attempt_whichever_way_a_run_is_lost() -> 
     play(scene)
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

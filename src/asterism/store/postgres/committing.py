@@ -12,7 +12,6 @@ tried again alone, so that only that one fails.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections import deque
@@ -23,7 +22,7 @@ from asterism.store.codec import fixed, moving, notice_to_json, session_row, to_
 from asterism.store.dumps import blobs_of
 from asterism.store.errors import Conflict, StoreBusy, StoreError, StoreUnavailable
 from asterism.store.postgres.connections import Connections
-from asterism.store.postgres.faults import is_about_one, is_collision
+from asterism.store.postgres.faults import is_about_one, is_collision, own_copy
 from asterism.store.postgres.queries import queries
 from asterism.store.protocol import (
     ExpectSession,
@@ -115,15 +114,6 @@ class Job:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def fail_like(self, error: Exception) -> None:
-        """With an error of its own: one that several raise would collect the traces of all of them."""
-        own = error
-        if type(error) is not Conflict:
-            with contextlib.suppress(TypeError):
-                own = type(error)(*error.args)
-        own.__cause__ = error.__cause__
-        self.fail(own)
-
 
 class Committer:
     """``committed`` is called with the topics of what went through."""
@@ -168,7 +158,7 @@ class Committer:
                     await self._perform(group)
                 except BaseException as error:
                     for job in group:
-                        job.fail_like(error if isinstance(error, Exception) else StoreUnavailable("it was interrupted"))
+                        job.fail(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
                     if not isinstance(error, Exception):
                         raise
         finally:
@@ -203,7 +193,7 @@ class Committer:
                 self._queue.extendleft(reversed(group))
             else:
                 for job in group:
-                    job.fail_like(error)
+                    job.fail(own_copy(error))
         else:
             self._answer(group, done, present)
 

@@ -82,6 +82,18 @@ def _from_server(error: asyncpg.PostgresError, shown: str) -> Exception:
     return StoreUnavailable(f"{shown}: {error} ({state})")
 
 
+def own_copy(error: Exception) -> Exception:
+    """For one of several who meet the same error: one that all of them raise would collect the traces of all."""
+    try:
+        copy = type(error)(*error.args)
+    except TypeError:
+        return error
+    if str(copy) != str(error):
+        return error
+    copy.__cause__ = error.__cause__
+    return copy
+
+
 def storable(text: str) -> bool:
     """Whether PostgreSQL can hold it as text; what it cannot hold is the name of nothing in it."""
     return (text.isascii() and "\0" not in text) or _encodes(text)

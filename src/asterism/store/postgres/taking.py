@@ -21,6 +21,7 @@ from asterism.core.run import Run
 from asterism.store.codec import moving, run_of
 from asterism.store.errors import StoreCorrupt, StoreUnavailable
 from asterism.store.postgres.connections import Connection, Connections
+from asterism.store.postgres.faults import own_copy
 from asterism.store.postgres.queries import queries
 from asterism.store.protocol import Offer
 
@@ -128,7 +129,7 @@ class Taking:
                     await self._serve(asks)
                 except BaseException as error:
                     for ask in asks:
-                        ask.end(error if isinstance(error, Exception) else StoreUnavailable("it was interrupted"))
+                        ask.end(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
                     if not isinstance(error, Exception):
                         raise
         finally:
