@@ -22,7 +22,7 @@ from bench.runs.server import database, server
 from bench.runs.work import MOMENT
 
 ROOT = Path(__file__).parents[2]
-SAMPLES = 250
+SAMPLES = 220
 WARM_UP = 5
 LONGEST_PAUSE = 0.05
 PATIENCE = 60.0

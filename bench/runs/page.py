@@ -85,6 +85,12 @@ Asterism is, on one store.
         text += f"**Batches of {batch}**\n\n" + table(head, rows) + verdict + "\n"
     for name, settings in {result.name: result.settings for result in found.results}.items():
         text += f"- {name}: {settings}\n"
+    pushed = found.pushed
+    text += (
+        f"- pushed instead of pulled: one more fleet creates {pushed.jobs:,} runs and assigns each to a device in the "
+        f"same\n  write, at {rate(pushed.created)}, while the devices claim and do them; from the first creation to "
+        f"the last end\n  that is {rate(pushed.worked)}\n"
+    )
     if found.missing:
         text += f"- not installed: {', '.join(found.missing)}\n"
     return text

@@ -23,11 +23,14 @@ from tests.store.postgres_server import Server
 ROOT = Path(__file__).parents[2]
 WORKERS = 8
 BATCHES = (1, 10, 100)
-JOBS = {1: 3_000, 10: 10_000, 100: 20_000}
+JOBS = {1: 2_000, 10: 8_000, 100: 16_000}
 """How many jobs are measured, by the size of the batch; only the time for each counts."""
 
-FEWER = {"procrastinate": 2_500}
+FEWER = {"procrastinate": 1_500}
 """It takes as long for each in batches as without: that many are enough."""
+
+PUSHED = (3_000, 1_000)
+"""Jobs that are assigned by whoever creates them, and the slots of each device: there is room for all at any time."""
 
 PATIENCE = 120.0
 
@@ -71,6 +74,9 @@ class Comparison:
     missing: Sequence[str]
     """Queues that are not installed."""
 
+    pushed: Result
+    """Ours, assigned by whoever creates the runs while the devices work."""
+
     def of(self, batch: int) -> list[Result]:
         return [result for result in self.results if result.batch == batch]
 
@@ -89,12 +95,15 @@ def compare(
             peer = load(name)
             number = jobs or min(JOBS[batch], FEWER.get(name, JOBS[batch]))
             results[name, batch] = Result(peer.NAME, peer.VERSION(), peer.SETTINGS, batch, number)
+    ours = load("asterism_pushed")
+    pushed = Result(ours.NAME, ours.VERSION(), ours.SETTINGS, PUSHED[1], jobs or PUSHED[0])
     with server() as running:
         for _ in range(rounds):
             for (name, batch), result in results.items():
                 result.timings.append(measure(running, name, result.jobs, batch))
+            pushed.timings.append(measure(running, "asterism_pushed", pushed.jobs, pushed.batch))
         shown = version(running)
-    return Comparison(shown, list(results.values()), [name for name in peers if name not in present])
+    return Comparison(shown, list(results.values()), [name for name in peers if name not in present], pushed)
 
 
 def measure(running: Server, name: str, jobs: int, batch: int, workers: int = WORKERS) -> Timing:

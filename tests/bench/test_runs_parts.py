@@ -82,10 +82,13 @@ def test_growth_is_measured_against_that_of_the_fleet() -> None:
 def test_the_page_says_how_many_times_as_quick_we_are() -> None:
     ours = queues.Result("asterism", "1", "as it comes", 10, 100, [Timing(1.0, 0.2, 0.1), Timing(2.0, 0.1, 0.2)])
     other = queues.Result("other", "2", "as told", 10, 100, [Timing(0.5, 0.4, 0.1)])
-    text = page.beside_queues(queues.Comparison("18.0", [ours, other], ["third"]))
+    pushed = queues.Result("asterism, pushed", "1", "at once", 1000, 100, [Timing(1.0, 2.0, 0.1)])
+    text = page.beside_queues(queues.Comparison("18.0", [ours, other], ["third"], pushed))
     assert "| other | 2 | 100 | 250/s (4.0×) | 200/s | 111/s | 1.00 ms |" in text
     assert "met, 4.0 times as quick as the next" in text
     assert "not installed: third" in text
+    assert "at 100/s, while" in text
+    assert "that is 50/s" in text
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,9 @@ PEERS = {
 }
 
 
+# Beside these there is ``asterism_pushed``, which does not work off a queue and is compared with nothing.
+
+
 def load(name: str) -> Peer:
     """The module of a peer; importing it imports nothing of the peer itself."""
     return cast(Peer, import_module(f"bench.runs.peers.{name}_queue"))

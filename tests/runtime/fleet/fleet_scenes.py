@@ -14,6 +14,7 @@ from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.monitor import Monitor
+from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreUnavailable
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
@@ -116,6 +117,8 @@ class Hands:
         self.closed = True
 
     async def execute(self, work: RunWork) -> Any:
+        if self.refuses is not None:
+            raise PolicyForbids(self.refuses)
         run, now = work.run, asyncio.get_running_loop().time
         self.begun.append((run.id, run.epoch, now()))
         self.works[run.id] = work
@@ -198,12 +201,14 @@ class Stage:
         loop = asyncio.get_running_loop()
         self.now = loop.time
         self.jump = 0.0
+        self._fleets = 0
         self.store = MemoryStore(lambda: 1_000_000.0 + loop.time() + self.jump)
         self.person = self.fleet("ann")
         self.devices: list[Device] = []
 
     def fleet(self, by: str, store: Store | None = None) -> Fleet:
-        return Fleet(store or self.store, by=by, clock=Clock(), chance=random.Random(by))
+        self._fleets += 1  # nobody draws the same id as another
+        return Fleet(store or self.store, by=by, clock=Clock(), chance=random.Random(self._fleets))
 
     def monitor(self, name: str = "hub", line: Line | None = None, **terms: Any) -> Monitor:
         return Monitor(self.fleet(name, line), name, **terms)
@@ -233,6 +238,11 @@ class Stage:
         """The run once it has a status."""
         await self.until(lambda: self.store._runs[run.id].status == status)
         return self.store._runs[run.id]
+
+    async def end_of(self, run: Run) -> Run:
+        """The run once it has ended."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.person.wait(run.id)
 
     async def read(self, run: Run) -> Run:
         return await self.person.run(run.id)

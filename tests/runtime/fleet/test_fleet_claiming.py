@@ -34,7 +34,7 @@ def test_a_device_claims_what_is_assigned_to_it_and_works_on_it() -> None:
         assert kitchen.hands.works[run.id].given == {"n": 1}
         assert (await stage.read(run)).status == "processing"
         kitchen.hands.finish(run, {"answer": 42})
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert (ended.status, ended.output, ended.device, ended.epoch) == ("completed", {"answer": 42}, "kitchen", 1)
         told = [entry.what for entry in ended.story]
         assert told == ["created", "assigning to other", "assigned", "claimed", "processing", "completed"]
@@ -88,7 +88,7 @@ def test_a_backlog_is_claimed_in_advance_and_worked_on_by_priority() -> None:
         for run in (first, high, middle, low):
             await stage.at_work(kitchen, run)
             kitchen.hands.finish(run)
-            assert (await stage.person.wait(run.id)).status == "completed"
+            assert (await stage.end_of(run)).status == "completed"
 
     play(scene)
 
@@ -228,7 +228,7 @@ def test_what_the_policy_finds_out_half_way_is_a_failure() -> None:
         run = await stage.person.create(WORK)
         await stage.at_work(kitchen, run)
         kitchen.hands.fail(run, PolicyForbids("a redirect to elsewhere", begun=True))
-        assert (await stage.person.wait(run.id)).error == "PolicyForbids: a redirect to elsewhere"
+        assert (await stage.end_of(run)).error == "PolicyForbids: a redirect to elsewhere"
 
     play(scene)
 

@@ -83,7 +83,7 @@ def test_a_result_is_told_even_if_the_store_was_out_of_reach_for_longer_than_the
         kitchen.hands.finish(run, 42)
         await asyncio.sleep(120.0)
         kitchen.line.down = False
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert (ended.status, ended.output, ended.epoch) == ("completed", 42, 1)
         assert len(kitchen.hands.begun) == 1
 
@@ -105,7 +105,7 @@ def test_a_result_that_comes_after_the_run_was_given_away_is_refused_and_noticed
         assert (notice.run, notice.device) == (run.id, "kitchen")
         assert f"a late result of kitchen for run {run.id} was refused: epoch 1 cannot complete" in notice.message
         attic.hands.finish(run, "right")
-        assert (await stage.person.wait(run.id)).output == "right"
+        assert (await stage.end_of(run)).output == "right"
 
     play(scene)
 
@@ -117,7 +117,7 @@ def test_a_result_twice_is_recorded_once() -> None:
         await stage.at_work(kitchen, run)
         kitchen.line.loses["commit"] = 1
         kitchen.hands.finish(run, 42)
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert [entry.what for entry in ended.story].count("completed") == 1
         with pytest.raises(Exception, match="cannot complete it any more"):
             await kitchen.fleet.ledger.change(
@@ -215,7 +215,7 @@ def test_what_was_claimed_and_acknowledged_to_nobody_is_taken_up_with_the_next_h
         found = await stage.read(run)
         assert (found.epoch, found.status) == (1, "processing")
         kitchen.hands.finish(run)
-        await stage.person.wait(run.id)
+        await stage.end_of(run)
         assert len(kitchen.hands.begun) == 1
 
     play(scene)
@@ -258,7 +258,7 @@ def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_comes_
         assert (first, second) == (1, 2)
         assert began >= stopped
         kitchen.hands.finish(run)
-        await stage.person.wait(run.id)
+        await stage.end_of(run)
         assert kitchen.agent.desk.free == 1
 
     play(scene)

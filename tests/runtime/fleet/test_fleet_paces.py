@@ -29,7 +29,7 @@ def test_a_device_is_heard_of_before_it_is_given_work_with_a_shorter_heartbeat()
         assert kitchen.hands.stopped == []
         assert kitchen.line.asked["beat"] >= beats + 90, "it keeps up the pace of its work"
         kitchen.hands.finish(run)
-        assert (await stage.person.wait(run.id)).epoch == 1
+        assert (await stage.end_of(run)).epoch == 1
 
     play(scene)
 
@@ -46,7 +46,7 @@ def test_many_workflows_of_different_pace_live_on_one_device() -> None:
         assert kitchen.hands.busy == {run.id for run in runs}
         for run in runs:
             kitchen.hands.finish(run)
-            assert (await stage.person.wait(run.id)).epoch == 1
+            assert (await stage.end_of(run)).epoch == 1
 
     play(scene, seed=1)
 
@@ -87,7 +87,7 @@ def test_one_grant_is_begun_once_however_often_it_comes() -> None:
             desk.receive(found, WORK, Clock().time())
         assert (len(desk), len(kitchen.hands.begun)) == (1, 1)
         kitchen.hands.finish(run)
-        await stage.person.wait(run.id)
+        await stage.end_of(run)
         desk.receive(found, WORK, Clock().time())
         assert (len(desk), len(kitchen.hands.begun)) == (0, 1)
 

@@ -23,7 +23,7 @@ def test_a_wish_to_cancel_is_obeyed_as_soon_as_the_device_is_woken() -> None:
         began = stage.now()
         asked = await stage.person.cancel(run.id)
         assert (asked.status, asked.wish) == ("processing", "cancel")
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert (ended.status, ended.cancelled, ended.error) == ("failed", True, "cancelled by ann (cancel)")
         assert stage.now() - began < 1.0
         assert not kitchen.hands.busy
@@ -73,7 +73,7 @@ def test_an_execution_that_ends_while_it_is_being_stopped_is_over_only_once() ->
         await stage.person.cancel(run.id)
         await asyncio.sleep(1.0)
         await stage.person.cancel(run.id)
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert ended.cancelled
         assert len(kitchen.hands.stopped) == 1
 
@@ -171,7 +171,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure_with_words(value: Any, words:
         run = await stage.person.create(WORK)
         await stage.at_work(kitchen, run)
         kitchen.hands.finish(run, value)
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert ended.status == "failed"
         assert words in (ended.error or "")
 
@@ -187,7 +187,7 @@ def test_large_inputs_and_outputs_are_kept_apart() -> None:
         await stage.at_work(kitchen, run)
         assert kitchen.hands.works[run.id].given == given
         kitchen.hands.finish(run, [1] * 100_000)
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert set(ended.output) == {"$blob", "size"}
         assert await stage.person.output(ended) == [1] * 100_000
 
@@ -208,7 +208,7 @@ def test_an_input_that_is_gone_fails_the_run_instead_of_sending_it_round_and_rou
         run = await stage.person.create(WORK, {"text": "x" * 200_000})
         stage.store._blobs.clear()
         kitchen = await stage.device("kitchen")
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert "is not there any more" in (ended.error or "")
         assert kitchen.hands.begun == []
         stage.store._runs[run.id] = ended.changed(input={})  # the stage itself is not the matter here
@@ -223,7 +223,7 @@ def test_a_result_is_not_done_again_because_the_store_could_not_keep_it_at_once(
         await stage.at_work(kitchen, run)
         kitchen.line.drops["keep_blob"] = 5
         kitchen.hands.finish(run, "x" * 200_000)
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert (ended.status, ended.epoch) == ("completed", 1)
         assert len(kitchen.hands.begun) == 1
 
@@ -239,7 +239,7 @@ def test_failed_work_is_tried_again_elsewhere_as_often_as_it_may_be() -> None:
         first.hands.fail(run, RuntimeError("out of paper"))
         await stage.at_work(second, run)
         second.hands.fail(run, RuntimeError("out of ink"))
-        ended = await stage.person.wait(run.id)
+        ended = await stage.end_of(run)
         assert (ended.error, ended.failures) == ("RuntimeError: out of ink", 2)
         assert [one.detail for one in ended.previous] == ["RuntimeError: out of paper", "RuntimeError: out of ink"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -57,10 +58,29 @@ def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]]) -> Val
         )
 
     async def main() -> Value:
+        _cancel_when_interrupted()
         async with await Fleet.open(url, by=whoami()) as fleet:
             return await use(fleet)
 
-    return asyncio.run(main())
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _cancel_when_interrupted() -> None:
+    """The first Ctrl-C cancels the command, between two steps of its loop; the second ends it wherever it is.
+
+    asyncio's own answer cancels within a step, and a future that was about to be given its result complains.
+    """
+    loop, command = asyncio.get_running_loop(), asyncio.current_task()
+    assert command is not None
+
+    def interrupted() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        command.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
 def must_exist(url: str | None) -> None:
