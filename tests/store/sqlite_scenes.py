@@ -93,14 +93,16 @@ async def held_up(store: SqliteStore) -> AsyncIterator[None]:
         loop.call_soon_threadsafe(begun.set)
         go_on.wait()
 
-    waiting = asyncio.create_task(in_the_writer(store, wait))
+    held = Doing(store._writer.future(), wait)
+    store._writer._queue.put(held)  # for the thread, however quick the disk is
     await begun.wait()
     try:
         yield
-        await asyncio.sleep(0)  # tasks that were made meanwhile put their jobs into the queue
+        for _ in range(2):  # tasks that were made meanwhile leave their jobs, and these go into the queue
+            await asyncio.sleep(0)
     finally:
         go_on.set()
-        await waiting
+        await held.future
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from asterism.core.session import REPLACED, Session
 from asterism.core.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
-from asterism.store.sqlite import SqliteStore
+from asterism.store.sqlite import SqliteStore, writer
 from asterism.testing.stores import Elsewhere, EngineTests, SharedStoreConformance, StoreConformance, model, watching
 
 
@@ -31,10 +31,13 @@ class TestMemory(StoreConformance):
 
 
 class TestSqlite(SharedStoreConformance):
-    """Each store is a file."""
+    """Each store is a file. The event loop does all writing that does not have to wait."""
+
+    quick = float("inf")
 
     @pytest.fixture(autouse=True)
-    def _in_a_folder(self, tmp_path: Path) -> None:
+    def _in_a_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "QUICK", self.quick)
         self._paths = (str(tmp_path / f"{number}.db") for number in itertools.count())
         self._opened: dict[int, str] = {}
 
@@ -49,6 +52,12 @@ class TestSqlite(SharedStoreConformance):
 
     async def elsewhere(self, store: Store) -> Elsewhere:
         return Elsewhere("store_engines:open_sqlite", self._opened[id(store)])
+
+
+class TestSqliteOnASlowDisk(TestSqlite):
+    """A thread does all writing."""
+
+    quick = 0.0
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
-"""One thread writes for all: many commits share a transaction, and none is disturbed by another."""
+"""One writes for all: many commits share a transaction, and none is disturbed by another."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -255,3 +256,66 @@ def test_a_store_whose_loop_has_ended_does_not_mind(tmp_path: Path) -> None:
     old._queue.put(ending.create_future())
     old._thread.join()
     ending.close()
+
+
+# -- where it is written -----------------------------------------------------------------------------------------------
+
+
+def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The thread of every transaction from now on."""
+    found: list[int] = []
+    perform = writer.Writer._perform
+
+    def noted(self: writer.Writer, *arguments: Any) -> None:
+        found.append(threading.get_ident())
+        perform(self, *arguments)
+
+    monkeypatch.setattr(writer.Writer, "_perform", noted)
+    return found
+
+
+@in_a_loop
+async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(0), None)])
+        store._writer._average = 0.0  # so it was measured
+        threads = threads_of(store, monkeypatch)
+        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(1, 50)))
+        assert threads == [threading.get_ident()]
+
+
+@in_a_loop
+async def test_a_disk_that_becomes_slow_is_left_to_the_thread_and_one_that_becomes_quick_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(0), None)])
+        threads = threads_of(store, monkeypatch)
+        monkeypatch.setattr(writer, "QUICK", store._writer._average / 1e9)
+        await store.commit([PutRun(run(1), None)])
+        monkeypatch.setattr(writer, "QUICK", float("inf"))
+        await store.commit([PutRun(run(2), None)])
+        here = threading.get_ident()
+        assert [thread == here for thread in threads] == [False, True]
+
+
+@in_a_loop
+async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(0), None)])
+        other = sqlite3.connect(tmp_path / "fleet.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        alone = asyncio.create_task(store.commit([PutRun(run(1), None)]))
+        several = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in (2, 3)]
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not any(one.done() for one in (alone, *several))
+        other.execute("COMMIT")
+        other.close()
+        await asyncio.gather(alone, *several)
+        assert len(await ids(store)) == 4

@@ -6,8 +6,8 @@ from bench.runs.peers import Timing
 from bench.runs.peers.asterism_queue import let_work
 
 NAME = "asterism, a store each"
-SETTINGS = "the same, each device with a store of its own, as if it were a process of its own"
-UVLOOP = False
+SETTINGS = "the same, each device with a store of its own, as if it were a process of its own; on uvloop"
+UVLOOP = True
 
 
 def VERSION() -> str:

@@ -17,8 +17,8 @@ from bench.runs.peers.asterism_queue import Ended, create, until
 from bench.runs.work import NOTHING
 
 NAME = "asterism, pushed"
-SETTINGS = "created and assigned by one more fleet while the devices claim and work"
-UVLOOP = False
+SETTINGS = "created and assigned by one more fleet while the devices claim and work; on uvloop"
+UVLOOP = True
 
 
 def VERSION() -> str:

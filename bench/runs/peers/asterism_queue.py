@@ -16,8 +16,8 @@ from bench.runs.peers import Timing
 from bench.runs.work import NOTHING
 
 NAME = "asterism"
-SETTINGS = "devices with as many slots as the batch is large, on one store"
-UVLOOP = False
+SETTINGS = "devices with as many slots as the batch is large, on one store; on uvloop"
+UVLOOP = True
 AT_ONCE = 1000
 """So many runs are being created at any time: there is no other way to hand over many."""
 

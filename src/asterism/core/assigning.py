@@ -81,17 +81,21 @@ def assign(
         Entry(now, f"assigning to {who}", None, f"{to.device}{won}"),
         Entry(now, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return _granted(run, "assign", to, by, now, told, due_at=now + workflow.assignment_timeout, scores=scores)
+    return _granted(run, ("assign",), to, by, now, told, due_at=now + workflow.assignment_timeout, scores=scores)
 
 
-def take(run: Run, owner: Owner, workflow: Workflow, now: float) -> Run:
-    """A device assigns the run to itself and claims it, in one step."""
+def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
+    """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
+    same step."""
     device = owner.device
-    told = (
+    told: tuple[Entry, ...] = (
         Entry(now, "assigning to self", None, device),
         Entry(now, "claimed", None, f"by {device}, epoch {run.epoch + 1}"),
     )
-    return _granted(run, "take", owner, device, now, told, due_at=now + workflow.claim_timeout, claimed_at=now)
+    if not starts:
+        return _granted(run, ("take",), owner, device, now, told, due_at=now + workflow.claim_timeout, claimed_at=now)
+    told = (*told, Entry(now, "processing", None, f"on {device}"))
+    return _granted(run, ("take", "start"), owner, device, now, told, claimed_at=now, started_at=now)
 
 
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
@@ -298,12 +302,17 @@ def _moved(run: Run, event: str, now: float, why: str, *then: Entry, **changes: 
     return run.changed(status=status, revision=run.revision + 1, story=story, **changes)
 
 
-def _granted(run: Run, event: str, to: Owner, by: str, now: float, told: tuple[Entry, ...], **changes: Any) -> Run:
+def _granted(
+    run: Run, events: tuple[str, ...], to: Owner, by: str, now: float, told: tuple[Entry, ...], **changes: Any
+) -> Run:
     _may_be_given(run, "be given to a device")
     if run.pinned is not None and run.pinned != to.device:
         raise _refusal(run, f"be given to {to.device}: it is for {run.pinned} alone")
+    status = run.status
+    for event in events:
+        status = TRANSITIONS[event][status]
     return run.changed(
-        status=TRANSITIONS[event][run.status],
+        status=status,
         revision=run.revision + 1,
         epoch=run.epoch + 1,
         device=to.device,

@@ -347,7 +347,7 @@ def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> Non
     def deaf(run: CurrentRun) -> None:
         running.set()
         go.wait()
-        run._stopped.clear()  # as if it had not been told
+        run._stopped = False  # as if it had not been told
         try:
             run.report(1)
         except RunStopped as error:

@@ -340,10 +340,7 @@ class DeviceAgent:
 
     def accept(self, run: Run, flow: Workflow) -> Run:
         """The run as ours, under way: what is written when it is created."""
-        now = self.fleet.store.clock()
-        taken = assigning.take(run, self.desk.owner, flow, now)
-        assert taken.grant is not None
-        return assigning.start(taken, taken.grant, now)
+        return assigning.take(run, self.desk.owner, flow, self.fleet.store.clock(), starts=True)
 
     def begin(self, run: Run, flow: Workflow, asked: float) -> None:
         self.desk.unreserve(run.id)

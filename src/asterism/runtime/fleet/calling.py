@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from asterism.core.errors import AsterismError, shown
@@ -32,31 +32,31 @@ class RunStopped(AsterismError):
 
 class CurrentRun:
     """What a function's parameter ``run`` gets. ``attempt`` counts the executions of the run from 1; ``progress`` is
-    how far the one before had come. ``expired`` says whether its limit has passed."""
+    how far the one before had come. ``expired`` says whether its limit has passed, if it has one."""
 
     def __init__(
-        self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] = lambda: False
+        self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] | None = None
     ) -> None:
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
         self.attempt = attempt_of(run)
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
-        self._stopped = threading.Event()
+        self._stopped = False
         self._over = False
         self.expired = expired
 
     @property
     def stopping(self) -> bool:
         """Whether the run was taken away, so that the function should end."""
-        return self._stopped.is_set()
+        return self._stopped
 
     def report(self, step: int, total: int | None = None) -> None:
         """Tell how far it is; from any thread. Raises RunStopped if the function should end."""
         for value in (step, total):
             if value is not None and (type(value) is not int or not 0 <= value <= MOST_STEPS):
                 raise ValueError(f"progress is counted in whole numbers from 0 to {MOST_STEPS:,}, not {shown(value)}")
-        if self._stopped.is_set():
+        if self._stopped:
             raise RunStopped(f"run {self.id} was taken away")
         if threading.get_ident() == self._home:
             self._tell(Progress(step, total))
@@ -67,12 +67,11 @@ class CurrentRun:
             raise RunStopped(f"run {self.id} was taken away") from None
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopped = True
 
     def over(self) -> None:
         """It has ended; what a thread says from now on is not passed on."""
-        self._over = True
-        self._stopped.set()
+        self._over = self._stopped = True
 
     def _tell(self, progress: Progress) -> None:
         if not self._over:
@@ -81,6 +80,8 @@ class CurrentRun:
 
 def attempt_of(run: Run) -> int:
     """Which execution of a run this is; a device that declined has not tried."""
+    if not run.previous:
+        return 1
     return 1 + sum(assignment.reason != "declined" for assignment in run.previous)
 
 
@@ -93,8 +94,33 @@ class Calls:
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
         """The value of a function. When cancelled, it waits until the function has ended: what goes on is not over, and
-        nobody else may begin it. Cancelled again, it lets go: then the run is lost, or the device is ending."""
-        job = asyncio.ensure_future(self._call(call, given, current))
+        nobody else may begin it. Cancelled again, it lets go of a thread: then the run is lost, or the device is
+        ending."""
+        try:
+            function = await self._function(call)
+            signature = calls.signature(function)
+            arguments = arguments_of(signature, given, current, function)
+            if signature.asynchronous and current.expired is None:
+                return await self._await(function(**arguments), current)
+            return await self._watch(_call(function, arguments, signature.asynchronous), current)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _wanted_to_end(error) from None
+
+    async def _await(self, coroutine: Awaitable[Any], current: CurrentRun) -> Any:
+        """Nothing to do but to wait: to cancel us is to cancel it."""
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is None or not asking.cancelling():
+                raise RuntimeError("the function was cancelled by itself") from None
+            raise
+        finally:
+            current.over()
+
+    async def _watch(self, work: Coroutine[Any, Any, Any], current: CurrentRun) -> Any:
+        """Wait for what may go on although it was told to stop."""
+        job = asyncio.create_task(work)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -105,7 +131,7 @@ class Calls:
             job.cancel()
             try:
                 await asyncio.wait([job], timeout=self._grace)
-                if not job.done() and not current.expired():
+                if not job.done() and not (current.expired is not None and current.expired()):
                     log.warning("the function does not stop; its run stays with it", extra={"run": current.id})
                     await asyncio.wait([job])
             finally:  # also when the caller has no patience left
@@ -124,23 +150,6 @@ class Calls:
     def _gone(self, job: asyncio.Future[Any]) -> None:
         self.lingering -= 1
 
-    async def _call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
-        try:
-            function = await self._function(call)
-            signature = calls.signature(function)
-            arguments = arguments_of(signature, given, current, function)
-            if signature.asynchronous:
-                value = await function(**arguments)
-            else:
-                value = await calls.in_thread(function, arguments)
-            if asyncio.iscoroutine(value):  # a plain function that made a coroutine, such as a lambda
-                value = await value
-            return value
-        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the whole device with it
-            raise RuntimeError(
-                f"the function wanted to end the process: {type(error).__name__} {error}".rstrip()
-            ) from None
-
     async def _function(self, call: Callable[..., Any] | str) -> Callable[..., Any]:
         if not isinstance(call, str):
             return call
@@ -151,6 +160,21 @@ class Calls:
         function = calls.load(call) if loaded is None else await loaded
         self._policy.called(call, function)
         return function
+
+
+async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asynchronous: bool) -> Any:
+    try:
+        value = await (function(**arguments) if asynchronous else calls.in_thread(function, arguments))
+        if asyncio.iscoroutine(value):  # a plain function that made a coroutine, such as a lambda
+            value = await value
+        return value
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _wanted_to_end(error) from None
+
+
+def _wanted_to_end(error: BaseException) -> Exception:
+    """asyncio would end the whole device with it."""
+    return RuntimeError(f"the function wanted to end the process: {type(error).__name__} {error}".rstrip())
 
 
 def arguments_of(

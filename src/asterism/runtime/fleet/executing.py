@@ -146,21 +146,24 @@ class Executors:
         period, or at once if cancelled again."""
         resolved = fill(work.workflow, work.given, self.policy)
         try:
-            try:
-                async with asyncio.timeout(work.workflow.limit) as limit:
-                    value = await self._begin(work, resolved, limit.expired)
-            except TimeoutError:
-                if limit.expired():
-                    seconds = f"{work.workflow.limit:g} s"
-                    raise LimitReached(f"it took longer than its limit of {seconds} and was stopped") from None
-                raise
+            limit = work.workflow.limit
+            value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return resolved.hide(_sendable(value))
         except BaseException as error:
             if resolved.secrets:
                 hide_in(error, resolved)
             raise
 
-    async def _begin(self, work: RunWork, resolved: Resolved, expired: Callable[[], bool]) -> Any:
+    async def _within(self, seconds: float, work: RunWork, resolved: Resolved) -> Any:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await self._begin(work, resolved, limit.expired)
+        except TimeoutError:
+            if limit.expired():
+                raise LimitReached(f"it took longer than its limit of {seconds:g} s and was stopped") from None
+            raise
+
+    async def _begin(self, work: RunWork, resolved: Resolved, expired: Callable[[], bool] | None = None) -> Any:
         self.policy.workflow(work.workflow.name)
         if work.workflow.call is not None:
             current = CurrentRun(work.run, work.on_progress, expired)
@@ -294,6 +297,8 @@ def _write_input(path: Path, given: Mapping[str, Any]) -> None:
 def _sendable(value: Any) -> Any:
     """A result as JSON. Raises NotJson for what cannot be stored or sent."""
     value = plain(value, "the result")
+    if value is None or type(value) in (bool, float):
+        return value
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except ValueError as error:  # half of a surrogate pair, or a number of more digits than Python prints

@@ -18,12 +18,17 @@ from asterism.runtime.conditions import select
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.inputs import MissingInput, Resolved
 
+_CONSTANTS = frozenset({str, int, float, bool, type(None), list})
+"""What stands for itself, seen at a glance."""
+
 
 def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
     """The inputs and variables of one run. Raises MissingInput, PolicyForbids, and DeviceUnavailable for a secret that
     this device does not have."""
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
+    if not workflow.env and all(type(value) in _CONSTANTS for value in given.values()):
+        return Resolved(dict(given), {}, frozenset())  # so it is most of the time, and on the way of every run
     secrets: set[str] = set()
     values = {
         name: _secret(value["secret"], policy, secrets) if _is_secret(value) else value for name, value in given.items()

@@ -8,7 +8,6 @@ twice and nothing that happened is denied. A run that ends makes room in its ser
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from asterism.store.errors import Conflict, StoreUnavailable
 from asterism.store.protocol import Notice, PutRegister, PutRun, Query, Store, Write
 
 Step = Callable[[Run, Workflow], Run]
+MOST_ATTEMPTS = 20
 PATIENCE = 10.0
 """How long a change is tried while the store is out of reach, in seconds."""
 
@@ -67,21 +67,21 @@ class Ledger:
     async def _changed(self, run: str | Run, step: Step, also: Sequence[Write], patience: float) -> Run:
         known = run if isinstance(run, Run) else None
         run_id = run.id if isinstance(run, Run) else run
-        attempted: deque[Run] = deque(maxlen=20)  # any of them may still be under way
+        attempted: list[Run] = []  # any of them may still be under way
         until = self.clock.time() + patience
         pause = 0.05
         while True:
             try:
                 before = known if known is not None else await self.read(run_id)
                 known = None
-                if any(happened(one, before) for one in attempted):
+                if attempted and any(happened(one, before) for one in attempted):
                     return before
-                flow = await self.workflows.get(before.workflow, before.version)
-                after = step(before, flow)
+                flow = self.workflows.remembered(before.workflow, before.version)
+                after = step(before, flow or await self.workflows.get(before.workflow, before.version))
                 if after is before:
                     return before
                 consequences = await self.consequences(after)
-                attempted.append(after)
+                attempted = [*attempted[-MOST_ATTEMPTS:], after]
                 await self.store.commit([PutRun(after, before.revision), *consequences, *also])
                 return after
             except Conflict:

@@ -23,6 +23,10 @@ ROUNDS = 4
 """How often one look asks again because it met kinds of work it did not know."""
 
 
+class _Unknown(Exception):
+    """A kind of work was met again that has to be read before anything can be said of it."""
+
+
 class Lookout:
     """``willing`` says why the device will not have a run, or None. ``fresh`` says whether the device has been heard of
     recently enough to be given work of a workflow, and ``expect`` sees to it that it is. ``yields`` says whether a run
@@ -165,6 +169,8 @@ class Lookout:
             nonlocal starts
             flow = self.fleet.workflows.remembered(run.workflow, run.version)
             if flow is None or run.kind not in self._able:  # judged by us, not inside the store's transaction
+                if (run.workflow, run.version) in unknown:
+                    raise _Unknown  # the whole queue may be of that kind
                 unknown.add((run.workflow, run.version))
                 return None
             if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
@@ -174,17 +180,15 @@ class Lookout:
             if not self._fresh(flow):
                 stale.append(flow)
                 return None
-            now = self.fleet.store.clock()
-            taken = assigning.take(run, self.desk.owner, flow, now)
-            assert taken.grant is not None
-            if starts < free:
-                starts += 1
-                return assigning.start(taken, taken.grant, now)
-            return taken
+            starts += 1
+            return assigning.take(run, self.desk.owner, flow, self.fleet.store.clock(), starts=starts <= free)
 
         asked = self.fleet.clock.time()
         offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
-        taken = await self.fleet.store.take(offer, step)
+        try:
+            taken = await self.fleet.store.take(offer, step)
+        except _Unknown:
+            return 0, unknown
         for flow in stale[:1]:
             self._expect(flow)
         for run in taken:

@@ -14,7 +14,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from asterism.store.errors import StoreMissing, StoreUnavailable
+from asterism.store.errors import StoreError, StoreMissing, StoreUnavailable
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.faults import may_write, moved, read_only, store_error
 
@@ -24,8 +24,8 @@ LOG_LIMIT = 64 * 1024 * 1024
 
 
 class Link:
-    """Its connection is made and used in one thread. One with a ``leader`` reads, in the file that the leader has
-    open; one without writes, makes the tables if they are missing, and does not wait for locks: its thread does."""
+    """Its connection is used by one thread at a time. One with a ``leader`` reads, in the file that the leader has
+    open; one without writes, makes the tables if they are missing, and does not wait for locks: its user does."""
 
     def __init__(self, path: Path, busy_timeout: float, leader: Link | None = None) -> None:
         self.path = path
@@ -82,6 +82,13 @@ class Link:
         else:
             raise moved(self.path)
 
+    def at_hand(self) -> sqlite3.Cursor | None:
+        """The cursor, if the file is open and still the one that was opened."""
+        try:
+            return self.cursor if self._found() == self.identity else None
+        except StoreError:
+            return None
+
     def unmoved(self) -> None:
         """Raises StoreUnavailable unless the file is still the one that was opened."""
         if self._found() != self.identity:
@@ -117,7 +124,11 @@ class Link:
         identity = self._found()
         try:
             connection = sqlite3.connect(
-                f"{self.path.as_uri()}?mode=rw", timeout=self.busy_timeout, isolation_level=None, uri=True
+                f"{self.path.as_uri()}?mode=rw",
+                timeout=self.busy_timeout,
+                isolation_level=None,
+                uri=True,
+                check_same_thread=self._leader is not None,  # the writer's is used by one thread at a time
             )
         except sqlite3.Error as error:
             raise store_error(error, self.path, self.busy_timeout) from error

@@ -1,8 +1,11 @@
-"""The one thread that writes, and commits for many at once.
+"""All writing: many writes, one commit.
 
-Whoever has something to write puts it into a queue and waits. The thread takes whatever has gathered there while it was
-busy, does all of it in one transaction, commits, and tells everybody at once: a thousand writers cost one ``fsync``
-and one wake-up of the event loop. One alone costs its own commit and a hand-over between two threads.
+Whoever has something to write leaves it here and waits. All that was left in one turn of the event loop is done in one
+transaction, and everybody is told at once: a thousand writers cost one ``fsync``.
+
+Where the disk is quick (as long as it has been of late) the event loop does that itself: a commit then takes less time
+than to hand it to a thread and be woken again. Whatever may take longer, above all to wait for a lock that another
+process has, is for a thread of its own. It takes all that has gathered while it was busy.
 
 The lock of the file is fought for here and not by SQLite, whose pauses become so long that a process can lose for
 seconds against others that write without a break.
@@ -34,8 +37,18 @@ MOST = 1000
 POLL = 0.025
 """How often it is looked whether another process has committed, in seconds, while somebody waits for that."""
 
+QUICK = 0.002
+"""What a commit may take on average, in seconds, to be done in the event loop."""
+
+STEADY = 0.1
+"""The weight of the last commit in that average."""
+
 PAUSE = (0.0005, 0.003)
 """How long to wait before the next try for the lock: anything between these."""
+
+
+class _Locked(Exception):
+    """Another process has the lock."""
 
 
 class Writer:
@@ -45,7 +58,10 @@ class Writer:
         self._link = link
         self._watches = watches
         self._loop = asyncio.get_running_loop()
+        self._left: list[Job] = []  # in this turn of the loop
         self._queue: queue.SimpleQueue[Job | asyncio.Future[None] | None] = queue.SimpleQueue()
+        self._writing = threading.Lock()  # who has it may use the connection
+        self._average = float("inf")
         self._closed = False
         self._seen: tuple[sqlite3.Cursor, int] | None = None
         self._looked_at = 0.0
@@ -69,7 +85,9 @@ class Writer:
     async def do(self, job: Job) -> Any:
         """What came of it, once it is durable."""
         self.must_be_open()
-        self._queue.put(job)
+        if not self._left:
+            self._loop.call_soon(self._begin)
+        self._left.append(job)
         return await job.future
 
     def must_be_open(self) -> None:
@@ -85,10 +103,37 @@ class Writer:
         if self._closed:
             return
         self._closed = True
+        self._begin()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(ended)
         await ended
         self._thread.join()
+
+    def _begin(self) -> None:
+        """Do what was left, or have it done."""
+        jobs, self._left = self._left, []
+        if not jobs:
+            return
+        if self._done_here(jobs):
+            self._settle(jobs)
+        else:
+            for job in jobs:
+                self._queue.put(job)
+
+    def _done_here(self, jobs: list[Job]) -> bool:
+        """Do it in the event loop, unless that might take long."""
+        if self._average > QUICK or len(jobs) > MOST or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            cursor = self._link.at_hand()
+            if cursor is None:
+                return False
+            self._perform(jobs, cursor, _at_once)
+            return True
+        except _Locked:
+            return False
+        finally:
+            self._writing.release()
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
@@ -105,11 +150,13 @@ class Writer:
         ended: asyncio.Future[None] | None = None
         while ended is None:
             jobs, ended = self._gather()
+            with self._writing:
+                if jobs:
+                    self._open_and_perform(jobs)
+                elif ended is None:
+                    self._look()
             if jobs:
-                self._perform(jobs)
                 self._tell(self._settle, jobs)
-            elif ended is None:
-                self._look()
         self._link.close()
         self._tell(_settle_one, ended, None)
 
@@ -125,21 +172,41 @@ class Writer:
             return jobs, None
         return jobs, next((one for one in found if isinstance(one, asyncio.Future)), None)
 
-    def _perform(self, jobs: list[Job]) -> None:
+    def _open_and_perform(self, jobs: list[Job]) -> None:
         try:
             cursor = self._link.ready()
-            if time.monotonic() - self._looked_at >= POLL:
-                self._patiently(self._notice_others, cursor)
-            if len(jobs) == 1 and jobs[0].one_statement:
-                self._patiently(jobs[0].perform, cursor)  # a statement alone is a transaction
-            else:
-                self._patiently(cursor.execute, "BEGIN IMMEDIATE")
-                for job in jobs:
-                    job.perform(cursor)
-                cursor.execute("COMMIT")
-            self._link.unmoved()
         except Exception as error:
             self._give_up(jobs, error)
+        else:
+            self._perform(jobs, cursor, self._patiently)
+
+    def _perform(
+        self, jobs: list[Job], cursor: sqlite3.Cursor, insist: Callable[[Callable[[Any], object], Any], None]
+    ) -> None:
+        """``insist`` does what needs the lock, if need be again and again."""
+        try:
+            if time.monotonic() - self._looked_at >= POLL:
+                insist(self._notice_others, cursor)
+            began = time.perf_counter()
+            if len(jobs) == 1 and jobs[0].one_statement:
+                insist(jobs[0].perform, cursor)  # a statement alone is a transaction
+            else:
+                insist(cursor.execute, "BEGIN IMMEDIATE")
+                for job in jobs:
+                    job.perform(cursor)
+                began = time.perf_counter()
+                cursor.execute("COMMIT")
+            self._took(time.perf_counter() - began)
+            self._link.unmoved()
+        except _Locked:
+            raise
+        except Exception as error:
+            self._give_up(jobs, error)
+
+    def _took(self, seconds: float) -> None:
+        if self._average == float("inf"):
+            self._average = seconds
+        self._average += STEADY * (seconds - self._average)
 
     def _patiently(self, action: Callable[[Any], object], argument: Any) -> None:
         """Again and again while another process has the lock."""
@@ -203,6 +270,15 @@ class Writer:
                 job.future.set_exception(job.error)
         if topics:
             self._watches.wake(topics)
+
+
+def _at_once(action: Callable[[Any], object], argument: Any) -> None:
+    try:
+        action(argument)
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise _Locked from None
+        raise
 
 
 def _settle_one(future: asyncio.Future[None], error: BaseException | None) -> None:
