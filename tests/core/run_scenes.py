@@ -116,6 +116,7 @@ OWNERS: dict[str, Event] = {
 OTHERS: dict[str, Event] = {
     "assign": lambda run, grant, now: assigning.assign(run, LAPTOP, FLOW, by="hub", now=now),
     "take": lambda run, grant, now: assigning.take(run, LAPTOP, FLOW, now),
+    "take, start": lambda run, grant, now: assigning.take(run, LAPTOP, FLOW, now, starts=True),
     "lose": lambda run, grant, now: assigning.lose(run, FLOW, now, "not heard of for 90 s"),
     "lose, last": lambda run, grant, now: assigning.lose(run, STRICT, now, "not heard of for 90 s"),
     "next_round": lambda run, grant, now: assigning.next_round(run, FLOW, now),

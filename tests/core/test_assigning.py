@@ -351,3 +351,11 @@ def test_an_owner_that_cannot_go_on_breaks_off_and_that_is_a_loss() -> None:
     assert (again.status, again.losses, again.failures, again.avoid) == ("reassigning", 1, 0, (run.device,))
     with pytest.raises(Fenced):
         assigning.break_off(run, grant_of(run)._replace(epoch=99), "whatever", FLOW, 5.0)
+
+
+def test_to_take_and_start_in_one_step_is_to_take_and_then_to_start() -> None:
+    at_once = assigning.take(new(), KITCHEN, FLOW, 5.0, starts=True)
+    taken = assigning.take(new(), KITCHEN, FLOW, 5.0)
+    one_by_one = assigning.start(taken, grant_of(taken), 5.0)
+    assert at_once == one_by_one.changed(revision=at_once.revision)
+    assert at_once.revision == new().revision + 1

@@ -56,9 +56,12 @@ one_edit = st.one_of(
 class LivingPlan(RuleBasedStateMachine):
     """One plan, its lock, and everything that may happen to them."""
 
+    Plan: type[Constellation] = Constellation
+    Lock: type[AssignmentLock] = AssignmentLock
+
     @initialize(policy=st.sampled_from(POLICIES), cycles=st.integers(1, 3), ranked=st.booleans(), data=st.data())
     def build(self, policy: str, cycles: int, ranked: bool, data: st.DataObject) -> None:
-        self.plan = plan = Constellation("living")
+        self.plan = plan = self.Plan("living")
         plan.evaluate, plan.check_condition = evaluate, check
         for number, task_id in enumerate(data.draw(st.lists(ids, unique=True, max_size=6))):
             before = [task.id for task in plan]
@@ -68,11 +71,15 @@ class LivingPlan(RuleBasedStateMachine):
         if ranked:
             plan.ranks = Ranks()
             plan.ranks.all(plan.nodes)
-        self.lock = AssignmentLock(plan, policy, cycles, edit_on=lambda node, *end: node.id != "t0")
+        self.lock = self.Lock(plan, policy, cycles, edit_on=lambda node, *end: node.id != "t0")
         self.ended: dict[str, tuple[TaskStatus, Any]] = {}
         self.now = 0.0
         self.running: dict[int, Node] = {}
+        self.before()
         plan.begin(self.tick())
+
+    def before(self) -> None:
+        """Called when all is made and nothing has happened."""
 
     def tick(self) -> float:
         self.now += 1.0

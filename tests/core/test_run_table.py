@@ -34,6 +34,7 @@ TABLE = """
                cr   ch   cp   hp   as   cl   cl/p cl/c pr   pr/p pr/c re   rp   CO   FA
 assign         as   -    -    -    -    -    -    -    -    -    -    as   -    -    -
 take           cl   -    -    -    -    -    -    -    -    -    -    cl   -    -    -
+take, start    pr   -    -    -    -    -    -    -    -    -    -    pr   -    -    -
 claim          x    x    x    x    cl   -    -    -    -    -    -    x    x    x    x
 start          x    x    x    x    -    pr   pr/p pr/c -    -    -    x    x    x    x
 complete       x    x    x    x    -    -    -    -    CO   CO   CO   x    x    x    x

@@ -40,6 +40,7 @@ from asterism.core.errors import (
 )
 from asterism.core.graph import Graph, is_modifiable
 from asterism.core.node import Node
+from asterism.core.order import parents_first
 from asterism.core.ready import lane_of
 from asterism.core.status import ENDED_STATES, PENDING, TRANSITIONS
 from asterism.core.task import Dependency, Task, differences
@@ -181,10 +182,16 @@ class _Attempt:
         self.inverse.append(RemoveDependency(dependency.source, dependency.target))
 
     def _unlink(self, dependency: Dependency) -> None:
-        graph = self.graph
+        graph, target = self.graph, self.graph.nodes[dependency.target]
+        order = tuple(target.parents)
         verdict = graph.unlink(dependency)
         self.relinked.discard((dependency.source, dependency.target))
-        self.undo.append(lambda: graph.link(dependency, verdict))
+
+        def back() -> None:
+            graph.link(dependency, verdict)
+            target.parents = {source: target.parents[source] for source in order}
+
+        self.undo.append(back)
         self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
         self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
 
@@ -381,7 +388,7 @@ def _descendants(node: Node) -> list[Node]:
         if below not in found:
             found[below] = None
             stack.extend(below.children.values())
-    return sorted(found, key=lambda node: node.label, reverse=True)
+    return parents_first(found)[::-1]
 
 
 def _malformed(edit: Edit) -> str | None:

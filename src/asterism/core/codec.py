@@ -40,7 +40,8 @@ AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 
 def encode(graph: Graph) -> dict[str, Any]:
-    """See ``Constellation.to_json``."""
+    """See ``Constellation.to_json``. The same plan is always the same text, whatever was tried and rejected."""
+    nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
     return {
         "schema": SCHEMA,
         "id": graph.id,
@@ -49,11 +50,11 @@ def encode(graph: Graph) -> dict[str, Any]:
         "epochs": graph.epochs,
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
-        "tasks": [_encode_node(node) for node in graph.nodes.values()],
-        "dependencies": [
-            _encode_edge(dependency, node) for node in graph.nodes.values() for dependency in node.parents.values()
-        ],
-        "touched": [[list(key) if isinstance(key, tuple) else key, version] for key, version in graph.touched.items()],
+        "tasks": [_encode_node(node) for node in nodes],
+        "dependencies": [_encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
+        "touched": sorted(
+            ([list(key) if isinstance(key, tuple) else key, version] for key, version in graph.touched.items()), key=str
+        ),
         "story": [list(entry) for entry in graph.story()],
     }
 
@@ -130,7 +131,7 @@ def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
 
 def _place(graph: Graph, node: Node) -> None:
     """Put a node with its progress into a graph; its edges follow."""
-    graph.nodes[node.id] = node
+    graph.place(node)
     graph.counts[node.status] += 1
     graph.provisionals += node.provisional
     node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)

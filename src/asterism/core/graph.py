@@ -15,7 +15,7 @@ from asterism.core import provisional
 from asterism.core.edits import Key
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, reason_of
 from asterism.core.node import Node, outcome_fits
-from asterism.core.order import Order
+from asterism.core.order import Order, parents_first
 from asterism.core.rank import Ranks
 from asterism.core.ready import ReadyQueue
 from asterism.core.status import (
@@ -66,6 +66,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.order = Order(self.nodes)
         self.touched: dict[Key, int] = {}  # what accepted edits changed, and in which version: decides staleness
+        self._placed = 0
         self.epochs = 0  # how many executions were begun: each has the number at its start for a name
         self._story: list[tuple[float, str, str | None, str]] = []
 
@@ -83,6 +84,10 @@ class Graph:
 
     def tell(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         self._story.append((now, what, task_id, why))
+
+    def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
+        """Put something into the story that changes nothing."""
+        self.tell(now, what, task_id, why)
 
     # -- how tasks move ------------------------------------------------------------------------------------------------
 
@@ -169,6 +174,10 @@ class Graph:
         node.worked += now - node.begun_at
         self.tell(now, "attempt failed", node.id, why)
 
+    def lose(self, node: Node) -> None:
+        """Its device vanished: that is counted apart from failures of the work."""
+        node.losses += 1
+
     def release(self, node: Node, now: float, why: str) -> None:
         """The device left before the work began: the task waits for another one, and nothing counts as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
@@ -210,9 +219,8 @@ class Graph:
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         """Nothing can move any more: cancel what is left, each with its reason, and name the end."""
         if self.counts[PENDING]:
-            for node in sorted(self.nodes.values(), key=lambda node: node.label):
-                if node.status is PENDING:
-                    self._give_up(node, now, cancelled)
+            for node in parents_first(node for node in self.nodes.values() if node.status is PENDING):
+                self._give_up(node, now, cancelled)
         if cancelled:
             self.state = ConstellationState.CANCELLED
         elif not self.counts[FAILED] and not self.unreachable:
@@ -258,9 +266,14 @@ class Graph:
     # -- the structure: used by building, apply and provisional --------------------------------------------------------
 
     def insert(self, node: Node) -> None:
-        self.nodes[node.id] = node
+        self.place(node)
         self.counts[PENDING] += 1
         self.rerank(node)
+
+    def place(self, node: Node) -> None:
+        self._placed += 1
+        node.number = self._placed
+        self.nodes[node.id] = node
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
         """Add an edge; raises CycleFound with nothing changed. ``verdict`` is what its condition said before, if it

@@ -74,7 +74,8 @@ class AssignmentLock:
     waiting: list[tuple[str, int]] = field(default_factory=list)
     cycles: dict[int, EditCycle] = field(default_factory=dict)
     history: list[EditCycle] = field(default_factory=list)
-    _progress_at_stuck: int = -1
+    opened: int = 0  # how many cycles there were: each has the number of its opening for a name
+    progress_at_stuck: int = -1
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -116,8 +117,10 @@ class AssignmentLock:
 
     def open(self, now: float) -> EditCycle | None:
         """The next cycle, with everything that waits; None if nothing does or too many editors are thinking."""
-        if not self.waiting or len(self.cycles) >= self.max_cycles:
-            return None
+        return self.review(now) if self.waiting and len(self.cycles) < self.max_cycles else None
+
+    def review(self, now: float) -> EditCycle | None:
+        """A cycle for everything that waits, however many are open."""
         nodes = self.graph.nodes
         stands = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
         self.waiting = []
@@ -125,16 +128,22 @@ class AssignmentLock:
 
     def open_stuck(self, now: float) -> EditCycle | None:
         """One last cycle when nothing can move; not again before something has ended since the last one."""
-        progress = sum(
-            self.graph.counts[status] for status in self.graph.counts if status not in ("pending", "running")
-        )
-        if self.edit_on is None or progress == self._progress_at_stuck:
+        if self.edit_on is None or self._progress == self.progress_at_stuck:
             return None
-        self._progress_at_stuck = progress
+        return self.last_chance(now)
+
+    def last_chance(self, now: float) -> EditCycle:
+        self.progress_at_stuck = self._progress
         return self._open((), now, stuck=True)
 
+    @property
+    def _progress(self) -> int:
+        """How many tasks have ended."""
+        return sum(self.graph.counts[status] for status in self.graph.counts if status not in ("pending", "running"))
+
     def _open(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
-        cycle = EditCycle(len(self.history) + 1, self.graph.version, now, ends, stuck)
+        self.opened += 1
+        cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
         cycle.expires_at = now + self.edit_timeout
         if self.claim_timeout is not None:
             cycle.claim_by = now + self.claim_timeout

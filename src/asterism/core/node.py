@@ -29,6 +29,7 @@ class Node:
         "label",
         "losses",
         "needless",
+        "number",
         "open",
         "parents",
         "provisional",
@@ -49,6 +50,7 @@ class Node:
         self.task = task
         self.id = task.id
         self.label = label  # position in the topological order, see order.py
+        self.number = 0  # how many tasks came into the plan before it: an order that no edit can disturb
         self.parents: dict[str, Dependency] = {}
         self.children: dict[str, Node] = {}
         self.open = 0

@@ -11,6 +11,9 @@ large plan would have to drag everything behind it past its own place at the end
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
 from asterism.core.errors import CycleFound
 from asterism.core.node import Node
 
@@ -97,3 +100,22 @@ def _path(came_from: dict[Node, Node | None], last: Node, goal: Node) -> list[st
         node = came_from[node]
     path.append(goal.id)
     return path[::-1]
+
+
+def parents_first(nodes: Iterable[Node]) -> list[Node]:
+    """Some nodes in an order that depends on nothing but the plan. The labels will not do: they remember edits that
+    were rejected, and differ from those of the same plan when it was read from a record."""
+    chosen = {node.id: node for node in nodes}
+    left = {id: sum(source in chosen for source in node.parents) for id, node in chosen.items()}
+    heap = [(chosen[id].number, id) for id, count in left.items() if not count]
+    heapify(heap)
+    found = []
+    while heap:
+        node = chosen[heappop(heap)[1]]
+        found.append(node)
+        for id, child in node.children.items():
+            if id in left:
+                left[id] -= 1
+                if not left[id]:
+                    heappush(heap, (child.number, id))
+    return found

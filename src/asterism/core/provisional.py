@@ -32,7 +32,7 @@ def below(node: Node) -> list[Node]:
             if child.provisional and child not in found:
                 found[child] = None
                 stack.append(child)
-    return list(found)
+    return sorted(found, key=lambda node: node.number)
 
 
 def revoke(graph: Graph, nodes: Iterable[Node], now: float, why: str) -> list[tuple[str, int]]:
@@ -75,7 +75,7 @@ def settle(graph: Graph, reviewed: Iterable[Node], now: float) -> list[Node]:
     while stack:
         node = stack.pop()
         node.unsettled = False
-        for child in node.children.values():
+        for child in sorted(node.children.values(), key=lambda child: child.number):
             child.held -= 1
             if child.held:
                 continue

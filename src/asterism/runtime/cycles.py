@@ -108,7 +108,7 @@ class Cycles:
         cycle.edits += len(applied.batch.edits)
         if overtaken:
             words = tuple(map(str, overtaken))
-            self.plan.tell(self.execution.now(), "left out of an edit", None, f"overtaken: {'; '.join(words)}")
+            self.plan.note(self.execution.now(), "left out of an edit", None, f"overtaken: {'; '.join(words)}")
             self._publish("edit_overtaken", cycle, author=author, edits=words)
         if cycle.id in self.lock.cycles:
             self._close(cycle, "accepted" if applied.batch.edits else "empty")

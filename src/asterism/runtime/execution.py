@@ -179,7 +179,7 @@ class Execution:
             self.orchestrator.roster.take_back(active.place)
             self._freed(active, epoch)
         if status is COMPLETED:
-            self.plan.tell(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
+            self.plan.note(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
             self.tell.task("task_result_refused", active.node)
         self.orchestrator.wake(self)
 
@@ -213,7 +213,7 @@ class Execution:
 
     def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
         """The device vanished: that is counted apart from failures of the work."""
-        node.losses += 1
+        self.plan.lose(node)
         self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, task_id=node.id)
         if node.losses > self.orchestrator.max_losses:
             self.fail(node, error)
@@ -282,7 +282,7 @@ class Execution:
             self.orchestrator.roster.take_back(active.place)
             self._freed(active, epoch)
             logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
-            self.plan.tell(self.now(), "abandoned", active.node.id, "it did not stop when asked")
+            self.plan.note(self.now(), "abandoned", active.node.id, "it did not stop when asked")
             self.orchestrator.wake(self)
 
     def _cancel(self, node: Node, why: str) -> None:
