@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.chaos.fire import Fire, problems
+from tests.chaos.plan import PlanFire
 from tests.store.postgres_server import running_server
 
 
@@ -24,3 +25,11 @@ def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path) -> Non
 def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path) -> None:
     with running_server() as url:
         burns_well(url, tmp_path)
+
+
+def test_a_plan_of_500_commands_outlives_every_process(tmp_path: Path) -> None:
+    fire = PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=500, kills=30)
+    kept = asyncio.run(fire.play())
+    assert asyncio.run(fire.problems(kept)) == []
+    assert fire.killed.total() >= 25
+    assert {name.partition("-")[0] for name in fire.killed} == {"boss", "device"}

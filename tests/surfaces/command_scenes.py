@@ -100,6 +100,14 @@ class Scene:
 
         return asyncio.run(main())
 
+    def made(self) -> Scene:
+        """With a store in which nothing is."""
+
+        async def nothing(fleet: Fleet) -> None: ...
+
+        self.ask(nothing)
+        return self
+
     def workflow(self, name: str = "work", **terms: Any) -> Workflow:
         terms = terms or {"argv": ("true",)}
         return self.ask(lambda fleet: fleet.workflows.add(Workflow(name, **terms)))

@@ -154,7 +154,7 @@ def test_a_workflow_may_stay_in_its_file(tmp_path: Path) -> None:
 
 
 def test_a_run_of_nothing_is_refused(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+    scene = Scene(tmp_path).made()
     assert "Give the name of a WORKFLOW, or a --file with one." in scene.run("runs", "create").stderr
     result = scene.run("runs", "create", "work")
     assert result.exit_code == 64
@@ -203,7 +203,7 @@ def test_the_list_may_be_narrowed(tmp_path: Path) -> None:
 
 
 def test_a_fleet_without_runs_says_what_to_do(tmp_path: Path) -> None:
-    result = Scene(tmp_path).run("runs", "list")
+    result = Scene(tmp_path).made().run("runs", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "There are no runs yet: asterism runs create WORKFLOW" in result.stderr
 

@@ -140,8 +140,9 @@ def test_runs_are_paused_with_a_reason_and_resumed(tmp_path: Path) -> None:
     assert " paused " in listed
     assert " pausing " in listed
     assert scene.ok("runs", "resume", new.id, busy.id).splitlines() == [
-        f"{new.id[-8:]} waits for a device",
-        f"{busy.id[-8:]} goes on",
+        f"{new.id[-8:]} is offered again, to desktop",
+        f"{busy.id[-8:]}: the wish to pause it is withdrawn; laptop goes on with it, or hands it back to be offered "
+        "again if it has begun to stop",
     ]
     result = scene.run("runs", "resume", new.id)
     assert (result.exit_code, result.stderr) == (

@@ -9,7 +9,7 @@ from command_scenes import Scene
 
 
 def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+    scene = Scene(tmp_path).made()
     assert scene.json("fleet", "show") == {
         "keep": 2_592_000.0,
         "large": 65_536,
@@ -51,6 +51,6 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, words: list[str], told: str) -> None:
-    result = Scene(tmp_path).run("fleet", "set", *words)
+    result = Scene(tmp_path).made().run("fleet", "set", *words)
     assert (result.exit_code, result.stdout) == (64, "")
     assert told in result.stderr

@@ -20,13 +20,14 @@ from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import PutRegister, Report
 from asterism.surfaces.fleet.looking import look
 from asterism.surfaces.fleet.picture import picture
+from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.watching import watch
 from asterism.surfaces.screen import Screen
 
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
     async def ask(fleet: Fleet) -> list[str]:
-        found = await look(fleet, height)
+        found = await look(fleet, height, (), Tally())
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
         console.print(picture(found, width, height))
         assert isinstance(console.file, io.StringIO)
@@ -169,7 +170,7 @@ def test_as_json_every_line_is_an_object(tmp_path: Path) -> None:
 
 
 def test_a_fleet_where_all_is_done_is_not_watched_further(tmp_path: Path) -> None:
-    assert Scene(tmp_path).ok("runs", "watch", "--until-done") == ""
+    assert Scene(tmp_path).made().ok("runs", "watch", "--until-done") == ""
 
 
 def test_ctrl_c_ends_the_watch(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_in_a_terminal_the_picture_is_drawn_over_and_over(tmp_path: Path) -> Non
             await watching
 
     scene.ask(both)
-    assert "1 failed" in output.getvalue()
+    assert "1 cancelled" in output.getvalue()
     assert "cancelled by ann" in output.getvalue()
 
 

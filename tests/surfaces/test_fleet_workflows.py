@@ -206,6 +206,6 @@ def test_a_workflow_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
 
 
 def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+    scene = Scene(tmp_path).made()
     assert "There are no workflows yet: asterism workflow add NAME" in scene.ok("workflow", "list")
     assert scene.json("workflow", "list") == []

@@ -16,6 +16,7 @@ from asterism.core.run import (
     ASSIGNED,
     BLANK,
     CLAIMED,
+    KEEPS,
     OWNED,
     PROCESSING,
     TERMINAL,
@@ -46,8 +47,12 @@ def create(
     priority: int | None = None,
     device: str | None = None,
     retry_of: str | None = None,
+    keep: str = "epoch",
 ) -> Run:
-    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go."""
+    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of KEEPS, is
+    said here and never again, so that peers cannot differ about it."""
+    if keep not in KEEPS:
+        raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEPS)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
     return BLANK.changed(
         id=run_id,
@@ -61,6 +66,7 @@ def create(
         priority=workflow.priority if priority is None else priority,
         pinned=workflow.device if device is None else device,
         retry_of=retry_of,
+        keep=keep,
         timeout=workflow.timeout,
         waiting_since=now,
         held=series is not None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from asterism.core import codec
 from asterism.core.apply import Applied, apply
@@ -113,7 +113,7 @@ class Constellation(Graph):
         return codec.encode(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Constellation:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The plan that ``to_json`` wrote."""
         return codec.decode(data, cls)
 

@@ -21,6 +21,8 @@
     ├── AlreadyRunning            a constellation that another orchestrator is running
     ├── CycleGone                 (core/lock.py) no such open cycle
     ├── CycleClaimed              (core/lock.py) somebody else works on the cycle
+    ├── UnreadableJournal         (core/journal.py) the steps of a plan cannot be taken again
+    ├── NotTheSameRun             (core/resolve.py) two records of one id that differ in what is fixed at creation
     ├── MissingInput              (runtime/inputs.py) an input that cannot be filled
     ├── CommandFailed             (runtime/processes.py) a command that did not exit with 0
     ├── RequestFailed             (runtime/http.py) an answer that was not expected

@@ -259,6 +259,6 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
         ends = tuple((task, epoch) for task, epoch in one["ends"])
         cycle = EditCycle(one["id"], one["version"], one["opened_at"], ends, one["stuck"])
         cycle.rejections, cycle.edits = one["rejections"], one["edits"]
-        cycle.expires_at = cycle.opened_at + lock.edit_timeout
+        lock.restart(cycle, cycle.opened_at)
         lock.cycles[cycle.id] = cycle
         lock.history.append(cycle)

@@ -144,12 +144,17 @@ class AssignmentLock:
     def _open(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
         self.opened += 1
         cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
-        cycle.expires_at = now + self.edit_timeout
-        if self.claim_timeout is not None:
-            cycle.claim_by = now + self.claim_timeout
+        self.restart(cycle, now)
         self.cycles[cycle.id] = cycle
         self.history.append(cycle)
         return cycle
+
+    def restart(self, cycle: EditCycle, now: float) -> None:
+        """Its time begins, and nobody has claimed it."""
+        cycle.expires_at = now + self.edit_timeout
+        cycle.claimed_by, cycle.claim_by = None, float("inf")
+        if self.claim_timeout is not None:
+            cycle.claim_by = now + self.claim_timeout
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
         """The review is over. Returns the provisional tasks that this confirms."""

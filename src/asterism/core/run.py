@@ -69,6 +69,9 @@ UNOWNED = frozenset({CREATED, REASSIGNING})
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
 
+KEEPS = ("epoch", "original", "furthest")
+"""Which of two records is kept when peers without a common store meet: see core/resolve.py."""
+
 
 class Owner(NamedTuple):
     """A device in one of its lives: each start of a device is another session."""
@@ -104,6 +107,15 @@ class Progress(NamedTuple):
         return f"{self.step}/{self.total}" if self.total is not None else str(self.step)
 
 
+class Superseded(NamedTuple):
+    """A result that lost to another when two stores met: the run was completed in both of them."""
+
+    device: str
+    epoch: int
+    ended_at: float
+    output: Any = None
+
+
 @dataclass(frozen=True)
 class Run:
     """The record. Times are by the clock of the store.
@@ -117,7 +129,10 @@ class Run:
     ``wish`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``wished_by`` says who, and why
     ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
     assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
-    the run ended in it."""
+    the run ended in it.
+
+    ``keep`` is one of KEEPS, ``superseded`` has the results of other peers that lost to this one. In a record that was
+    united with a peer's (core/resolve.py) ``previous`` and ``story`` begin with what happened only there."""
 
     id: str
     workflow: str
@@ -130,6 +145,7 @@ class Run:
     priority: int = 0
     pinned: str | None = None
     retry_of: str | None = None
+    keep: str = "epoch"
     timeout: float = 90.0
 
     revision: int = 1
@@ -162,6 +178,7 @@ class Run:
     output: Any = None
     error: str | None = None
     cancelled: bool = False
+    superseded: tuple[Superseded, ...] = ()
     story: tuple[Entry, ...] = ()
 
     @property

@@ -44,6 +44,12 @@ class Cycles:
         self._opened(cycle, "stuck")
         return True
 
+    def reopen(self) -> None:
+        """Ask about the cycles that were open when the plan was left. Their time begins anew."""
+        for cycle in tuple(self.lock.cycles.values()):
+            self.lock.restart(cycle, self.execution.now())
+            self._opened(cycle, "cycle_opened")
+
     def _opened(self, cycle: EditCycle, kind: str) -> None:
         self._publish(kind, cycle)
         if self.editor is not None:
@@ -187,6 +193,14 @@ class Cycles:
             self._close(cycle, "cancelled")
         self.lock.waiting.clear()
         self._set_alarm()
+        for job in tuple(self.jobs):
+            job.cancel()
+
+    def abandon(self) -> None:
+        """The plan is left to others: stop the editors, and close nothing."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         for job in tuple(self.jobs):
             job.cancel()
 

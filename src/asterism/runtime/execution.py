@@ -79,6 +79,25 @@ class Execution:
         self.tell.constellation("constellation_started")
         self.orchestrator.wake(self)
 
+    def go_on(self) -> None:
+        """Take up a plan that ran elsewhere: what was under way is waited for again, and editors are asked again."""
+        self.plan.clock = self.now
+        self.plan.on_applied = self.applied
+        now = self.now()
+        for node in self.plan.nodes.values():
+            if node.status is not RUNNING or node.tentative is not None:
+                continue
+            place = self.orchestrator.roster.find(node.device) if node.device is not None else None
+            if place is not None:
+                self._work_on(node, place)
+            elif node.device is not None:
+                self.plan.release(node, now, f"{node.device} is not here any more")
+            else:
+                self.plan.queue.push(node)
+        self.tell.constellation("constellation_resumed")
+        self.cycles.reopen()
+        self.orchestrator.wake(self)
+
     # -- placing tasks -------------------------------------------------------------------------------------------------
 
     @property
@@ -113,8 +132,12 @@ class Execution:
         return any(active.node.id == node.id for active in self.stopping.values())
 
     def _start(self, node: Node, place: Place, now: float) -> None:
-        plan, task = self.plan, node.task
-        epoch = plan.start(node, place.id, now)
+        self.plan.start(node, place.id, now)
+        self._work_on(node, place)
+        self.tell.task("task_started", node)
+
+    def _work_on(self, node: Node, place: Place) -> None:
+        plan, task, epoch = self.plan, node.task, node.epoch
         self.served = self.orchestrator.roster.give(place)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, place)
@@ -122,9 +145,8 @@ class Execution:
         active.job = asyncio.Task(
             self._work(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self.loop
         )
-        if task.timeout is not None:
+        if task.timeout is not None and not getattr(place.device, "keeps_time", False):
             active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
-        self.tell.task("task_started", node)
 
     async def _work(self, active: Active, epoch: int, work: Work) -> None:
         value: Any = None
@@ -186,7 +208,7 @@ class Execution:
     def _failed(self, node: Node, error: BaseException | None) -> None:
         """An attempt failed: try again while there are retries left, or let the failure stand."""
         failures = node.attempts - node.losses
-        if failures > node.task.retries:
+        if failures > node.task.retries or getattr(error, "final", False):
             self.fail(node, error)
             return
         delay = self._retry(node, error, failures)

@@ -118,7 +118,10 @@ class Orchestrator:
                 raise
         finally:
             await self._dismiss(execution)
-        return Result(plan, execution.lock.history, execution.slots, execution.lock.policy)
+        return self._result(execution)
+
+    def _result(self, execution: Execution) -> Result:
+        return Result(execution.plan, execution.lock.history, execution.slots, execution.lock.policy)
 
     def slots(self) -> int | None:
         """How much can run at once, by the devices and by ``concurrency``."""
@@ -148,16 +151,22 @@ class Orchestrator:
             raise PlanError(f"constellation {plan.id!r} is {plan.state}: it cannot be run again")
         if plan.counts[TaskStatus.RUNNING]:
             raise PlanError(f"constellation {plan.id!r} is a copy of one whose tasks are running: it cannot be run")
+        self._not_twice(plan)
+        self._adopt_loop()
+        self._prepare(plan, assignments)
+        execution = self._take_on(plan, AssignmentLock(plan, edit_on=self._edit_on, **self._lock_terms))
+        execution.begin()
+        return execution
+
+    def _not_twice(self, plan: Constellation) -> None:
         if plan.id in self._executions:
             raise AlreadyRunning(
                 f"another constellation with the id {plan.id!r} is running here; give this one its own id"
             )
-        self._adopt_loop()
-        self._prepare(plan, assignments)
-        lock = AssignmentLock(plan, edit_on=self._edit_on, **self._lock_terms)
+
+    def _take_on(self, plan: Constellation, lock: AssignmentLock) -> Execution:
         plan.owner = self
         execution = self._executions[plan.id] = Execution(self, plan, lock)
-        execution.begin()
         return execution
 
     def _prepare(self, plan: Constellation, assignments: Mapping[str, str]) -> None:

@@ -55,6 +55,9 @@ class Roster:
         self._capable.clear()
         return place
 
+    def find(self, device_id: str) -> Place | None:
+        return self._places.get(device_id)
+
     def names(self) -> str:
         return ", ".join(self._places) or "none"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from asterism.core.run import Assignment, Progress, Run, RunStatus
+from asterism.core.run import Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.session import Session
 from asterism.core.story import Entry
 from asterism.core.task import NOTHING
@@ -65,6 +65,8 @@ _MAPPINGS = ("declined", "scores")
 
 _DEFAULTS: dict[str, Any] = {
     "created_by": "",
+    "keep": "epoch",
+    "superseded": (),
     **dict.fromkeys((*_TEXTS, *_TIMES, *_OTHERS)),
     **_EMPTY,
     **dict.fromkeys(_MAPPINGS, NOTHING),
@@ -154,6 +156,8 @@ def _state(fields: dict[str, Any]) -> str:
     for name in _MAPPINGS:
         if value := fields[name]:
             parts.append(f'"{name}":{_encode(dict(value))}')
+    if fields["superseded"] or fields["keep"] != "epoch":
+        parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{_encode(fields["superseded"])}')
     return f"{{{','.join(parts)},{_STORY}{_told(fields)}]}}"
 
 
@@ -242,6 +246,8 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["previous"] = tuple([Assignment(*one) for one in state["previous"]])
         if "progress" in state:
             fields["progress"] = Progress(*state["progress"])
+        if "superseded" in state:
+            fields["superseded"] = tuple([Superseded(*one) for one in state["superseded"]])
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
     run: Run = object.__new__(Run)

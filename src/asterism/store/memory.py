@@ -254,8 +254,14 @@ class MemoryStore:
         found = self._blobs.get(name)
         return None if found is None else found[0]
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
-        old = [run for run in self._runs.values() if run.ended_at is not None and run.ended_at < ended_before][:limit]
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+        old = [
+            run
+            for run in self._runs.values()
+            if run.ended_at is not None
+            and run.ended_at < ended_before
+            and not (run.key is not None and run.key.startswith(tuple(keep)))
+        ][:limit]
         for run in old:
             del self._runs[run.id]
             if run.key is not None:

@@ -27,11 +27,15 @@ VARIABLE = "ASTERISM_STORE"
 FORMS = "a store is sqlite:///file.db, sqlite:////from/the/root.db, postgresql://… or memory:"
 
 
-async def open_store(url: str | None = None) -> Store:
-    """Raises StoreMissing if there is no such store and none can be made, and whatever the engine has to say."""
+async def open_store(url: str | None = None, *, create: bool = True) -> Store:
+    """With ``create`` a store that is not there is made. Raises StoreMissing if there is none and none can be made, and
+    whatever the engine has to say."""
     named = url if url is not None else os.environ.get(VARIABLE) or None
     if named is None:
-        return await SqliteStore.open(default_file(make=True))
+        file = default_file(make=create)
+        if not create and not file.parent.is_dir():
+            raise StoreMissing(f"there is no store {file}")
+        return await SqliteStore.open(file, create=create)
     scheme, colon, rest = named.partition(":")
     match scheme.lower() if colon else "":
         case "memory":
@@ -39,9 +43,9 @@ async def open_store(url: str | None = None) -> Store:
                 raise StoreError(f"a store in memory has no name, so it is memory: and nothing more, not {named!r}")
             return MemoryStore()
         case "sqlite":
-            return await SqliteStore.open(_file_of(named, rest))
+            return await SqliteStore.open(_file_of(named, rest), create=create)
         case "postgresql" | "postgres":
-            return await _open_postgres(named)
+            return await _open_postgres(named, create)
         case "":
             raise StoreError(f"{named!r} names no store: {FORMS}; a file of this name is sqlite:///{named}")
     # only the scheme is shown: there may be a password in the rest
@@ -86,7 +90,7 @@ def _file_of(url: str, rest: str) -> str:
     return os.path.expanduser(path)
 
 
-async def _open_postgres(url: str) -> Store:
+async def _open_postgres(url: str, create: bool) -> Store:
     from asterism.store.postgres import PostgresStore  # only now: it needs asyncpg, and says so
 
-    return await PostgresStore.open(url)
+    return await PostgresStore.open(url, create=create)

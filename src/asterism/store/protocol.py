@@ -228,10 +228,11 @@ class Store(Protocol):
 
     async def blob(self, name: str) -> bytes | None: ...
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
         """Forget runs that ended before then, ``limit`` at most; and, when none is left to forget, ended sessions,
         notices and blobs that nothing refers to any more. Returns how many runs it were. Blobs that
-        were kept less than ``spare`` seconds ago are left alone: the run they belong to may be on its way."""
+        were kept less than ``spare`` seconds ago are left alone: the run they belong to may be on its way. So are runs
+        whose key begins with one of ``keep``: somebody has yet to look at them."""
         ...
 
     async def check(self) -> list[str]:

@@ -34,6 +34,7 @@ from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
+from asterism.runtime.fleet.troubles import Trouble
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.fleet.working import Desk, Executor
 from asterism.store.errors import StoreError, StoreUnavailable
@@ -259,6 +260,7 @@ class DeviceAgent:
             watch.close()
 
     async def _look(self) -> None:
+        trouble = Trouble(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
         while True:
             await self._work_to_look_for.wait()
             self._work_to_look_for.clear()
@@ -270,8 +272,9 @@ class DeviceAgent:
                 if not self._draining.is_set() and self.desk.slots:
                     await self.lookout.take_offered()
                     await self.desk.start_waiting()
+                trouble.over()
             except (StoreUnavailable, UnknownWorkflow) as error:
-                log.warning("cannot look for work: %s", error)
+                trouble.met(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
 
@@ -304,22 +307,26 @@ class DeviceAgent:
         return profile
 
     async def _watch_over_others(self, every: float) -> None:
+        trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
             try:
                 if await self._election.campaign():
                     await self._monitor.watch()
+                trouble.over()
             except AsterismError as error:  # whatever it is, it must not end the work that is done here
-                log.warning("cannot watch: %s", error)
+                trouble.met(error)
             await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
 
     async def _tell_people(self, every: float) -> None:
         """Beside the watch, since whoever is told may take long to listen."""
+        trouble = Trouble(log, "cannot tell", "tells again", self.fleet.clock.time)
         while True:
             try:
                 if self._election.elected:
                     await self._notifier.deliver()
+                trouble.over()
             except AsterismError as error:
-                log.warning("cannot tell: %s", error)
+                trouble.met(error)
             await self.fleet.clock.sleep(every)
 
     # -- work that was created here ----------------------------------------------------------------------------------

@@ -184,6 +184,8 @@ def arguments_of(
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
         arguments["run"] = current
+    if "results" in signature.names and "results" not in given:  # of the tasks before it, in a constellation
+        arguments["results"] = dict(given)
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))

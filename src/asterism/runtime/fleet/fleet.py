@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from asterism.core.selection import DEFAULT_WEIGHTS, Weights
 from asterism.core.session import OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.conditions import select
+from asterism.runtime.fleet import retention
 from asterism.runtime.fleet import settings as fleet_settings
 from asterism.runtime.fleet.blobs import Blobs
 from asterism.runtime.fleet.clock import Clock, OwnClock
@@ -46,6 +47,10 @@ class UnknownDevice(AsterismError):
     """No device of this name has joined."""
 
 
+Add = Callable[[Run, Callable[[Run], Run]], Awaitable[Run]]
+"""Writes a new run, after the function has given it to a device; see Ledger.add."""
+
+
 class Fleet:
     """``by`` is who acts, for the stories. ``local`` is set by a device agent of this process while it works: runs that
     are created here go to it if it is able, willing and free."""
@@ -65,10 +70,10 @@ class Fleet:
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
-    async def open(cls, url: str | None = None, *, by: str = "user") -> Fleet:
+    async def open(cls, url: str | None = None, *, by: str = "user", create: bool = True) -> Fleet:
         """The fleet of a store: ``sqlite:///file``, ``postgresql://…`` or ``memory:``; None for $ASTERISM_STORE, or a
-        file in the user's data directory."""
-        return cls(await open_store(url), by=by)
+        file in the user's data directory. With ``create`` a store that is not there is made."""
+        return cls(await open_store(url, create=create), by=by)
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,14 +123,17 @@ class Fleet:
             priority=priority,
             device=device,
         )
-        return await self._add(run, flow)
+        return await self.place(run, flow)
 
-    async def _add(self, run: Run, flow: Workflow) -> Run:
+    async def place(self, run: Run, flow: Workflow, add: Add | None = None) -> Run:
+        """Put a new run into the store, given to a device in the same write if there is one for it. ``add`` does the
+        writing; the ledger unless it is told otherwise."""
+        add = add or self.ledger.add
         local = self.local
         if local is not None and local.reserve(run, flow):
             asked = self.clock.time()
             try:
-                added = await self.ledger.add(run, lambda offered: local.accept(offered, flow))
+                added = await add(run, lambda offered: local.accept(offered, flow))
                 if added.id == run.id:
                     local.begin(added, flow, asked)
                 return added
@@ -142,7 +150,7 @@ class Fleet:
                 offered, choice.owner, flow, by=self.by, now=self.store.clock(), scores=choice.scores
             )
 
-        return await self.ledger.add(run, give)
+        return await add(run, give)
 
     async def _workflow(self, workflow: str | Workflow) -> Workflow:
         if isinstance(workflow, str):
@@ -201,13 +209,13 @@ class Fleet:
             retry_of=old.id,
         )
         # what was completed is done again from the beginning
-        return await self._add(new.changed(progress=None if old.status is COMPLETED else old.progress), flow)
+        return await self.place(new.changed(progress=None if old.status is COMPLETED else old.progress), flow)
 
     async def prune(self, older_than: float) -> int:
         """Forget runs that ended more than so many seconds ago."""
         before = self.store.clock() - older_than
         total = 0
-        while count := await self.store.prune(before, 500, spare=SPARE):
+        while count := await retention.prune(self.store, before, 500, spare=SPARE):
             total += count
         return total
 

@@ -21,6 +21,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.holding import Holding, margin
 from asterism.runtime.fleet.looking import Lookout
+from asterism.runtime.fleet.troubles import Trouble
 from asterism.runtime.fleet.working import Desk
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Answer, Report, Store
@@ -100,6 +101,7 @@ class Heart:
             self._nothing_to_report()
 
     async def _beat_while_alive(self) -> None:
+        trouble = Trouble(log, "no heartbeat", "heartbeats again", self.clock.time)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._waits):
@@ -109,11 +111,12 @@ class Heart:
                 alive = await self.beat()
             except StoreUnavailable as error:
                 self.quality *= 0.7
-                log.warning("no heartbeat: %s", error)
+                trouble.met(error)
                 self._waits = min(self.pace / 5, 5.0)
                 continue
             if not alive:
                 return
+            trouble.over()
             self._waits = self.pace
             if self._asked:
                 self._asked = False

@@ -21,6 +21,7 @@ from asterism.core.placement import Outlook
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
@@ -304,6 +305,6 @@ class Monitor:
             return
         before = now - (await self.fleet.settings()).keep
         for _ in range(PRUNED_AT_ONCE):
-            if not await self.store.prune(before, AT_ONCE):
+            if not await retention.prune(self.store, before, AT_ONCE):
                 self._pruned_at = own
                 return

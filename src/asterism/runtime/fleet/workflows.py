@@ -63,6 +63,10 @@ class Workflows:
         """Without asking the store."""
         return self._known.get((name, version))
 
+    def remember(self, workflow: Workflow) -> None:
+        """One that is in the store, or will be before it is needed."""
+        self._known[workflow.name, workflow.version] = workflow
+
     async def all(self) -> list[Workflow]:
         """The latest version of each."""
         pointers = [one for one in await self._store.registers("workflow/") if set(one.value) == {"version"}]

@@ -30,8 +30,8 @@ class Keeping:
         await self._quick.fetch(queries()["keep_blob"], name, data)
         return name
 
-    async def prune(self, ended_before: float, limit: int, kept_before: float) -> int:
-        number: int = (await self._broad.fetchrow(queries()["prune_runs"], ended_before, limit))[0]
+    async def prune(self, ended_before: float, limit: int, kept_before: float, keep: Sequence[str]) -> int:
+        number: int = (await self._broad.fetchrow(queries()["prune_runs"], ended_before, limit, list(keep)))[0]
         if number == 0:
             for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(queries()[name], ended_before)

@@ -112,7 +112,10 @@ ORDER BY id
 -- name: prune_runs
 WITH old AS (
     DELETE FROM runs WHERE id IN (
-        SELECT id FROM runs WHERE ended_at < $1 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+        SELECT id FROM runs
+        WHERE ended_at < $1
+            AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
+        ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
     )
     RETURNING id
 ), unused AS (

@@ -164,8 +164,8 @@ class PostgresStore:
     async def blob(self, name: str) -> bytes | None:
         return await self._reading.blob(name)
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
-        return await self._keeping.prune(ended_before, limit, min(ended_before, self.clock() - spare))
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+        return await self._keeping.prune(ended_before, limit, min(ended_before, self.clock() - spare), keep)
 
     async def check(self) -> list[str]:
         return await self._keeping.check()

@@ -111,15 +111,16 @@ class Beating(Job):
 class Forgetting(Job):
     """Old runs; and if there is none, what nothing refers to any more. The result is how many runs it were."""
 
-    __slots__ = ("ended_before", "limit")
+    __slots__ = ("ended_before", "keep", "limit")
 
-    def __init__(self, future: asyncio.Future[Any], ended_before: float, limit: int) -> None:
+    def __init__(self, future: asyncio.Future[Any], ended_before: float, limit: int, keep: Sequence[str]) -> None:
         super().__init__(future)
         self.ended_before = ended_before
         self.limit = limit
+        self.keep = codec.to_text(list(keep))
 
     def perform(self, cursor: sqlite3.Cursor) -> None:
-        self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit)).rowcount
+        self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
         if self.result == 0:
             cursor.execute(QUERIES["forget_sessions"], (self.ended_before,))
             cursor.execute(QUERIES["forget_notices"], (self.ended_before,))

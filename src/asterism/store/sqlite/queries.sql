@@ -71,7 +71,13 @@ ORDER BY urgency, created_at, id
 LIMIT :page;
 
 -- name: forget_runs
-DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?);
+-- The third argument is a list of prefixes, as JSON: runs whose key begins with one of them are kept.
+DELETE FROM runs WHERE id IN (
+    SELECT id FROM runs
+    WHERE ended_at < ?1
+        AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+    ORDER BY ended_at LIMIT ?2
+);
 
 -- name: forget_sessions
 DELETE FROM sessions

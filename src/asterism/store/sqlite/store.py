@@ -154,8 +154,8 @@ class SqliteStore:
         self._writer.must_be_open()
         return await asyncio.to_thread(self._blobs.read, name)
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
-        forgotten: int = await self._writer.do(Forgetting(self._writer.future(), ended_before, limit))
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+        forgotten: int = await self._writer.do(Forgetting(self._writer.future(), ended_before, limit, keep))
         if forgotten == 0:
             before = min(ended_before, self.clock() - max(spare, self._blob_age))
             # listed before it is asked what is referred to: one that is kept anew after that is younger than ``before``

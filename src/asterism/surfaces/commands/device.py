@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import Function, find_run, find_workflow, fleet_options, tell_json, with_fleet
-from asterism.surfaces.fleet.values import duration, pair
+from asterism.surfaces.fleet.values import capabilities, duration, pair
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -26,7 +26,13 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 
 @device.command()
 @click.argument("name")
-@click.option("--can", multiple=True, metavar="WORD", help="A capability, such as gpu, that workflows may need.")
+@click.option(
+    "--can",
+    multiple=True,
+    callback=capabilities,
+    metavar="WORD",
+    help="A capability, such as gpu, that workflows may need; several with commas.",
+)
 @click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="How many runs at once.")
 @click.option(
     "--backlog", type=click.IntRange(min=0), default=0, show_default=True, help="How many more to claim in advance."
@@ -60,7 +66,7 @@ def join(
         raise click.UsageError("--timeout is at least twice --heartbeat, or one late heartbeat would count as a loss.")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
     wanted = Terms(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
-    return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json)
+    return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True)
 
 
 @device.command("list")

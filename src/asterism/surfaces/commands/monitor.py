@@ -30,4 +30,4 @@ def monitor(name: str | None, every: float, heartbeat: float, timeout: float, st
 
     given = name or f"monitor-{platform.node() or 'local'}"
     wanted = Terms(given, slots=0, monitor_every=every, heartbeat=heartbeat, timeout=timeout)
-    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json)
+    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)

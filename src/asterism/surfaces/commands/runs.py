@@ -52,20 +52,21 @@ def create(
     \b
     asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
     asterism runs create report --input @numbers.json --wait"""
-    from asterism.surfaces.fleet.creating import create_run
+    from asterism.surfaces.fleet.creating import create_run, workflow_in
 
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
+    wanted = workflow_in(file, workflow, given or {}) if file is not None else workflow or ""
 
     async def make(fleet: Fleet) -> int:
-        run = await create_run(fleet, workflow, file, given or {}, terms, quiet=as_json, waiting=wait)
+        run = await create_run(fleet, wanted, given or {}, terms, quiet=as_json, waiting=wait)
         if wait:
             return await _waited(fleet, [run], as_json, one=True)
         if as_json:
             tell_json(await _as_json(fleet, run))
         return 0
 
-    return with_fleet(store, make)
+    return with_fleet(store, make, create=file is not None)
 
 
 @runs.command("list")
@@ -79,7 +80,8 @@ def create(
 def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     """List runs: those that were created last.
 
-    FOR says how long a run has been what it is, or how long it took; BEAT how long ago its device was heard of."""
+    FOR says how long a run has been what it is, and once it has ended how long the work took, without the time it
+    waited; BEAT how long ago its device was heard of."""
 
     async def tell(fleet: Fleet) -> None:
         from asterism.surfaces.fleet.listing import listed
@@ -255,7 +257,7 @@ def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool)
     return _ask_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
 
 
-@_asking("resume", "Let paused runs go on.")
+@_asking("resume", "Let paused runs go on. A device that has not begun to stop for the pause goes on with its run.")
 def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _ask_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.surfaces.fleet.access import fleet_options, must_exist, tell_json, with_fleet
+from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -27,8 +27,6 @@ def check(store: str | None, as_json: bool) -> int:
 
     Exits with 0 if all is well, with 64 if not."""
     from asterism.store.errors import StoreCorrupt
-
-    must_exist(store)
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
         return fleet.store.url, await fleet.store.check(), sum((await fleet.store.counts()).values())
@@ -56,7 +54,6 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
     It is JSON, line by line, compressed if the name ends in .gz. The fleet works on meanwhile. FILE is there when it is
     whole, and only you can read it. It can be restored into a store of any kind."""
-    must_exist(store)
 
     async def write(fleet: Fleet) -> int:
         from asterism.surfaces.fleet.backups import write_backup
@@ -93,7 +90,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
 
     if not file.exists():
         raise click.UsageError(f"there is no file {file}")
-    with_fleet(store, read)
+    with_fleet(store, read, create=True)
 
 
 @store.command()

@@ -10,7 +10,7 @@ import click
 
 from asterism.core.selection import STRATEGIES
 from asterism.surfaces.fleet.access import Function, find_workflow, fleet_options, tell_json, with_fleet
-from asterism.surfaces.fleet.values import any_json, duration, pair
+from asterism.surfaces.fleet.values import any_json, capabilities, duration, pair
 
 if TYPE_CHECKING:
     from asterism.core.workflow import Workflow
@@ -44,7 +44,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="A variable for the command."),
     click.option("--cwd", metavar="DIRECTORY", help="Where the command runs, on the device."),
     click.option("--description", metavar="TEXT", help="What it is for."),
-    click.option("--needs", multiple=True, metavar="WORD", help="A capability that a device must have."),
+    click.option(
+        "--needs",
+        multiple=True,
+        callback=capabilities,
+        metavar="WORD",
+        help="A capability that a device must have; several with commas.",
+    ),
     click.option("--device", metavar="NAME", help="This device and no other."),
     click.option("--requires", metavar="EXPR", help="What a device's profile must satisfy, in CEL."),
     click.option("--prefers", metavar="EXPR", help="Which devices go before others, in CEL."),
@@ -109,7 +115,7 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
             new = before.get(flow.name) != flow.version
             click.echo(f"{flow.name}@{flow.version} {'added' if new else 'is there already, and the same'}")
 
-    with_fleet(store, keep)
+    with_fleet(store, keep, create=True)
 
 
 def _from_files(paths: tuple[str, ...]) -> list[Workflow]:

@@ -1,6 +1,7 @@
 """How a command gets at a fleet: the options that all of them take, the store they open, and the runs they mean.
 
-Importing this is quick: stores and their drivers are imported when one is opened.
+Who only looks, or asks something of what is there, makes no store: a mistyped name is told, and leaves no empty file
+behind. Importing this is quick: stores and their drivers are imported when one is opened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -31,6 +31,9 @@ FEWEST = 4
 SHORT = 8
 """How many letters of a run's id are shown where there is little room: the last ones, which are chance."""
 
+MAKES_ONE = "the first `asterism workflow add` or `asterism device join` makes it; --store names another"
+"""How a store comes into being, for whoever named one that is not there."""
+
 
 class NotOneRun(click.ClickException):
     """What was given as a run stands for none, or for several."""
@@ -48,10 +51,9 @@ def fleet_options(function: Function) -> Function:
     return store(as_json(function))
 
 
-def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]]) -> Value:
-    """Open the fleet of a store, use it, and close it."""
-    from asterism.runtime.fleet.fleet import Fleet
-
+def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:
+    """Open the fleet of a store, use it, and close it. A store that is not there is made with ``create``; otherwise
+    StoreMissing is raised, with how one comes into being."""
     if url is not None and url.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory lasts as long as one process, so commands cannot share it; use sqlite:///file.db."
@@ -59,7 +61,7 @@ def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]]) -> Val
 
     async def main() -> Value:
         _cancel_when_interrupted()
-        async with await Fleet.open(url, by=whoami()) as fleet:
+        async with await _opened(url, create) as fleet:
             return await use(fleet)
 
     try:
@@ -83,19 +85,16 @@ def _cancel_when_interrupted() -> None:
     loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
-def must_exist(url: str | None) -> None:
-    """Raises StoreMissing for a file that is not there: for some commands it makes no sense to make one."""
+async def _opened(url: str | None, create: bool) -> Fleet:
+    from asterism.runtime.fleet.fleet import Fleet
     from asterism.store.errors import StoreMissing
-    from asterism.store.opening import default_file
 
-    if url is None:
-        path = default_file()
-    elif url.lower().startswith("sqlite:///"):
-        path = Path(url[len("sqlite:///") :]).expanduser()
-    else:
-        return
-    if not path.exists():
-        raise StoreMissing(f"there is no store {path}")
+    try:
+        return await Fleet.open(url, by=whoami(), create=create)
+    except StoreMissing as error:
+        if create or "there is no store" not in str(error):  # but a wrong address, a refused login, a driver
+            raise
+        raise StoreMissing(f"{error}; {MAKES_ONE}") from None
 
 
 def whoami() -> str:

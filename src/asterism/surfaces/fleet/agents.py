@@ -41,8 +41,8 @@ class Terms:
     timeout: float = 90.0
 
 
-def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bool) -> int:
-    """Until it has left. Returns the exit code."""
+def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bool, create: bool) -> int:
+    """Until it has left. Returns the exit code. ``create`` is whether a store is made that is not there."""
     for option, expression in (("--accepts", terms.accepts), ("--hands-back", terms.hands_back)):
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
@@ -81,7 +81,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         return code
 
     with told(as_json=as_json):
-        return with_fleet(store, work)
+        return with_fleet(store, work, create=create)
 
 
 def _stopping(agent: DeviceAgent, run_id: str) -> str | None:

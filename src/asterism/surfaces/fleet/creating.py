@@ -1,4 +1,5 @@
-"""Creating a run by command: everything that can be known to be wrong is said before anything is written."""
+"""Creating a run by command: everything that can be known to be wrong is said before anything is written; of a
+workflow in a file, before there is a store."""
 
 from __future__ import annotations
 
@@ -19,21 +20,17 @@ from asterism.surfaces.fleet.workflowfile import load_workflows
 
 async def create_run(
     fleet: Fleet,
-    name: str | None,
-    file: str | None,
+    wanted: str | Workflow,
     given: Mapping[str, Any],
     terms: Mapping[str, Any],
     *,
     quiet: bool,
     waiting: bool,
 ) -> Run:
-    """Create a run; unless ``quiet``, print its id, and what becomes of it beside that. ``waiting`` is whether its end
-    will be told, too."""
-    flow = _in_file(file, name) if file is not None else await find_workflow(fleet, name or "")
-    lacking = sorted(_lacking(flow, given))
-    if lacking:
-        named = ", ".join(f'"{one}": …' for one in lacking)
-        raise click.ClickException(f"workflow {flow.name!r} asks for {_listed(lacking)}: give --input '{{{named}}}'")
+    """Create a run of a workflow, or of one in the store by its name; unless ``quiet``, print its id, and what becomes
+    of it beside that. ``waiting`` is whether its end will be told, too."""
+    flow = wanted if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
+    _check_input(flow, given)
     run = await fleet.create(flow, given, **terms)
     if not quiet:
         click.echo(run.id)
@@ -41,6 +38,20 @@ async def create_run(
         if not run.ended and not waiting:
             note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")
     return run
+
+
+def workflow_in(path: str, name: str | None, given: Mapping[str, Any]) -> Workflow:
+    """The workflow of a file that is meant, if it can do with the input."""
+    flow = _in_file(path, name)
+    _check_input(flow, given)
+    return flow
+
+
+def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
+    lacking = sorted(_lacking(flow, given))
+    if lacking:
+        named = ", ".join(f'"{one}": …' for one in lacking)
+        raise click.ClickException(f"workflow {flow.name!r} asks for {_listed(lacking)}: give --input '{{{named}}}'")
 
 
 def _in_file(path: str, name: str | None) -> Workflow:

@@ -21,7 +21,7 @@ from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
 from asterism.surfaces.fleet.tables import look_of, since_of, word_of
-from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, why_json
+from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, took, waited, why_json
 
 LONGEST = 300
 """How many letters of an input, output or reason are shown."""
@@ -91,8 +91,8 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
     yield "device", _device(found)
     if run.ended:
         yield "ended", f"{moment(run.ended_at)}, {span(now - (run.ended_at or now))} ago"
-        if run.started_at is not None and run.ended_at is not None:
-            yield "took", span(run.ended_at - run.started_at)
+        yield "waited", span(waited(run))
+        yield "took", span(took(run))
     else:
         yield "since", span(now - since_of(run))
     yield "heartbeat", _heartbeat(found)

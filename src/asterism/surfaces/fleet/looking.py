@@ -1,6 +1,7 @@
 """One look at a whole fleet: what is owned, what waits, what has just ended, and the devices.
 
-However large the fleet is, a look asks for no more rows than are shown. It finds what is owned by way of the devices
+However large the fleet is, a look asks for no more rows than are shown, but for a bounded number of failed ones, to
+tell them from those that were cancelled. It finds what is owned by way of the devices
 that own it, since that is quick in every store.
 """
 
@@ -9,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from asterism.core.run import OWNED, TERMINAL, UNOWNED, Run, RunStatus
+from asterism.core.run import FAILED, OWNED, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.session import Session
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Report
+from asterism.surfaces.fleet.tallying import Tally
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Owned and waiting runs are in the order of their creation, ended ones the latest first."""
+    """Owned and waiting runs are in the order of their creation, ended ones the latest first. ``cancelled`` is how many
+    of those that count as failed were cancelled, None if that is not known."""
 
     now: float
     url: str
     counts: Mapping[RunStatus, int]
+    cancelled: int | None
     sessions: Mapping[str, Session]
     coordinator: str | None
     owned: Sequence[Run]
@@ -39,9 +43,9 @@ class Look:
         return [*self.owned, *self.waiting, *self.ended]
 
 
-async def look(fleet: Fleet, limit: int, before: Collection[str] = ()) -> Look:
+async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: Tally | None = None) -> Look:
     """At most ``limit`` runs of each sort. ``before`` are runs that were there at the last look: those that have ended
-    since are among the ended ones, however old they are."""
+    since are among the ended ones, however old they are. ``tally`` counts those that were cancelled."""
     store = fleet.store
     counts = await store.counts()
     sessions = {session.id: session for session in await store.sessions()}
@@ -56,7 +60,8 @@ async def look(fleet: Fleet, limit: int, before: Collection[str] = ()) -> Look:
     latest = sorted(ended.values(), key=lambda run: (-(run.ended_at or 0.0), run.id))
     reports = await store.reports([run.id for run in owned])
     coordinator = await fleet.coordinator()
-    return Look(store.clock(), store.url, counts, sessions, coordinator, owned, waiting, latest, reports)
+    cancelled = await tally.cancelled(fleet, counts.get(FAILED, 0), latest) if tally is not None else None
+    return Look(store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports)
 
 
 async def _owned(

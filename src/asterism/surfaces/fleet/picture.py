@@ -42,11 +42,18 @@ def _heading(look: Look, width: int) -> Text:
         for status in _ORDER
         if look.counts.get(status)
     ]
-    ends = ((COMPLETED, "completed"), (FAILED, "failed"))
-    words += [(f"{look.counts[status]:,} {name}", tone(name)) for status, name in ends if look.counts.get(status)]
+    words += [(f"{number:,} {name}", tone(name.split()[0])) for name, number in _ends(look) if number]
     line.append_text(Text(", ").join(Text(*word) for word in words) if words else Text("nothing to do", DIM))
     room = width - line.cell_len - 2
     return line.append(f"  {shorten(look.url, room)}", DIM) if room > 10 else line
+
+
+def _ends(look: Look) -> list[tuple[str, int]]:
+    """How many ended in which way; what was cancelled did not fail."""
+    completed, failed = look.counts.get(COMPLETED, 0), look.counts.get(FAILED, 0)
+    if look.cancelled is None:
+        return [("completed", completed), ("failed or cancelled", failed)]
+    return [("completed", completed), ("failed", failed - look.cancelled), ("cancelled", look.cancelled)]
 
 
 def _chosen(look: Look, room: int) -> list[Run]:

@@ -20,7 +20,7 @@ from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import span
-from asterism.surfaces.fleet.views import progress_of, state_of
+from asterism.surfaces.fleet.views import progress_of, state_of, took
 
 _LOOKS = {
     CREATED: "pending",
@@ -89,8 +89,7 @@ def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapp
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
     progress = progress_of(run, reports)
-    lasted = (run.ended_at - run.started_at) if run.ended_at and run.started_at else None
-    for_how_long = span(lasted) if run.ended else span(now - since_of(run))
+    for_how_long = span(took(run)) if run.ended else span(now - since_of(run))
     return [
         Text(mark(look_of(run)), style),
         Text(short(run.id)),

@@ -1,6 +1,7 @@
-"""What people write on the command line, as values: durations, sizes, pairs and JSON.
+"""What people write on the command line, as values: durations, sizes, pairs, capabilities and JSON.
 
-Each function is the ``type`` of an option. It raises BadParameter with what to write instead."""
+Each function is the ``type`` of an option, or the ``callback`` of one that may be given several times. It raises
+BadParameter with what to write instead."""
 
 from __future__ import annotations
 
@@ -40,6 +41,17 @@ def pair(text: str) -> tuple[str, str]:
     if not sign or not name:
         raise click.BadParameter(f"{text!r} has to be NAME=VALUE.")
     return name, value
+
+
+def capabilities(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """``--can gpu,ffmpeg`` is the same as ``--can gpu --can ffmpeg``; so no capability has a comma in it."""
+    words = [word.strip() for text in given for word in text.split(",")]
+    if "" in words:
+        shown = next(text for text in given if "" in map(str.strip, text.split(",")))
+        raise click.BadParameter(
+            f"{shown!r} leaves a capability without a name: write gpu, or gpu,ffmpeg; a comma ends a name."
+        )
+    return tuple(dict.fromkeys(words))
 
 
 def any_json(text: str) -> Any:

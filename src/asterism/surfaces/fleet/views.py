@@ -46,6 +46,22 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
     }
 
 
+def took(run: Run) -> float | None:
+    """How long the work took that a run ended with, from its start: what it waited before is no part of it. None for
+    one that has not ended, or ended before it began."""
+    return None if run.ended_at is None or run.started_at is None else max(0.0, run.ended_at - run.started_at)
+
+
+def waited(run: Run) -> float | None:
+    """How long a run that has ended was kept waiting: until its work began, or its end if it never did, without the
+    assignments before, in which others tried. None for one that has not ended."""
+    if run.ended_at is None:
+        return None
+    begun = run.started_at if run.started_at is not None else run.ended_at
+    tried = sum(one.ended_at - one.assigned_at for one in run.previous if one.ended_at < run.ended_at)
+    return max(0.0, begun - run.created_at - tried)
+
+
 def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
     """How far it has come: what its device said last, or what is kept in the record."""
     report = reports.get(run.id)

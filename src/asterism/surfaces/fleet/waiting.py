@@ -10,6 +10,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.spans import span
+from asterism.surfaces.fleet.views import took
 
 
 async def ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, str]]:
@@ -26,11 +27,12 @@ async def ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, st
 
 def sentence(run: Run) -> str:
     """How a run ended."""
-    took = f" after {span(run.ended_at - run.started_at)}" if run.ended_at and run.started_at else ""
+    lasted = took(run)
+    after = f" after {span(lasted)}" if lasted is not None else ""
     on = f" on {run.device}" if run.device is not None else ""
     if run.status is COMPLETED:
-        return clean(f"{short(run.id)} completed{on}{took}")
-    word = (run.error or "").partition(":")[0] if run.cancelled else f"failed{on}{took}: {run.error}"
+        return clean(f"{short(run.id)} completed{on}{after}")
+    word = (run.error or "").partition(":")[0] if run.cancelled else f"failed{on}{after}: {run.error}"
     return clean(f"{short(run.id)} {word}")
 
 
@@ -47,4 +49,19 @@ def answer(before: Run, after: Run) -> str:
         return clean(f"{name} is paused {after.paused}")
     if after.wish is not None:
         return clean(f"{name}: {after.device} was asked to {after.wish} it")
-    return clean(f"{name} goes on" if after.status in OWNED else f"{name} waits for a device")
+    return clean(f"{name}{_resumed(after)}")
+
+
+def _resumed(run: Run) -> str:
+    """What it means that a run is not to pause any more. Whether its owner has heard of the pause is not known here,
+    and who has begun to stop does not turn back: it hands the run back, and nothing keeps it any more."""
+    if run.status in OWNED:
+        return (
+            f": the wish to pause it is withdrawn; {run.device} goes on with it, or hands it back to be offered again "
+            "if it has begun to stop"
+        )
+    if run.held:
+        return f" is not paused any more; it waits for its turn in series {run.series}"
+    delay = run.not_before - run.story[-1].at
+    soon = f" in {span(delay)}" if delay > 0 else ""
+    return f" is offered again{soon}, to {run.pinned if run.pinned is not None else 'any device that can do it'}"

@@ -25,6 +25,7 @@ from asterism.surfaces.fleet.access import note, short
 from asterism.surfaces.fleet.looking import Look, look
 from asterism.surfaces.fleet.picture import picture
 from asterism.surfaces.fleet.spans import hour
+from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.screen import Screen
 
 FASTEST = 1 / 8
@@ -47,20 +48,26 @@ async def watch(fleet: Fleet, screen: Screen, *, until_done: bool, as_json: bool
     """Until it is cancelled; with ``until_done`` until every run has ended. ``as_json`` gives an object a line."""
     if screen.is_terminal and not screen.is_dumb_terminal and not as_json:
         with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
-            await _Watch(fleet, _Painter(screen, live).show, lambda: screen.size.height).go_on(until_done)
+            painter = _Painter(screen, live)
+            await _Watch(fleet, painter.show, lambda: screen.size.height, Tally()).go_on(until_done)
     else:
         teller = _Teller(screen, _object if as_json else _line)
         await _Watch(fleet, teller.show, lambda: MOST_LINES).go_on(until_done)
 
 
 class _Watch:
-    """``show`` is given each look, or what is wrong with the store."""
+    """``show`` is given each look, or what is wrong with the store; ``tally`` is for who says how many there are."""
 
     def __init__(
-        self, fleet: Fleet, show: Callable[[Look | StoreUnavailable], Awaitable[None]], limit: Callable[[], int]
+        self,
+        fleet: Fleet,
+        show: Callable[[Look | StoreUnavailable], Awaitable[None]],
+        limit: Callable[[], int],
+        tally: Tally | None = None,
     ) -> None:
         self._fleet, self._show, self._limit = fleet, show, limit
         self._before: set[str] = set()
+        self._tally = tally
 
     async def go_on(self, until_done: bool) -> None:
         watch = self._fleet.store.watch(frozenset({OFFERED, ENDED}))
@@ -79,7 +86,7 @@ class _Watch:
 
     async def _look(self) -> Look | StoreUnavailable:
         try:
-            found = await look(self._fleet, self._limit(), self._before)
+            found = await look(self._fleet, self._limit(), self._before, self._tally)
         except StoreUnavailable as error:
             return error
         self._before = {run.id for run in (*found.owned, *found.waiting)}

@@ -120,6 +120,15 @@ class Keeping(EngineTests):
         assert ids(await store.find(Query())) == ["r0011"]
 
     @with_store
+    async def test_runs_whose_key_begins_with_something_are_kept(self, store: Store) -> None:
+        keys = {1: "plan:a/x/1", 2: "plan:ab/x/1", 3: "plan:%/x/1", 4: None, 5: "pl"}
+        await added(store, *(_ended(number, 50.0, key=key) for number, key in keys.items()))
+        assert await store.prune(FAR, 10, keep=["plan:a/", "plan:%/"]) == 3
+        assert ids(await store.find(Query())) == ["r0001", "r0003"]
+        assert await store.prune(FAR, 10, keep=["plan:a/"]) == 1
+        assert await store.prune(FAR, 10) == 1
+
+    @with_store
     async def test_blobs_are_kept_as_long_as_a_run_refers_to_them(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)

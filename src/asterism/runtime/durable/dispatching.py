@@ -1,0 +1,250 @@
+"""A fleet as the one device of an orchestrator: each execution of a task is a run.
+
+The run is written in the same commit as the step that starts the task, under a key that names the constellation, the
+task and the epoch. So there is never a task that was started and has no run, nor a second run of one execution: who
+goes on after a crash finds the run by its key, and waits for it.
+
+Failed work is tried again by the run (the task's ``retries``), and so is work whose device was lost (a cap of its own).
+What a run says in the end is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from asterism.core import assigning
+from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
+from asterism.core.jsonable import plain
+from asterism.core.ready import Lane
+from asterism.core.run import COMPLETED, Run
+from asterism.core.task import Task
+from asterism.core.workflow import Workflow
+from asterism.runtime import inputs
+from asterism.runtime.devices import Work
+from asterism.runtime.durable.recording import Journal
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.ids import new_id
+from asterism.runtime.fleet.retention import PREFIX
+from asterism.runtime.roster import Place, Roster
+from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import PutRegister, PutRun, Query
+
+Value = TypeVar("Value")
+
+AGAIN = 1.0
+"""After how many seconds the store is asked again that was out of reach."""
+
+
+class RunFailed(RecordedError):
+    """How a run failed, after all its attempts."""
+
+    final = True
+
+
+class FleetRoster(Roster):
+    """There is one place, and which device of the fleet takes a task is for the fleet to say."""
+
+    def capable(self, lane: Lane) -> list[Place]:
+        return list(self)
+
+
+class Workflows:
+    """The workflows of one constellation: one for each kind of task, however many tasks there are of it. They are the
+    versions of one workflow that has the constellation's name."""
+
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        self._fleet = fleet
+        self.name = f"{PREFIX}{name}"
+        self._known: dict[str, Workflow] = {}
+        self._shapes: dict[tuple[Any, ...], Workflow] = {}
+        self._writing: dict[int, asyncio.Task[None]] = {}
+
+    async def read(self) -> None:
+        """Those that are in the store."""
+        for one in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
+            flow = Workflow.from_json(one.value)
+            self._known[_text(flow)] = flow
+
+    async def of(self, task: Task, journal: Journal) -> Workflow:
+        """The workflow of a task. It is in the store when this returns, so that no run is there before it."""
+        shape = _shape(task)
+        found = self._shapes.get(shape) if shape is not None else None
+        if found is not None:
+            return found
+        plain_flow = _workflow(self.name, task)
+        text = _text(plain_flow)
+        flow = self._known.get(text)
+        if flow is None:
+            flow = self._known[text] = plain_flow.at_version(len(self._known) + 1)
+            new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
+            self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all who wait for it
+        if flow.version in self._writing:
+            await asyncio.shield(self._writing[flow.version])
+        self._fleet.workflows.remember(flow)
+        if shape is not None:
+            self._shapes[shape] = flow
+        return flow
+
+
+def _text(flow: Workflow) -> str:
+    return json.dumps(flow.at_version(0).to_json(), sort_keys=True)
+
+
+def _shape(task: Task) -> tuple[Any, ...] | None:
+    """What tells the workflows of tasks apart, if it can be had cheaply."""
+    if task.http is not None or task.env:
+        return None
+    return (
+        *(task.call, task.argv, task.shell, task.cwd, task.needs, task.priority),
+        *(task.timeout, task.retries, task.backoff, task.description),
+    )
+
+
+def _workflow(name: str, task: Task) -> Workflow:
+    call = task.call
+    if call is None and task.argv is None and task.shell is None and task.http is None:
+        call = NOTHING_TO_DO
+    return Workflow(
+        name,
+        call=call,
+        argv=task.argv,
+        shell=task.shell,
+        http=task.http,
+        env=task.env,
+        cwd=task.cwd,
+        description=task.description,
+        needs=task.needs,
+        priority=int(task.priority),
+        limit=task.timeout,
+        retries=task.retries,
+        backoff=task.backoff,
+    )
+
+
+NOTHING_TO_DO = f"{__name__}:nothing_to_do"
+
+
+async def nothing_to_do() -> None:
+    """The work of a task that has none: it only stands between others."""
+
+
+class FleetDevice:
+    """``journal`` gives the journal of a constellation. At most ``slots`` runs are under way at any time, wherever they
+    are: what cannot be done yet need not be in the store yet."""
+
+    id = "fleet"
+    can: frozenset[str] = frozenset()
+    keeps_time = True
+    """The limit of a task counts from the moment at which a device begins with it."""
+
+    def __init__(self, fleet: Fleet, slots: int, journal: Callable[[str], Journal]) -> None:
+        self.fleet, self.slots, self._journal = fleet, slots, journal
+        self._workflows: dict[str, Workflows] = {}
+
+    async def prepare(self, name: str) -> None:
+        """Before any task of a constellation."""
+        self._workflows[name] = Workflows(self.fleet, name)
+        await self._workflows[name].read()
+
+    def forget(self, name: str) -> None:
+        self._workflows.pop(name, None)
+
+    async def execute(self, work: Work) -> Any:
+        journal = self._journal(work.constellation)
+        if journal.sealed:
+            raise DeviceUnavailable("the constellation is left to others")
+        run: Run | None = None
+        try:
+            run = await self._run_of(work, journal)
+            ended = await self.fleet.wait(run.id)
+        except asyncio.CancelledError:
+            if run is not None and not journal.sealed:
+                await self._call_off(run)
+            raise
+        where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
+        journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
+        if ended.status is COMPLETED:
+            return await self._patiently(lambda: self.fleet.output(ended))
+        kind, _, message = (ended.error or "").partition(": ")
+        raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
+
+    async def _run_of(self, work: Work, journal: Journal) -> Run:
+        key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
+        if (work.task.id, work.epoch) in journal.taken_up:
+            found = await self._patiently(lambda: self.fleet.store.find(Query(key=key)))
+            if found:
+                return found[0]
+        flow = await self._workflows[work.constellation].of(work.task, journal)
+        what = f"the input of task {work.task.id!r}"
+        given = plain(_given(work), what)
+        kept = await self._patiently(lambda: self._keep(given, what))
+        now = self.fleet.store.clock()
+        run = assigning.create(
+            new_id(now, self.fleet.chance), flow, kept, by=work.constellation, now=now, key=key, device=work.task.device
+        )
+
+        async def add(run: Run, give: Callable[[Run], Run]) -> Run:
+            given = give(run)
+            await journal.commit(PutRun(given, None))
+            return given
+
+        return await self.fleet.place(run, flow, add)
+
+    async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
+        return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
+
+    async def _call_off(self, run: Run) -> None:
+        """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first."""
+        try:
+            await self._patiently(lambda: self.fleet.cancel(run.id))
+        except RunRefused:
+            return  # it has ended
+        await self.fleet.wait(run.id)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Value]]) -> Value:
+        """No task fails because the store is out of reach."""
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                await self.fleet.clock.sleep(AGAIN)
+
+
+def _given(work: Work) -> dict[str, Any]:
+    """The input of the run: the inputs of the task, with the results they refer to, and whatever results its function
+    or its words ask for by name. Secrets stay what they are: names, for the device to look up."""
+    task, results = work.task, work.results
+    filled = {name: _filled(name, value, results) for name, value in task.inputs.items()}
+    wanted = {name: results[name] for name in _named(task) if name in results}
+    if task.call is not None:
+        wanted = dict(results)
+    return {**wanted, **filled}
+
+
+def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
+    if not inputs.is_reference(value) or "secret" in value:
+        return value
+    return inputs.resolve({name: value}, {}, results).inputs[name]
+
+
+def _named(task: Task) -> set[str]:
+    """The tasks whose results the variables or the request of a task refer to."""
+    found: set[str] = set()
+
+    def look(value: Any) -> None:
+        if inputs.is_reference(value):
+            if "from" in value:
+                found.add(value["from"])
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                look(item)
+
+    look(dict(task.env))
+    look(dict(task.http or {}))
+    return found

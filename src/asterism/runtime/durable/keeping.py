@@ -1,0 +1,258 @@
+"""Where a constellation is kept, and how it is read again.
+
+In the store it is a *head* (``plan/NAME``: who runs it, since which epoch, where its journal begins) and a *journal*:
+numbered records (``journal/NAME/000000000042``), each of which may be written once. First comes a snapshot, in as many
+records as it takes, then the steps since (``core/journal.py``). The next record has the next number, so whoever writes
+one has seen all before it, and of two who try only one can have it. That alone keeps two orchestrators apart, whatever
+their clocks say: the one that came late learns it from the store, before anything it wanted to do has happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from asterism.core.constellation import Constellation
+from asterism.core.errors import AsterismError, PlanError
+from asterism.core.journal import (
+    SCHEMA,
+    RecordedConstellation,
+    RecordedLock,
+    Step,
+    UnreadableJournal,
+    lock_from_json,
+    lock_to_json,
+    replay,
+)
+from asterism.core.status import ConstellationState
+from asterism.runtime.conditions import Conditions
+from asterism.store.errors import Conflict
+from asterism.store.protocol import PutRegister, Register, Store, Write
+
+PART = 200_000
+"""How many characters of a snapshot are in one record."""
+
+LOOKS = 5
+"""How often a journal is read again that was being shortened meanwhile."""
+
+ENDED = ("completed", "failed", "partially_failed", "cancelled")
+
+
+class UnknownConstellation(PlanError):
+    """The store has no constellation of this name."""
+
+
+class ConstellationExists(PlanError):
+    """The store has a constellation of this name already."""
+
+
+class NotOurs(AsterismError):
+    """Somebody else has written the journal that this process believed to be its own: it must stop."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """``owner`` is the session that runs it, or ran it last; ``epoch`` counts who did. ``first`` is the number of the
+    record at which the journal begins. ``terms`` are those of the lock. Only the owner writes it."""
+
+    name: str
+    state: str
+    created_at: float
+    terms: Mapping[str, Any]
+    owner: str | None = None
+    device: str | None = None
+    epoch: int = 0
+    first: int = 1
+    ended_at: float | None = None
+    schema: int = SCHEMA
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "terms": dict(self.terms)}
+
+    def changed(self, **changes: Any) -> Head:
+        return replace(self, **changes)
+
+
+@dataclass
+class Kept:
+    """A constellation as the store has it: the head with its revision, and the number of the last record."""
+
+    head: Head
+    revision: int
+    plan: RecordedConstellation
+    lock: RecordedLock
+    number: int
+    steps: int
+    """How many there are since the snapshot."""
+
+
+def head_key(name: str) -> str:
+    return f"plan/{name}"
+
+
+def record_key(name: str, number: int) -> str:
+    return f"journal/{name}/{number:012d}"
+
+
+def check_name(name: str) -> None:
+    if not name.isprintable() or "/" in name or len(name) > 200:
+        raise PlanError(
+            f"the name of a constellation in a store is 1 to 200 printable characters without '/', not {name!r}"
+        )
+
+
+def head_of(register: Register) -> Head:
+    """Raises UnreadableJournal for what a later version wrote."""
+    value = register.value
+    if not isinstance(value, Mapping) or not isinstance(value.get("schema"), int):
+        raise UnreadableJournal(f"{register.key} is not the head of a constellation")
+    if value["schema"] > SCHEMA:
+        raise UnreadableJournal(
+            f"{register.key} was written by a later Asterism (schema {value['schema']}, this one knows {SCHEMA})"
+        )
+    try:
+        return Head(**value)
+    except TypeError as error:
+        raise UnreadableJournal(f"{register.key} is not the head of a constellation: {error}") from None
+
+
+async def heads(store: Store) -> list[Head]:
+    return [head_of(one) for one in await store.registers("plan/")]
+
+
+async def head(store: Store, name: str) -> tuple[Head, int]:
+    """With its revision. Raises UnknownConstellation."""
+    found = await store.register(head_key(name))
+    if found is None:
+        raise UnknownConstellation(f"there is no constellation {name!r} in {store.url}")
+    return head_of(found), found.revision
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def snapshot(plan: RecordedConstellation, lock: RecordedLock, number: int) -> list[PutRegister]:
+    """The records that begin a journal, from a number on."""
+    text = json.dumps({"plan": plan.to_json(), "lock": lock_to_json(lock)}, separators=(",", ":"))
+    parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+    return [
+        PutRegister(
+            record_key(plan.id, number + index),
+            {"schema": SCHEMA, "part": index, "of": len(parts), "text": part},
+            None,
+        )
+        for index, part in enumerate(parts)
+    ]
+
+
+async def keep(store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]) -> Kept:
+    """Put a new constellation into the store, all of it or nothing. Raises ConstellationExists."""
+    check_name(plan.id)
+    new = Head(plan.id, str(ConstellationState.CREATED), store.clock(), terms)
+    parts = snapshot(plan, lock, 1)
+    try:
+        await store.commit([PutRegister(head_key(plan.id), new.to_json(), None), *parts])
+    except Conflict:
+        raise ConstellationExists(
+            f"there is a constellation {plan.id!r} in {store.url} already; resume it, or give this one another name"
+        ) from None
+    return Kept(new, 1, plan, lock, len(parts), 0)
+
+
+async def keep_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> Kept:
+    """Put a plan into the store without running it. ``terms`` are those of its lock."""
+    recorded = RecordedConstellation.from_json(plan.to_json())
+    recorded.state = ConstellationState.READY
+    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
+    return await keep(store, recorded, RecordedLock(recorded, **terms), terms)
+
+
+async def say_ended(store: Store, kept: Kept) -> None:
+    """Whoever ended it may have had no time to write it into the head."""
+    if kept.head.ended:
+        return
+    new = kept.head.changed(state=str(kept.plan.state), owner=None, ended_at=kept.plan.ended_at)
+    with contextlib.suppress(Conflict):  # then somebody else has said so
+        await store.commit([PutRegister(head_key(new.name), new.to_json(), kept.revision)])
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def load(store: Store, name: str, conditions: Conditions) -> Kept:
+    """The constellation as it is now. Raises UnknownConstellation and UnreadableJournal."""
+    for _ in range(LOOKS):
+        found, revision = await head(store, name)
+        records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
+        if found.first in records:
+            return _read(found, revision, records, conditions)
+    raise UnreadableJournal(f"the journal of {name!r} begins with record {found.first}, and there is none")
+
+
+def _number(register: Register) -> int:
+    try:
+        return int(register.key.rpartition("/")[2])
+    except ValueError:
+        raise UnreadableJournal(f"{register.key} is not a record of a journal") from None
+
+
+def _read(found: Head, revision: int, records: Mapping[int, Any], conditions: Conditions) -> Kept:
+    numbers = sorted(number for number in records if number >= found.first)
+    expected = range(found.first, found.first + len(numbers))
+    for number, there in zip(expected, numbers, strict=True):
+        if number != there:
+            raise UnreadableJournal(f"record {number} of the journal of {found.name!r} is missing")
+    values = [_readable(found.name, number, records[number]) for number in numbers]
+    data, rest = _whole(found.name, values)
+    plan = RecordedConstellation.from_json(data["plan"])
+    plan.evaluate, plan.check_condition = conditions.evaluate, conditions.check
+    lock = RecordedLock(plan, **{name: found.terms[name] for name in ("policy", "max_cycles", "edit_timeout")})
+    lock_from_json(lock, data["lock"])
+    steps = list(_steps(rest))
+    replay(plan, lock, steps)
+    return Kept(found, revision, plan, lock, numbers[-1], len(steps))
+
+
+def _readable(name: str, number: int, value: Any) -> Mapping[str, Any]:
+    schema = value.get("schema") if isinstance(value, Mapping) else None
+    if not isinstance(schema, int):
+        raise UnreadableJournal(f"record {number} of the journal of {name!r} is not a record: {str(value)[:80]}")
+    if schema > SCHEMA:
+        raise UnreadableJournal(
+            f"record {number} of the journal of {name!r} was written by a later Asterism "
+            f"(schema {schema}, this one knows {SCHEMA})"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _whole(name: str, values: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
+    """The snapshot, and what follows it."""
+    parts = values[: values[0].get("of", 0)]
+    if not parts or [part.get("part") for part in parts] != list(range(values[0]["of"])):
+        raise UnreadableJournal(f"the journal of {name!r} does not begin with a whole snapshot")
+    try:
+        return json.loads("".join(part["text"] for part in parts)), values[len(parts) :]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableJournal(f"the snapshot of {name!r} cannot be read: {error!r}") from None
+
+
+def _steps(values: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    for value in values:
+        steps = value.get("steps")
+        if not isinstance(steps, list):
+            raise UnreadableJournal(f"a record of a journal has no steps: {str(value)[:80]}")
+        yield from steps
+
+
+def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:
+    """``mark`` is unique, so that whoever wrote it recognises it when the answer was lost."""
+    return PutRegister(
+        record_key(name, number), {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}, None
+    )

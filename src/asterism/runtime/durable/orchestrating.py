@@ -1,0 +1,248 @@
+"""An orchestrator whose constellations outlive it.
+
+``run`` keeps a plan in the fleet's store and runs it there; ``go_on`` takes up one that was left, by a crash or on
+purpose; ``standby`` waits until whoever runs it is gone. The orchestrator joins the fleet as a device while it works,
+with slots of its own if it is to do tasks itself, and owns its constellation as long as that device is heard of. What
+really keeps two of them apart is the journal (``keeping.py``).
+
+Cancelling the coroutine that awaits one of these leaves the constellation: what runs on other devices goes on, what ran
+here is handed back, and ``go_on`` finds all of it. To end a constellation, ``cancel`` it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from asterism.core.apply import Applied
+from asterism.core.constellation import Constellation
+from asterism.core.edits import EditBatch
+from asterism.core.errors import AlreadyRunning, NotJson
+from asterism.core.journal import RecordedConstellation, RecordedLock
+from asterism.core.status import RUNNING
+from asterism.core.task import import_path
+from asterism.runtime import calls
+from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
+from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, head, keep, load, say_ended
+from asterism.runtime.durable.recording import Journal
+from asterism.runtime.durable.resting import owner_of, paused
+from asterism.runtime.execution import Execution
+from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.orchestrator import Orchestrator
+from asterism.runtime.result import Result
+from asterism.store.errors import StoreUnavailable
+
+log = logging.getLogger("asterism.durable")
+
+AT_ONCE = 1000
+HEARTBEAT, TIMEOUT = 5.0, 15.0
+"""How often an orchestrator is heard of, and after how much silence another may take over, in seconds."""
+
+FAREWELL = 2.0
+"""How long a leaving orchestrator waits for the store."""
+
+LOOK = 1.0
+"""How often a standby looks, and an orchestrator whether it is to pause, in seconds."""
+
+
+class DurableOrchestrator(Orchestrator):
+    """``local`` is how many tasks this process does itself (0: none), ``can`` what for. All else is as for every
+    Orchestrator; what concerns devices in the process has no meaning here. At most ``at_once`` tasks are under way."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        local: int = 0,
+        can: Iterable[str] = (),
+        policy_of_device: Policy | None = None,
+        at_once: int = AT_ONCE,
+        heartbeat: float = HEARTBEAT,
+        timeout: float = TIMEOUT,
+        host: str | None = None,
+        make_agent: Callable[..., DeviceAgent] = DeviceAgent,
+        **terms: Any,
+    ) -> None:
+        super().__init__(**terms)
+        self.fleet, self.local, self.can = fleet, local, tuple(can)
+        self._host = host or socket.gethostname()
+        self._agent_terms: dict[str, Any] = {"heartbeat": heartbeat, "timeout": timeout, "policy": policy_of_device}
+        self._make_agent = make_agent
+        self._journals: dict[str, Journal] = {}
+        self.remembered: Kept | None = None
+        """The constellation that was taken up last, as this process knows it."""
+        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__)
+        self.roster = FleetRoster([self._device], "score")
+
+    def now(self) -> float:
+        """By the clock of the store, which is the same for everybody who will ever run the constellation."""
+        return self.fleet.store.clock()
+
+    # -- what a user calls ---------------------------------------------------------------------------------------------
+
+    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
+        """Keep a plan under its id, and run it. Raises ConstellationExists, NotJson for what no other process could
+        execute, and what ``go_on`` raises."""
+        check_kept(plan)
+        recorded = RecordedConstellation.from_json(plan.to_json())
+        self._prepare(recorded, assignments or {})
+        lock = RecordedLock(recorded, **self._lock_terms)
+        terms = {name: self._lock_terms[name] for name in ("policy", "max_cycles", "edit_timeout")}
+        await keep(self.fleet.store, recorded, lock, terms)
+        return await self.go_on(plan.id)
+
+    async def go_on(self, name: str) -> Result:
+        """Go on with a constellation that is in the store. If it has ended, that is the answer. Raises
+        UnknownConstellation, UnreadableJournal, AlreadyRunning while somebody else runs it, and NotOurs when it is
+        taken over from us."""
+        self._adopt_loop()
+        kept = await load(self.fleet.store, name, self.conditions)
+        if kept.plan.state in ENDED:
+            await say_ended(self.fleet.store, kept)
+            return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
+        device = f"{name}@{self._host}"
+        owner = await owner_of(self.fleet.store, kept.head)
+        if owner is not None and owner.device != device:
+            raise AlreadyRunning(
+                f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
+                f"`asterism standby {name}` waits until it is gone"
+            )
+        # an earlier life of this device on the same machine is known to be over at once, not only when its time is up
+        agent = self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
+        async with _Joined(agent):
+            kept = await load(self.fleet.store, name, self.conditions)
+            if kept.plan.state in ENDED:  # meanwhile
+                await say_ended(self.fleet.store, kept)
+                return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
+            return await self._own(kept, agent)
+
+    async def standby(self, name: str) -> Result:
+        """Wait until nobody runs a constellation, and then go on with it; or until it has ended."""
+        while True:
+            found, _ = await head(self.fleet.store, name)
+            if found.ended or await owner_of(self.fleet.store, found) is None:
+                with contextlib.suppress(AlreadyRunning, NotOurs):  # another one was quicker
+                    return await self.go_on(name)
+            await self.fleet.clock.sleep(LOOK)
+
+    async def amend(self, name: str, batch: EditBatch) -> Applied:
+        """Edit a constellation that runs here. It is durable when this returns. Raises EditRejected."""
+        applied = self.edit(name, batch)
+        await self._journals[name].commit()
+        return applied
+
+    # -- owning it -----------------------------------------------------------------------------------------------------
+
+    async def _own(self, kept: Kept, agent: DeviceAgent) -> Result:
+        lost: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
+        journal = Journal(self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost))
+        name, self.remembered = kept.plan.id, kept
+        epoch = kept.head.epoch + 1
+        kept.plan.note(self.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
+        await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+        self._journals[name] = journal
+        await self._device.prepare(name)
+        execution = self._go_on(kept, journal)
+        pausing = asyncio.create_task(self._mind_pauses(execution))
+        try:
+            both: list[asyncio.Future[Any]] = [execution.done, lost]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise lost.result()
+            await journal.change_head(state=str(kept.plan.state), owner=None, ended_at=kept.plan.ended_at)
+            return self._result(execution)
+        finally:
+            pausing.cancel()
+            with contextlib.suppress(NotOurs, TimeoutError):
+                async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
+                    await journal.commit()
+            await journal.close()
+            await self._leave(execution)
+            self._device.forget(name)
+            del self._journals[name]
+
+    def _go_on(self, kept: Kept, journal: Journal) -> Execution:
+        plan, lock = kept.plan, kept.lock
+        self._not_twice(plan)
+        lock.edit_on, lock.claim_timeout = self._edit_on, self._lock_terms["claim_timeout"]
+        execution = self._take_on(plan, lock)
+        if plan.started_at is None:
+            execution.begin()
+        else:
+            journal.taken_up = {
+                (node.id, node.epoch)
+                for node in plan.nodes.values()
+                if node.status is RUNNING and node.tentative is None and node.device is not None
+            }
+            execution.go_on()
+        return execution
+
+    async def _leave(self, execution: Execution) -> None:
+        """Stop what is left in this process, without a word to anybody: the journal is closed."""
+        for active in [*execution.active.values(), *execution.stopping.values()]:
+            if active.job is not None:
+                active.job.cancel()
+        execution.cycles.abandon()
+        await self._dismiss(execution)
+
+    async def _mind_pauses(self, execution: Execution) -> None:
+        """Somebody may have paused it, from wherever."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                wished = await paused(self.fleet.store, execution.plan.id) is not None
+                if wished != execution.paused:
+                    (self.pause if wished else self.resume)(execution.plan.id)
+            await self.fleet.clock.sleep(LOOK)
+
+
+class _Joined:
+    """A device of the fleet for as long as the block lasts. What it does then is handed back."""
+
+    def __init__(self, agent: DeviceAgent) -> None:
+        self._agent = agent
+
+    async def __aenter__(self) -> None:
+        self._living = asyncio.create_task(self._agent.run())
+        joined = asyncio.create_task(self._agent.joined.wait())
+        try:
+            await asyncio.wait([self._living, joined], return_when=asyncio.FIRST_COMPLETED)
+            if self._living.done():
+                self._living.result()
+        except BaseException:
+            self._living.cancel()
+            raise
+        finally:
+            joined.cancel()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._agent.drain(hand_back=True)
+        await asyncio.gather(self._living, return_exceptions=True)
+
+
+def check_kept(plan: Constellation) -> None:
+    """Raises NotJson unless another process could execute every task of a plan."""
+    for node in plan.nodes.values():
+        call = node.task.call
+        if call is None or isinstance(call, str):
+            continue
+        path = import_path(call, node.id)
+        try:
+            found: Any = calls.load(path)
+        except ImportError as error:
+            raise NotJson(f"task {node.id!r}: {call!r} cannot be imported again as {path}: {error}") from None
+        if found is not call:
+            raise NotJson(f"task {node.id!r}: {path} is another function than {call!r}, so it cannot be resumed")
+
+
+def _tells(lost: asyncio.Future[NotOurs]) -> Callable[[NotOurs], None]:
+    def tell(error: NotOurs) -> None:
+        if not lost.done():
+            lost.set_result(error)
+
+    return tell

@@ -1,0 +1,210 @@
+"""Writing the journal of a constellation while it runs: what was recorded is committed together with what follows from
+it, and only then does it happen.
+
+All steps that were recorded until a commit begins are one record, and so are the runs that they start. Commits follow
+one another, each with the next number. If another process has written that number, the constellation is not ours any
+more: nothing that was to be written with it has happened, and nothing more is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from asterism.core.journal import RecordedConstellation, Step
+from asterism.runtime.durable.keeping import Head, Kept, NotOurs, head_key, record_key, snapshot, step_record
+from asterism.runtime.fleet.clock import Clock
+from asterism.runtime.fleet.ids import new_id
+from asterism.store.errors import Conflict, StoreUnavailable
+from asterism.store.protocol import PutRegister, Store, Write
+
+log = logging.getLogger("asterism.journal")
+
+LONG = 10_000
+"""So many steps, and several for each task, make a journal worth shortening."""
+
+PER_TASK = 8
+AT_ONCE = 200
+"""So many old records are removed in one commit."""
+
+PAUSE = (0.05, 5.0)
+"""How long to wait while the store is out of reach: at first, and at most."""
+
+
+class Journal:
+    """``lost`` is called once if the constellation is not ours any more."""
+
+    def __init__(
+        self, store: Store, clock: Clock, chance: random.Random, kept: Kept, lost: Callable[[NotOurs], None]
+    ) -> None:
+        self._store, self._clock, self._chance, self._kept, self._lost = store, clock, chance, kept, lost
+        self._steps: list[Step] = []
+        self._writes: list[Write] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._new_head: Head | None = None
+        self._scheduled = False
+        self._writing: asyncio.Task[None] | None = None
+        self.sealed = False
+        self.taken_up: set[tuple[str, int]] = set()
+        """The executions (task, epoch) that were under way when this process took the constellation up."""
+        kept.plan.record = self.record
+
+    @property
+    def head(self) -> Head:
+        return self._kept.head
+
+    @property
+    def plan(self) -> RecordedConstellation:
+        return self._kept.plan
+
+    def record(self, step: Step) -> None:
+        if not self.sealed:
+            self._steps.append(step)
+            self._soon()
+
+    async def commit(self, *writes: Write) -> None:
+        """Write these together with everything that was recorded up to now. It is durable when this returns. Raises
+        NotOurs."""
+        if self.sealed:
+            raise NotOurs(f"the journal of {self.head.name!r} is closed")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writes += writes
+        self._waiting.append(done)
+        self._soon()
+        await done
+
+    async def change_head(self, **changes: object) -> None:
+        """Write another head, with everything that was recorded up to now."""
+        self._new_head = (self._new_head or self._kept.head).changed(**changes)
+        await self.commit()
+
+    def seal(self) -> None:
+        """Write nothing more, whatever is still recorded: the constellation is left as the store has it."""
+        self.sealed = True
+        self._steps.clear()
+        self._writes.clear()
+        self._fail(NotOurs(f"the journal of {self.head.name!r} is closed"))
+
+    async def close(self) -> None:
+        """End, and wait for what is being written."""
+        self.seal()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    # -- one commit after the other ------------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        """After the tasks that were made in this turn of the loop have had theirs: what they want to write belongs to
+        the same commit."""
+        if self._scheduled or (self._writing is not None and not self._writing.done()):
+            return
+        self._scheduled = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._steps or self._waiting:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while (self._steps or self._waiting) and not self.sealed:
+                steps, self._steps = self._steps, []
+                writes, self._writes = self._writes, []
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await self._append(steps, writes)
+                except BaseException:
+                    self._waiting = [*waiting, *self._waiting]
+                    raise
+                for one in waiting:
+                    if not one.done():
+                        one.set_result(None)
+                await self._shorten()
+        except NotOurs as error:
+            self.sealed = True
+            self._fail(error)
+            self._lost(error)
+        except Exception as error:  # a mistake of ours must not leave everybody waiting
+            log.exception("the journal of %s cannot be written", self.head.name)
+            self.seal()
+            self._lost(NotOurs(f"the journal of {self.head.name!r} cannot be written: {error}"))
+
+    def _fail(self, error: NotOurs) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_exception(error)
+                one.exception()  # whoever waits hears of it; if nobody does any more, that is no mistake
+
+    async def _append(self, steps: list[Step], writes: list[Write]) -> None:
+        kept, number = self._kept, self._kept.number + 1
+        new, self._new_head = self._new_head, None
+        if new is not None:
+            writes = [*writes, PutRegister(head_key(new.name), new.to_json(), kept.revision)]
+        mark = new_id(self._store.clock(), self._chance)
+        epoch = (new or kept.head).epoch
+        await self._surely([step_record(kept.plan.id, number, epoch, steps, mark), *writes], number, mark)
+        kept.number, kept.steps = number, kept.steps + len(steps)
+        if new is not None:
+            kept.head, kept.revision = new, kept.revision + 1
+
+    async def _surely(self, writes: list[Write], number: int, mark: str) -> None:
+        """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
+        pause, _ = PAUSE
+        tried = False
+        while True:
+            try:
+                if tried and await self._is_there(number, mark):
+                    return
+                tried = True
+                await self._store.commit(writes)
+                return
+            except Conflict as conflict:
+                if await self._is_there(number, mark):
+                    return  # by ourselves, and we were not told
+                raise NotOurs(
+                    f"another process has gone on with constellation {self.head.name!r} ({conflict.what} is not as "
+                    "this one left it)"
+                ) from None
+            except StoreUnavailable as error:
+                log.warning("the journal of %s waits for the store: %s", self.head.name, error)
+                await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(2 * pause, PAUSE[1])
+
+    async def _is_there(self, number: int, mark: str) -> bool:
+        found = await self._store.register(record_key(self.head.name, number))
+        return found is not None and found.value.get("mark") == mark
+
+    # -- keeping it short ----------------------------------------------------------------------------------------------
+
+    async def _shorten(self) -> None:
+        """Begin the journal anew with a snapshot when it has become long. The plan is as the journal says, since
+        nothing has been recorded since the last commit."""
+        kept = self._kept
+        if self._steps or self._waiting or kept.steps < max(LONG, PER_TASK * len(kept.plan)):
+            return
+        first = kept.number + 1
+        parts = snapshot(kept.plan, kept.lock, first)
+        new = kept.head.changed(first=first)
+        mark = new_id(self._store.clock(), self._chance)
+        parts[0].value["mark"] = mark
+        writes: list[Write] = [PutRegister(head_key(new.name), new.to_json(), kept.revision), *parts]
+        await self._surely(writes, first, mark)
+        old = kept.head.first
+        kept.head, kept.revision = new, kept.revision + 1
+        kept.number, kept.steps = first + len(parts) - 1, 0
+        await self._remove(old, first)
+
+    async def _remove(self, first: int, end: int) -> None:
+        """What was there before a snapshot. What is left of it does no harm."""
+        for start in range(first, end, AT_ONCE):
+            keys = [record_key(self.head.name, number) for number in range(start, min(start + AT_ONCE, end))]
+            try:
+                await self._store.commit([PutRegister(key, None, 1) for key in keys])
+            except (Conflict, StoreUnavailable) as error:
+                log.info("old records of %s are left: %s", self.head.name, error)
+                return

@@ -1,0 +1,62 @@
+"""What is forgotten when it is old: ended runs, and constellations that have ended.
+
+A run that a constellation has not looked at yet is never forgotten: as long as the constellation has not ended, none of
+its runs is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.store.errors import Conflict
+from asterism.store.protocol import PutRegister, Register, Store, Write
+
+PREFIX = "plan:"
+"""Of the keys of runs, and of the names of workflows, that belong to a constellation."""
+
+AT_ONCE = 200
+
+
+async def prune(store: Store, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
+    """Forget up to ``limit`` runs that ended before then; and, when there is none left, whole constellations."""
+    heads = await store.registers("plan/")
+    keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
+    forgotten = await store.prune(ended_before, limit, spare=spare, keep=keep)
+    if not forgotten:
+        for head in heads:
+            ended_at = _ended_at(head)
+            if ended_at is not None and ended_at < ended_before:
+                await _forget(store, head)
+    return forgotten
+
+
+async def _forget(store: Store, head: Register) -> None:
+    """The head last: if this is interrupted, the next one goes on."""
+    name = _name(head)
+    parts = [f"journal/{name}/", f"workflow-version/{PREFIX}{name}@"]
+    found = [one for prefix in parts for one in await store.registers(prefix)]
+    paused = await store.register(f"paused/{name}")
+    found += [paused] if paused is not None else []
+    for first in range(0, len(found), AT_ONCE):
+        await _remove(store, found[first : first + AT_ONCE])
+    await _remove(store, [head])
+
+
+async def _remove(store: Store, registers: list[Register]) -> None:
+    writes: list[Write] = [PutRegister(one.key, None, one.revision) for one in registers]
+    try:
+        await store.commit(writes)
+    except Conflict:
+        return  # somebody else is at it
+
+
+def _name(head: Register) -> str:
+    return head.key.removeprefix("plan/")
+
+
+def _ended_at(head: Register) -> float | None:
+    """None while it has not ended, or if that cannot be told."""
+    value: Any = head.value
+    found = value.get("ended_at") if isinstance(value, Mapping) else None
+    return found if isinstance(found, int | float) else None

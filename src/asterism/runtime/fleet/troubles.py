@@ -1,0 +1,35 @@
+"""Something that goes wrong over and over, told so that the log stays readable: a line when it begins, then at most one
+a minute with how long it has lasted, and one when it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+EVERY = 60.0
+"""How often what lasts is told again, in seconds."""
+
+
+class Trouble:
+    """``what`` does not work, ``relief`` is said when it does again. ``now`` counts seconds."""
+
+    def __init__(self, log: logging.Logger, what: str, relief: str, now: Callable[[], float]) -> None:
+        self._log, self._what, self._relief, self._now = log, what, relief, now
+        self._began: float | None = None
+        self._told = 0.0
+
+    def met(self, error: Exception) -> None:
+        """It went wrong, for the first time or again."""
+        now = self._now()
+        if self._began is None:
+            self._began = self._told = now
+            self._log.warning("%s: %s", self._what, error)
+        elif now - self._told >= EVERY:
+            self._told = now
+            self._log.warning("%s, for %.0f s now: %s", self._what, now - self._began, error)
+
+    def over(self) -> None:
+        """It went well."""
+        if self._began is not None:
+            self._log.info("%s, after %.0f s", self._relief, self._now() - self._began)
+            self._began = None

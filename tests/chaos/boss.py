@@ -1,0 +1,23 @@
+"""An orchestrator that stands by for a constellation, as a process of its own:
+``python -m tests.chaos.boss STORE CONSTELLATION HOST``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.fleet.fleet import Fleet
+
+
+async def main(store: str, name: str, host: str) -> None:
+    async with await Fleet.open(store, by=host) as fleet:
+        await DurableOrchestrator(fleet, host=host, heartbeat=0.5, timeout=2.0, at_once=50).standby(name)
+
+
+if __name__ == "__main__":
+    level = os.environ.get("CHAOS_LOG", "ERROR")
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""Orchestrators on one store, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import durable_work
+from durable_work import DONE
+
+from asterism.core.constellation import Constellation
+from asterism.core.task import Task
+from asterism.runtime import conditions
+from asterism.runtime.durable.keeping import Kept, load
+from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.result import Result
+from asterism.store.memory import MemoryStore
+from asterism.testing.loop import run as in_virtual_time
+from asterism.testing.sim.world import SimPresence
+
+PATIENCE = 600.0
+
+
+class LoopClock:
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Stage:
+    def __init__(self) -> None:
+        durable_work.reset()
+        loop = asyncio.get_running_loop()
+        self.store = MemoryStore(lambda: 1_000_000.0 + loop.time())
+        self.now = loop.time
+        self._made = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def fleet(self) -> Fleet:
+        self._made += 1
+        return Fleet(self.store, by="ann", clock=LoopClock(), chance=random.Random(self._made))
+
+    def orchestrator(self, *, host: str = "here", local: int = 4, **terms: Any) -> DurableOrchestrator:
+        return DurableOrchestrator(
+            self.fleet(), local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t), **terms
+        )
+
+    async def device(self, name: str, **terms: Any) -> DeviceAgent:
+        made = agent(self.fleet(), name, host=name, **{"slots": 4, **terms})
+        self.spawn(made.run())
+        await made.joined.wait()
+        return made
+
+    def spawn(self, job: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(job)
+        self._tasks.append(task)
+        return task
+
+    async def load(self, name: str = "nightly") -> Kept:
+        return await load(self.store, name, conditions)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        end = self.now() + PATIENCE
+        while not condition():
+            assert self.now() < end, "it never happened"
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        for _ in range(5):
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.sleep(1.0)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert await self.store.check() == []
+
+
+def agent(*arguments: Any, host: str, **terms: Any) -> DeviceAgent:
+    return DeviceAgent(*arguments, **{"presence": SimPresence(host), "measure": dict, "monitor_every": 2.0, **terms})
+
+
+def task(name: str, call: str = "work", **terms: Any) -> Task:
+    return Task(name, call=f"durable_work:{call}", inputs={"name": name}, **terms)
+
+
+def chain(*names: str, call: str = "work") -> Constellation:
+    plan = Constellation("nightly")
+    before = None
+    for name in names:
+        plan.add(task(name, call), before)
+        before = name
+    return plan
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], seed: int | None = None) -> None:
+    async def main() -> None:
+        stage = Stage()
+        try:
+            async with asyncio.timeout(100 * PATIENCE):
+                await scene(stage)
+        finally:
+            await stage.close()
+
+    in_virtual_time(main(), seed)
+
+
+async def left(job: Awaitable[Result], when: Callable[[], Any], stage: Stage) -> None:
+    """Run until something holds, and then leave."""
+    running = asyncio.ensure_future(job)
+    await stage.until(lambda: running.done() or when())
+    assert not running.done(), running
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+__all__ = ["DONE", "Stage", "agent", "chain", "left", "play", "task"]

@@ -1,0 +1,71 @@
+"""What the tasks of these tests execute. They are imported by path, as another process would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+DONE: Counter[str] = Counter()
+"""How often each piece of work was done to its end."""
+
+GO: dict[str, asyncio.Event] = {}
+
+
+def reset() -> None:
+    DONE.clear()
+    GO.clear()
+
+
+def gate(name: str) -> asyncio.Event:
+    return GO.setdefault(name, asyncio.Event())
+
+
+async def work(name: str) -> str:
+    DONE[name] += 1
+    return f"{name} done"
+
+
+async def wait(name: str) -> str:
+    """Until the test lets it go."""
+    await gate(name).wait()
+    DONE[name] += 1
+    return f"{name} done"
+
+
+async def slow(name: str) -> str:
+    await asyncio.sleep(8.0)
+    return await work(name)
+
+
+async def fail(name: str) -> None:
+    DONE[name] += 1
+    raise ValueError(f"{name} is out of paper")
+
+
+async def join(first: str, second: str) -> list[str]:
+    return [first, second]
+
+
+async def everything(results: dict[str, Any]) -> list[str]:
+    return sorted(results)
+
+
+async def who(run: Any) -> list[Any]:
+    return [run.id, run.epoch]
+
+
+def outer() -> Any:
+    def inner() -> None: ...
+
+    return inner
+
+
+def shadowed() -> None: ...
+
+
+ORIGINAL = shadowed
+
+
+def shadowed() -> None:  # type: ignore[no-redef]
+    """Another function under the same name."""

@@ -1,0 +1,429 @@
+"""A constellation in a store: its tasks are runs, and it outlives whoever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import durable_work
+import pytest
+from durable_scenes import DONE, Stage, chain, left, play, task
+
+from asterism.core.constellation import Constellation
+from asterism.core.edits import AddDependency, AddTask, EditBatch, RemoveTask
+from asterism.core.errors import AlreadyRunning, EditRejected, NotJson
+from asterism.core.journal import lock_to_json
+from asterism.core.task import Task
+from asterism.runtime.durable import orchestrating, recording, resting
+from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, step_record
+from asterism.store.protocol import Query
+
+
+def test_each_task_is_a_run_and_results_go_on_to_those_that_follow() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(task("first"))
+        plan.add(task("second"))
+        plan.add(Task("both", call="durable_work:join"), ["first", "second"])
+        plan.add(Task("all", call="durable_work:everything"), ["first", "both"])
+        plan.add(Task("nothing"), "all")
+        plan.add(
+            Task("picked", call="durable_work:work", inputs={"name": {"from": "both", "select": "result[1]"}}), "both"
+        )
+        result = await stage.orchestrator().run(plan)
+        assert result.state == "completed"
+        assert result["both"].value == ["first done", "second done"]
+        assert result["all"].value == ["both", "first"]
+        assert result["picked"].value == "second done done"
+        runs = {run.key: run for run in await stage.store.find(Query())}
+        assert runs["plan:nightly/first/1"].status == "completed"
+        assert len(runs) == 6
+
+    play(scene)
+
+
+def test_tasks_of_one_kind_share_a_workflow() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        for number in range(20):
+            plan.add(task(f"t{number}"))
+        plan.add(Task("other", call="durable_work:work", inputs={"name": "x"}, retries=1))
+        await stage.orchestrator().run(plan)
+        assert len(await stage.store.registers("workflow-version/plan:nightly@")) == 2
+
+    play(scene)
+
+
+def test_an_execution_knows_its_run_and_epoch() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(Task("who", call="durable_work:who"))
+        result = await stage.orchestrator().run(plan)
+        [run] = await stage.store.find(Query())
+        assert result["who"].value == [run.id, 1]
+        assert f"run {run.id}, epoch 1, on nightly@here" in [entry.why for entry in result.story("who")]
+
+    play(scene)
+
+
+def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(task("printing", "fail", retries=2, backoff=0.1))
+        plan.add(task("after"), "printing")
+        plan.add(task("sorry"), {"printing": "failure"})
+        result = await stage.orchestrator().run(plan)
+        assert result.state == "partially_failed"
+        assert str(result["printing"].error) == "ValueError: printing is out of paper"
+        assert DONE == {"printing": 3, "sorry": 1}
+        [run] = await stage.store.find(Query(key="plan:nightly/printing/1"))
+        assert (run.epoch, run.failures) == (3, 3)
+
+    play(scene)
+
+
+def test_a_limit_counts_from_the_beginning_of_the_work_and_not_of_the_wait() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        for number in range(3):
+            plan.add(task(f"t{number}", "slow", timeout=10.0))
+        result = await stage.orchestrator(local=1).run(plan)
+        assert result.state == "completed"
+
+    play(scene)
+
+
+def test_the_devices_of_the_fleet_do_the_work_and_one_that_joins_later_too() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.device("kitchen", slots=1)
+        plan = Constellation("nightly")
+        plan.add(task("cooking"))
+        plan.add(Task("washing", call="durable_work:work", inputs={"name": "w"}, needs={"soap"}), "cooking")
+        running = stage.spawn(stage.orchestrator(local=0).run(plan))
+        await stage.until(lambda: DONE["cooking"])
+        await asyncio.sleep(5.0)
+        assert not running.done()
+        await stage.device("bath", can={"soap"})
+        result = await running
+        told = [entry.why for entry in result.story() if entry.what == "run ended"]
+        assert [words.rpartition(" on ")[2] for words in told] == ["kitchen", "bath"]
+
+    play(scene)
+
+
+# -- leaving and going on ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = chain("a", "b")
+        plan.add(task("c", "wait"), "b")
+        plan.add(task("d"), "c")
+        first = stage.orchestrator()
+        await left(first.run(plan), lambda: DONE["b"], stage)
+        assert not (await stage.load()).head.ended
+        durable_work.gate("c").set()
+        result = await stage.orchestrator(host="there").go_on("nightly")
+        assert result.state == "completed"
+        assert DONE == {"a": 1, "b": 1, "c": 1, "d": 1}
+        assert [entry.why for entry in result.story() if entry.what == "taken up"] == [
+            "by nightly@here, epoch 1",
+            "by nightly@there, epoch 2",
+        ]
+
+    play(scene)
+
+
+def test_a_run_that_is_still_alive_on_a_device_is_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        first = stage.orchestrator(local=0)
+        await left(first.run(chain("a", call="wait")), lambda: len(kitchen.desk), stage)
+        again = stage.spawn(stage.orchestrator(local=0).go_on("nightly"))
+        await asyncio.sleep(10.0)
+        assert len(kitchen.desk) == 1
+        durable_work.gate("a").set()
+        assert (await again).state == "completed"
+        assert DONE == {"a": 1}
+        assert len(await stage.store.find(Query())) == 1
+
+    play(scene)
+
+
+def test_an_open_cycle_is_opened_again_and_its_editor_asked_again() -> None:
+    async def scene(stage: Stage) -> None:
+        asked: list[list[str]] = []
+        thinking = asyncio.Event()
+
+        async def editor(view: Any, events: Any) -> Any:
+            asked.append([event.task_id for event in events])
+            if len(asked) == 1:
+                await thinking.wait()
+            return [AddTask(task("more"))] if len(asked) == 2 else None
+
+        first = stage.orchestrator(editor=editor)
+        await left(first.run(chain("a", "b")), lambda: asked, stage)
+        result = await stage.orchestrator(editor=editor).go_on("nightly")
+        assert asked[:2] == [["a"], ["a"]]
+        assert DONE == {"a": 1, "b": 1, "more": 1}
+        assert result.plan.version == 1
+
+    play(scene)
+
+
+def test_the_plan_in_the_store_is_the_one_in_memory() -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        await orchestrator.run(chain("a", "b", "c"))
+        kept, live = await stage.load(), orchestrator.remembered
+        assert live is not None
+        assert (kept.plan.to_json(), lock_to_json(kept.lock)) == (live.plan.to_json(), lock_to_json(live.lock))
+        assert (kept.head.state, kept.head.owner) == ("completed", None)
+        assert kept.head.ended_at == kept.plan.ended_at
+
+    play(scene)
+
+
+def test_a_cancelled_constellation_ends_and_its_runs_with_it() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        orchestrator = stage.orchestrator(local=0)
+        running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+        await stage.until(lambda: len(kitchen.desk))
+        await orchestrator.cancel("nightly")
+        assert (await running).state == "cancelled"
+        [run] = await stage.store.find(Query())
+        assert run.cancelled
+        assert (await stage.load()).head.state == "cancelled"
+
+    play(scene)
+
+
+def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_says_so() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+
+        async def editor(view: Any, events: Any) -> Any:
+            if [getattr(event, "task_id", None) for event in events] != ["a"]:
+                return None
+            await stage.until(lambda: len(kitchen.desk))
+            return [RemoveTask("b"), AddTask(task("instead"))]
+
+        plan = chain("a")
+        plan.add(task("b", "wait", revocable=True), "a")
+        result = await stage.orchestrator(local=0, editor=editor, policy="speculative").run(plan)
+        assert result.state == "completed"
+        assert "b" not in result.plan
+        assert "revoked" in [entry.what for entry in result.story("b")]
+        [run] = await stage.store.find(Query(key="plan:nightly/b/2"))
+        assert (run.status, run.cancelled) == ("failed", True)
+        assert DONE == {"a": 1, "instead": 1}
+
+    play(scene)
+
+
+# -- one owner ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_orchestrators_do_not_run_one_constellation() -> None:
+    async def scene(stage: Stage) -> None:
+        running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
+        await asyncio.sleep(3.0)
+        with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* `asterism standby nightly` waits"):
+            await stage.orchestrator(host="there").go_on("nightly")
+        durable_work.gate("a").set()
+        await running
+
+    play(scene)
+
+
+def test_a_standby_takes_over_when_the_other_is_gone() -> None:
+    async def scene(stage: Stage) -> None:
+        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+        waiting = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
+        await asyncio.sleep(30.0)
+        assert not waiting.done()
+        running.cancel()
+        await asyncio.sleep(5.0)
+        durable_work.gate("a").set()
+        durable_work.gate("b").set()
+        assert (await waiting).state == "completed"
+        assert (await stage.load()).head.epoch == 2
+
+    play(scene)
+
+
+def test_a_standby_hears_of_the_end() -> None:
+    async def scene(stage: Stage) -> None:
+        running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
+        await asyncio.sleep(1.0)
+        waiting = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
+        await asyncio.sleep(5.0)
+        durable_work.gate("a").set()
+        await running
+        assert (await waiting).state == "completed"
+
+    play(scene)
+
+
+def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_has_happened() -> None:
+    async def scene(stage: Stage) -> None:
+        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+        await asyncio.sleep(3.0)
+        kept = await stage.load()
+        await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
+        durable_work.gate("a").set()
+        with pytest.raises(NotOurs, match="another process has gone on with constellation 'nightly'"):
+            await running
+        again = await stage.load()
+        assert again.number == kept.number + 1
+        assert [run.key for run in await stage.store.find(Query())] == ["plan:nightly/a/1"]
+
+    play(scene)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_is_said_to_be_unknown() -> None:
+    async def scene(stage: Stage) -> None:
+        with pytest.raises(UnknownConstellation, match="there is no constellation 'nobody'"):
+            await stage.orchestrator().go_on("nobody")
+
+    play(scene)
+
+
+def test_a_name_is_used_once() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.orchestrator().run(chain("a"))
+        with pytest.raises(ConstellationExists, match="resume it, or give this one another name"):
+            await stage.orchestrator().run(chain("a"))
+
+    play(scene)
+
+
+def test_what_has_ended_is_not_run_again() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.orchestrator().run(chain("a"))
+        result = await stage.orchestrator(host="there").go_on("nightly")
+        assert (result.state, result["a"].value) == ("completed", "a done")
+        assert DONE == {"a": 1}
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: None, "no import path"),
+        (durable_work.outer(), "no import path"),
+        (random.Random(1).random, "no import path"),
+        (durable_work.ORIGINAL, "is another function than"),
+    ],
+    ids=["a lambda", "an inner function", "a method", "a shadowed function"],
+)
+def test_a_function_that_cannot_be_imported_again_is_refused_at_once(call: Any, words: str) -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(Task("a", call=call))
+        with pytest.raises(NotJson, match=words):
+            await stage.orchestrator().run(plan)
+        assert await stage.store.registers("plan/") == []
+
+    play(scene)
+
+
+def test_an_edit_that_cannot_be_kept_is_rejected() -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        running = stage.spawn(orchestrator.run(chain("a", call="wait")))
+        await asyncio.sleep(3.0)
+        with pytest.raises(EditRejected, match="this plan is kept in a store"):
+            await orchestrator.amend("nightly", EditBatch((AddTask(Task("b", call=lambda: None)),)))
+        await orchestrator.amend("nightly", EditBatch((AddTask(task("b")), AddDependency("a", "b"))))
+        assert "b" in (await stage.load()).plan
+        durable_work.gate("a").set()
+        assert (await running)["b"].value == "b done"
+
+    play(scene)
+
+
+# -- a journal that does not grow for ever -----------------------------------------------------------------------------
+
+
+def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "LONG", 30)
+    monkeypatch.setattr(recording, "PER_TASK", 0)
+
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        names = [f"t{number}" for number in range(60)]
+        await orchestrator.run(chain(*names))
+        records = await stage.store.registers("journal/nightly/")
+        kept, live = await stage.load(), orchestrator.remembered
+        assert live is not None
+        assert kept.head.first > 30
+        assert len(records) < 25
+        assert kept.plan.to_json() == live.plan.to_json()
+        assert DONE.total() == 60
+
+    play(scene)
+
+
+def test_a_plan_that_was_left_goes_on_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "LONG", 20)
+    monkeypatch.setattr(recording, "PER_TASK", 0)
+
+    async def scene(stage: Stage) -> None:
+        plan = chain(*(f"t{number}" for number in range(20)))
+        plan.add(task("slow", "wait"), "t19")
+        plan.add(task("last"), "slow")
+        first = stage.orchestrator()
+        await left(first.run(plan), lambda: DONE["t19"], stage)
+        assert (await stage.load()).head.first > 1
+        durable_work.gate("slow").set()
+        result = await stage.orchestrator().go_on("nightly")
+        assert result.state == "completed"
+        assert set(DONE.values()) == {1}
+
+    play(scene)
+
+
+# -- pausing and the store ---------------------------------------------------------------------------------------------
+
+
+def test_a_pause_from_anywhere_is_minded_and_so_is_its_end() -> None:
+    async def scene(stage: Stage) -> None:
+        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+        await asyncio.sleep(3.0)
+        await resting.pause(stage.fleet(), "nightly", "let me see")
+        await asyncio.sleep(2 * orchestrating.LOOK)
+        durable_work.gate("a").set()
+        durable_work.gate("b").set()
+        await asyncio.sleep(30.0)
+        assert DONE == {"a": 1}
+        assert await resting.paused(stage.store, "nightly") == "by ann: let me see"
+        assert await resting.unpause(stage.fleet(), "nightly")
+        assert (await running).state == "completed"
+        assert not await resting.unpause(stage.fleet(), "nightly")
+
+    play(scene)
+
+
+def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_then_all_of_it_is_forgotten() -> None:
+    async def scene(stage: Stage) -> None:
+        first = stage.orchestrator()
+        plan = chain("a")
+        plan.add(task("b", "wait"), "a")
+        await left(first.run(plan), lambda: DONE["a"], stage)
+        await asyncio.sleep(10_000.0)
+        assert await stage.fleet().prune(1000.0) == 0
+        durable_work.gate("b").set()
+        await stage.orchestrator().go_on("nightly")
+        await asyncio.sleep(10_000.0)
+        assert await stage.fleet().prune(1000.0) == 2
+        left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
+        assert not left_over & {"plan", "journal", "workflow-version", "paused"}
+
+    play(scene)

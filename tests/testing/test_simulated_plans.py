@@ -1,0 +1,152 @@
+"""Living plans whose orchestrators crash, in virtual time; and that it is noticed when a safeguard is missing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.core.journal import RecordedConstellation
+from asterism.runtime.durable import recording
+from asterism.runtime.durable.dispatching import FleetDevice
+from asterism.runtime.durable.recording import Journal
+from asterism.store.protocol import PutRun, Write
+from asterism.testing.sim import plans
+
+SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
+"""How long to look for a world that breaks a promise."""
+
+ABLATED = 60
+"""In how many worlds a missing safeguard has to show."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Devices in trouble have much to say."""
+    logger = logging.getLogger("asterism")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def small(dies_at: int, after: bool = False) -> plans.PlanWorld:
+    return plans.play(1, dies_at=dies_at, after=after)
+
+
+def boundaries() -> list[tuple[int, bool]]:
+    """Before and after every commit of an orchestrator that nothing happens to."""
+    commits = small(10**9).commits
+    assert commits > 20
+    return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
+
+
+def test_an_orchestrator_may_die_at_every_commit() -> None:
+    for number, after in boundaries():
+        small(number, after)
+
+
+def test_no_world_breaks_a_promise() -> None:
+    until = time.monotonic() + SECONDS
+    seed = 0
+    while time.monotonic() < until:
+        plans.play(seed)
+        seed += 1
+    assert seed >= 5, "far too few worlds for the time"
+
+
+def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "LONG", 8)
+    monkeypatch.setattr(recording, "PER_TASK", 0)
+    for number, after in boundaries()[::3]:
+        small(number, after)
+    for seed in range(10):
+        plans.play(seed)
+
+
+# -- what each safeguard is for ----------------------------------------------------------------------------------------
+
+
+def noticed() -> None:
+    """Some crash of the small plan, or some world, shows that something is missing."""
+
+    def look() -> None:
+        for number, after in boundaries():
+            small(number, after)
+        for seed in range(ABLATED):
+            plans.play(seed)
+
+    with pytest.raises((AssertionError, AsterismError)):
+        look()
+
+
+def test_without_looking_for_the_run_that_is_there_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of: Callable[..., Any] = FleetDevice._run_of
+
+    async def anew(self: FleetDevice, work: Any, journal: Journal) -> Any:
+        work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
+        return await run_of(self, work, journal)
+
+    monkeypatch.setattr(FleetDevice, "_run_of", anew)
+    noticed()
+
+
+def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run first and the step later: who goes on does not know the run, and starts another."""
+    commit = Journal.commit
+
+    async def apart(self: Journal, *writes: Write) -> None:
+        runs = [write for write in writes if isinstance(write, PutRun)]
+        others = [write for write in writes if not isinstance(write, PutRun)]
+        if runs:
+            await self._store.commit([*runs, *others])
+            others = []
+        await commit(self, *others)
+
+    monkeypatch.setattr(Journal, "commit", apart)
+    noticed()
+
+
+def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a conflict were taken for success, steps of ours would be missing from the store."""
+
+    async def there(self: Journal, number: int, mark: str) -> bool:
+        return True
+
+    monkeypatch.setattr(Journal, "_is_there", there)
+    noticed()
+
+
+def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    record: Callable[..., Any] = Journal.record
+
+    def forgetful(self: Journal, step: Sequence[Any]) -> None:
+        if step[0] != "edit":
+            record(self, step)
+
+    monkeypatch.setattr(Journal, "record", forgetful)
+    noticed()
+
+
+def test_without_the_record_of_an_end_a_task_that_had_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before effects but some time later: dependents start from an end that nobody else knows of."""
+    finish: Callable[..., Any] = RecordedConstellation.finish
+
+    def secretly(self: RecordedConstellation, *arguments: Any, **terms: Any) -> None:
+        record, self.record = self.record, lambda step: None
+        try:
+            finish(self, *arguments, **terms)
+        finally:
+            self.record = record
+
+    monkeypatch.setattr(RecordedConstellation, "finish", secretly)
+    noticed()
+
+
+def test_one_seed_is_one_world() -> None:
+    assert plans.play(3).log == plans.play(3).log
