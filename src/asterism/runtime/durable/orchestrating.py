@@ -94,33 +94,39 @@ class DurableOrchestrator(Orchestrator):
         self._prepare(recorded, assignments or {})
         lock = RecordedLock(recorded, **self._lock_terms)
         terms = {name: self._lock_terms[name] for name in ("policy", "max_cycles", "edit_timeout")}
-        await keep(self.fleet.store, recorded, lock, terms)
-        return await self.go_on(plan.id)
+        self._adopt_loop()
+        kept = await keep(self.fleet.store, recorded, lock, terms)
+        agent = self._agent(plan.id)
+        async with _Joined(agent):
+            return await self._own(kept, agent)
 
     async def go_on(self, name: str) -> Result:
         """Go on with a constellation that is in the store. If it has ended, that is the answer. Raises
         UnknownConstellation, UnreadableJournal, AlreadyRunning while somebody else runs it, and NotOurs when it is
         taken over from us."""
         self._adopt_loop()
-        kept = await load(self.fleet.store, name, self.conditions)
-        if kept.plan.state in ENDED:
-            await say_ended(self.fleet.store, kept)
-            return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
-        device = f"{name}@{self._host}"
-        owner = await owner_of(self.fleet.store, kept.head)
-        if owner is not None and owner.device != device:
+        found, _ = await head(self.fleet.store, name)
+        if found.ended:
+            return await self._ended(await load(self.fleet.store, name, self.conditions))
+        agent = self._agent(name)
+        owner = await owner_of(self.fleet.store, found)
+        if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
                 f"`asterism standby {name}` waits until it is gone"
             )
-        # an earlier life of this device on the same machine is known to be over at once, not only when its time is up
-        agent = self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
         async with _Joined(agent):
             kept = await load(self.fleet.store, name, self.conditions)
-            if kept.plan.state in ENDED:  # meanwhile
-                await say_ended(self.fleet.store, kept)
-                return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
-            return await self._own(kept, agent)
+            return await (self._ended(kept) if kept.plan.state in ENDED else self._own(kept, agent))
+
+    def _agent(self, name: str) -> DeviceAgent:
+        """Of an earlier life of this device on the same machine it is known at once that it is over."""
+        device = f"{name}@{self._host}"
+        return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
+
+    async def _ended(self, kept: Kept) -> Result:
+        await say_ended(self.fleet.store, kept)
+        return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
 
     async def standby(self, name: str) -> Result:
         """Wait until nobody runs a constellation, and then go on with it; or until it has ended."""

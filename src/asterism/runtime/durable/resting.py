@@ -7,21 +7,23 @@ an orchestrator runs the constellation, its edits are for that orchestrator: it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
+from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.journal import Step
 from asterism.core.session import OPEN, Session
 from asterism.runtime import conditions
 from asterism.runtime.durable.keeping import ENDED, Head, Kept, head, load, record_key, step_record
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
+from asterism.runtime.fleet.retention import PREFIX
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Store
+from asterism.store.protocol import PutRegister, Query, Store
 
 
 async def owner_of(store: Store, found: Head) -> Session | None:
@@ -75,7 +77,16 @@ async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = Fal
             await fleet.store.commit([record])
         except Conflict:
             continue
+        for task, epoch in applied.stopped:
+            await _call_off(fleet, f"{PREFIX}{name}/{task}/{epoch}")
         return applied
+
+
+async def _call_off(fleet: Fleet, key: str) -> None:
+    """Stop an execution that an edit has ended: nobody else is there to do it."""
+    for run in await fleet.store.find(Query(key=key)):
+        with contextlib.suppress(RunRefused):  # it has ended
+            await fleet.cancel(run.id)
 
 
 # -- pausing -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from asterism.store.protocol import ENDED, Store
 LOOK = 1.0
 """How often to look without being woken, in seconds."""
 
+HERE = 10.0
+"""The same for what is being done in this process: if it is taken away from us, it ends elsewhere."""
+
 REST = 0.05
 """How long to rest between two looks, so that a busy store is not asked all the time."""
 
@@ -68,8 +71,7 @@ class Ends:
             while self._waiting:
                 await self._clock.sleep(REST)
                 await watch.wait(LOOK)
-                # what is done here is looked for from time to time all the same: it may have been taken away from us
-                everything = self._clock.time() - looked >= LOOK
+                everything = self._clock.time() - looked >= HERE
                 looked = self._clock.time() if everything else looked
                 with contextlib.suppress(StoreUnavailable):
                     for run_id in list(self._waiting if everything else self._elsewhere):

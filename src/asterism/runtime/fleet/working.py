@@ -217,6 +217,9 @@ class Desk:
             return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
+        if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
+            holding.stopping = holding.stopping or "fenced"
+            return None
         try:
             lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)

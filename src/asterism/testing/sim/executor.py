@@ -27,7 +27,12 @@ class SimExecutor:
         return None
 
     async def execute(self, work: RunWork) -> Any:
+        asked = self._machine.time()
         await self._machine.gate()
+        waited = self._machine.time() - asked
+        if work.lease is not None and waited and waited >= work.lease:
+            # a frozen machine does nothing: what was looked at a moment ago, it would have looked at now
+            raise RuntimeError("the lease is over")
         execution = self._witness.begins(work.run.id, work.run.epoch, self._machine)
         steps = int(work.given["steps"])
         first = work.run.progress.step if work.run.progress is not None else 0
