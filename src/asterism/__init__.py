@@ -39,6 +39,8 @@ from asterism.runtime.result import Result
 if TYPE_CHECKING:
     from asterism.core.run import Progress, Run, RunStatus
     from asterism.core.workflow import Workflow
+    from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation
+    from asterism.runtime.durable.orchestrating import DurableOrchestrator
     from asterism.runtime.fleet.agent import DeviceAgent, DeviceReplaced
     from asterism.runtime.fleet.calling import CurrentRun, RunStopped
     from asterism.runtime.fleet.fleet import Fleet, UnknownDevice
@@ -57,6 +59,7 @@ __all__ = [
     "AsterismError",
     "Constellation",
     "ConstellationEvent",
+    "ConstellationExists",
     "ConstellationState",
     "ConstellationView",
     "CurrentRun",
@@ -68,6 +71,7 @@ __all__ = [
     "DeviceNameTaken",
     "DeviceReplaced",
     "DeviceUnavailable",
+    "DurableOrchestrator",
     "EditBatch",
     "EditEvent",
     "EditRejected",
@@ -78,6 +82,7 @@ __all__ = [
     "InvalidWorkflow",
     "LocalDevice",
     "NotJson",
+    "NotOurs",
     "Orchestrator",
     "PlanError",
     "Policy",
@@ -96,6 +101,7 @@ __all__ = [
     "TaskEvent",
     "TaskStatus",
     "TaskView",
+    "UnknownConstellation",
     "UnknownDevice",
     "UnknownRun",
     "UnknownWorkflow",
@@ -110,6 +116,8 @@ __all__ = [
 _LATER = {
     "asterism.core.run": ("Progress", "Run", "RunStatus"),
     "asterism.core.workflow": ("Workflow",),
+    "asterism.runtime.durable.keeping": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
+    "asterism.runtime.durable.orchestrating": ("DurableOrchestrator",),
     "asterism.runtime.fleet.agent": ("DeviceAgent", "DeviceReplaced"),
     "asterism.runtime.fleet.calling": ("CurrentRun", "RunStopped"),
     "asterism.runtime.fleet.fleet": ("Fleet", "UnknownDevice"),

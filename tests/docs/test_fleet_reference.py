@@ -10,7 +10,7 @@ import pytest
 from docs_pages import ROOT
 from test_reference import API, SOURCE, first_names, page, public, rows, section
 
-from asterism import DeviceAgent, Fleet, Query, Settings
+from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
 from asterism.core.run import Owner
 from asterism.core.session import Session
 from asterism.runtime.fleet import notifying
@@ -65,9 +65,18 @@ def test_every_parameter_of_a_device_is_told_with_its_default() -> None:
             assert told[parameter.name] == written, parameter.name
 
 
+def test_every_parameter_of_a_durable_orchestrator_is_told_with_its_default() -> None:
+    told = told_with_default(section(API, "## DurableOrchestrator"))
+    parameters = [one for one in inspect.signature(DurableOrchestrator).parameters.values() if one.name != "terms"]
+    assert list(told) == [parameter.name for parameter in parameters]
+    for parameter in parameters[1:]:
+        written = parameter.default.__name__ if callable(parameter.default) else shown(parameter.default)
+        assert told[parameter.name] == written, parameter.name
+
+
 def test_every_member_of_a_fleet_is_told() -> None:
     told = section(API, "## Fleet")
-    names = (public(Fleet) | {"workflows", "store"}) - {"look_at"}  # which is for the runtime
+    names = (public(Fleet) | {"workflows", "store"}) - {"look_at", "place"}  # which are for the runtime
     assert not [name for name in names if not re.search(rf"(?:\b{name}\(|`{name}`)", told)]
 
 

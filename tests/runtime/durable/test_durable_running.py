@@ -16,7 +16,7 @@ from asterism.core.errors import AlreadyRunning, EditRejected, NotJson
 from asterism.core.journal import lock_to_json
 from asterism.core.task import Task
 from asterism.runtime.durable import orchestrating, recording, resting
-from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, step_record
+from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, keep_plan, step_record
 from asterism.store.protocol import Query
 
 
@@ -407,6 +407,30 @@ def test_a_pause_from_anywhere_is_minded_and_so_is_its_end() -> None:
         assert await resting.unpause(stage.fleet(), "nightly")
         assert (await running).state == "completed"
         assert not await resting.unpause(stage.fleet(), "nightly")
+
+    play(scene)
+
+
+def test_what_is_paused_at_rest_starts_nothing_when_it_is_taken_up() -> None:
+    async def scene(stage: Stage) -> None:
+        await keep_plan(stage.store, chain("a"))
+        await resting.pause(stage.fleet(), "nightly")
+        running = stage.spawn(stage.orchestrator().go_on("nightly"))
+        await asyncio.sleep(20.0)
+        assert await stage.store.find(Query()) == []
+        await resting.unpause(stage.fleet(), "nightly")
+        assert (await running).state == "completed"
+
+    play(scene)
+
+
+def test_a_task_that_no_device_can_take_fails_in_time() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(Task("a", call="durable_work:work", inputs={"name": "a"}, needs={"wings"}))
+        result = await stage.orchestrator(no_device_timeout=30.0).run(plan)
+        assert result.state == "failed"
+        assert "wings" in str(result["a"].error)
 
     play(scene)
 

@@ -55,8 +55,8 @@ class Workflows:
     """The workflows of one constellation: one for each kind of task, however many tasks there are of it. They are the
     versions of one workflow that has the constellation's name."""
 
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, name: str, terms: Mapping[str, Any]) -> None:
+        self._fleet, self._terms = fleet, terms
         self.name = f"{PREFIX}{name}"
         self._known: dict[str, Workflow] = {}
         self._shapes: dict[tuple[Any, ...], Workflow] = {}
@@ -74,7 +74,7 @@ class Workflows:
         found = self._shapes.get(shape) if shape is not None else None
         if found is not None:
             return found
-        plain_flow = _workflow(self.name, task)
+        plain_flow = _workflow(self.name, task, self._terms)
         text = _text(plain_flow)
         flow = self._known.get(text)
         if flow is None:
@@ -103,7 +103,7 @@ def _shape(task: Task) -> tuple[Any, ...] | None:
     )
 
 
-def _workflow(name: str, task: Task) -> Workflow:
+def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
     call = task.call
     if call is None and task.argv is None and task.shell is None and task.http is None:
         call = NOTHING_TO_DO
@@ -121,6 +121,7 @@ def _workflow(name: str, task: Task) -> Workflow:
         limit=task.timeout,
         retries=task.retries,
         backoff=task.backoff,
+        **terms,
     )
 
 
@@ -133,20 +134,20 @@ async def nothing_to_do() -> None:
 
 class FleetDevice:
     """``journal`` gives the journal of a constellation. At most ``slots`` runs are under way at any time, wherever they
-    are: what cannot be done yet need not be in the store yet."""
+    are: what cannot be done yet need not be in the store yet. ``terms`` are for every workflow."""
 
     id = "fleet"
     can: frozenset[str] = frozenset()
     keeps_time = True
     """The limit of a task counts from the moment at which a device begins with it."""
 
-    def __init__(self, fleet: Fleet, slots: int, journal: Callable[[str], Journal]) -> None:
-        self.fleet, self.slots, self._journal = fleet, slots, journal
+    def __init__(self, fleet: Fleet, slots: int, journal: Callable[[str], Journal], terms: Mapping[str, Any]) -> None:
+        self.fleet, self.slots, self._journal, self._terms = fleet, slots, journal, terms
         self._workflows: dict[str, Workflows] = {}
 
     async def prepare(self, name: str) -> None:
         """Before any task of a constellation."""
-        self._workflows[name] = Workflows(self.fleet, name)
+        self._workflows[name] = Workflows(self.fleet, name, self._terms)
         await self._workflows[name].read()
 
     def forget(self, name: str) -> None:

@@ -66,10 +66,12 @@ class DurableOrchestrator(Orchestrator):
         heartbeat: float = HEARTBEAT,
         timeout: float = TIMEOUT,
         host: str | None = None,
+        strategy: str = "score",
+        max_losses: int = 5,
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
         **terms: Any,
     ) -> None:
-        super().__init__(**terms)
+        super().__init__(strategy=strategy, max_losses=max_losses, **terms)
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host = host or socket.gethostname()
         self._agent_terms: dict[str, Any] = {"heartbeat": heartbeat, "timeout": timeout, "policy": policy_of_device}
@@ -77,7 +79,8 @@ class DurableOrchestrator(Orchestrator):
         self._journals: dict[str, Journal] = {}
         self.remembered: Kept | None = None
         """The constellation that was taken up last, as this process knows it."""
-        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__)
+        flow_terms = {"no_device_timeout": self.no_device_timeout, "losses": self.max_losses, "strategy": strategy}
+        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__, flow_terms)
         self.roster = FleetRoster([self._device], "score")
 
     def now(self) -> float:
@@ -154,7 +157,10 @@ class DurableOrchestrator(Orchestrator):
         await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
         self._journals[name] = journal
         await self._device.prepare(name)
+        wished = await paused(self.fleet.store, name) is not None
         execution = self._go_on(kept, journal)
+        if wished:  # before anything can start
+            self.pause(name)
         pausing = asyncio.create_task(self._mind_pauses(execution))
         try:
             both: list[asyncio.Future[Any]] = [execution.done, lost]
