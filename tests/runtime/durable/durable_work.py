@@ -28,6 +28,7 @@ async def work(name: str) -> str:
 
 async def wait(name: str) -> str:
     """Until the test lets it go."""
+    gate(f"{name} begun").set()
     await gate(name).wait()
     DONE[name] += 1
     return f"{name} done"

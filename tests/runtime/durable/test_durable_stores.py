@@ -1,0 +1,56 @@
+"""The same on files and on a server, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import durable_work
+import pytest
+from durable_scenes import DONE, chain, task
+
+from asterism.runtime import conditions
+from asterism.runtime.durable.keeping import load
+from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.protocol import Query
+from tests.store.postgres_server import running_server
+
+
+async def left_and_taken_up(url: str) -> None:
+    durable_work.reset()
+    plan = chain(*(f"t{number}" for number in range(20)))
+    plan.add(task("slow", "wait"), "t19")
+    plan.add(task("last"), "slow")
+    async with await Fleet.open(url) as fleet:
+        running = asyncio.create_task(DurableOrchestrator(fleet, local=2).run(plan))
+        await durable_work.gate("slow begun").wait()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    durable_work.gate("slow").set()
+    async with await Fleet.open(url) as fleet:
+        again = DurableOrchestrator(fleet, local=2)
+        result = await again.go_on("nightly")
+        assert result.state == "completed"
+        assert set(DONE.values()) == {1}
+        kept = await load(fleet.store, "nightly", conditions)
+        assert again.remembered is not None
+        assert kept.plan.to_json() == again.remembered.plan.to_json()
+        assert all(run.status == "completed" for run in await fleet.runs(Query()))
+        assert await fleet.store.check() == []
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def test_a_constellation_in_a_file_is_left_and_taken_up(tmp_path: Path) -> None:
+    asyncio.run(left_and_taken_up(f"sqlite:///{tmp_path}/fleet.db"))
+
+
+def test_a_constellation_on_a_server_is_left_and_taken_up() -> None:
+    with running_server() as url:
+        asyncio.run(left_and_taken_up(url))
