@@ -1,9 +1,9 @@
 """The command ``asterism``.
 
-Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled). Of the commands on a
-fleet those that wait for runs exit with 1 if one failed, and 130 says that they were interrupted. 64 says that the
-command, the plan or the store was not usable, 69 that the store is out of reach; why stands on the standard error
-stream.
+Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled); 130 also that a
+constellation was left, to be resumed, and 1 that an edit was rejected. Of the commands on a fleet those that wait for
+runs exit with 1 if one failed, and 130 says that they were interrupted. 64 says that the command, the plan or the store
+was not usable, 69 that the store is out of reach; why stands on the standard error stream.
 
 A command is imported when it is asked for: what runs plans is of no use to who lists runs, and both take their time.
 """
@@ -28,11 +28,13 @@ NOBODY_READS = 141
 
 
 class Line(NamedTuple):
-    """A command in the list of all: its name, what it is for, and which list it stands in."""
+    """A command in the list of all: its name, what it is for, which list it stands in, and which module it is in, if
+    not in one of its own name."""
 
     name: str
     help: str
     about: str = "fleets"
+    module: str = ""
 
 
 LINES = (
@@ -40,6 +42,12 @@ LINES = (
     Line("check", "Report every mistake in a plan file, with line numbers.", "plans"),
     Line("show", "Draw a plan in the terminal.", "plans"),
     Line("schema", "Print the JSON Schema of plan files.", "plans"),
+    Line("resume", "Go on with a constellation that was left, or paused.", "constellations", "constellations"),
+    Line("standby", "Wait, and take over a constellation when nobody runs it.", "constellations", "constellations"),
+    Line("pause", "Start nothing more of a constellation until it is resumed.", "constellations", "constellations"),
+    Line("list", "List the constellations of a store.", "constellations", "constellations"),
+    Line("story", "Tell everything that happened to a constellation, or one task.", "constellations", "constellations"),
+    Line("edit", "Edit a constellation that nobody runs, all or nothing.", "constellations", "constellations"),
     Line("workflow", "What runs execute: add, list, show."),
     Line("device", "What executes runs: join, list, drain, scores."),
     Line("runs", "Pieces of work: create, watch, list, show and more."),
@@ -51,15 +59,17 @@ LINES = (
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported from the module of its name."""
+    """The commands by name, each imported from its module when it is asked for."""
 
     def __init__(self) -> None:
         self._known: dict[str, click.Command | None] = {line.name: None for line in LINES}
+        self._modules = {line.name: line.module or line.name for line in LINES}
 
     def __getitem__(self, name: str) -> click.Command:
         known = self._known[name]
         if known is None:
-            known = getattr(import_module(f"asterism.surfaces.commands.{name}"), name)
+            module = import_module(f"asterism.surfaces.commands.{self._modules[name]}")
+            known = getattr(module, name, None) or getattr(module, f"{name}_")  # list is Python's own
             self._known[name] = known
         return known
 
@@ -108,7 +118,7 @@ class CommandLine(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In two lists, without importing any of them."""
+        """In several lists, without importing any of them."""
         for about in dict.fromkeys(line.about for line in LINES):
             with formatter.section(f"Commands for {about}"):
                 formatter.write_dl([(line.name, line.help) for line in LINES if line.about == about])

@@ -21,8 +21,10 @@ from typing import Any
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AlreadyRunning, NotJson
+from asterism.core.errors import AlreadyRunning, NotJson, RunRefused
 from asterism.core.journal import RecordedConstellation, RecordedLock
+from asterism.core.rank import Ranks
+from asterism.core.run import TERMINAL, RunStatus
 from asterism.core.status import RUNNING
 from asterism.core.task import import_path
 from asterism.runtime import calls
@@ -33,10 +35,13 @@ from asterism.runtime.durable.resting import owner_of, paused
 from asterism.runtime.execution import Execution
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.joining import DeviceNameTaken
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.fleet.retention import PREFIX
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.runtime.result import Result
 from asterism.store.errors import StoreUnavailable
+from asterism.store.protocol import Query
 
 log = logging.getLogger("asterism.durable")
 
@@ -100,8 +105,8 @@ class DurableOrchestrator(Orchestrator):
         self._adopt_loop()
         kept = await keep(self.fleet.store, recorded, lock, terms)
         agent = self._agent(plan.id)
-        async with _Joined(agent):
-            return await self._own(kept, agent)
+        async with _Joined(agent) as living:
+            return await self._own(kept, agent, living)
 
     async def go_on(self, name: str) -> Result:
         """Go on with a constellation that is in the store. If it has ended, that is the answer. Raises
@@ -118,9 +123,9 @@ class DurableOrchestrator(Orchestrator):
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
                 f"`asterism standby {name}` waits until it is gone"
             )
-        async with _Joined(agent):
+        async with _Joined(agent) as living:
             kept = await load(self.fleet.store, name, self.conditions)
-            return await (self._ended(kept) if kept.plan.state in ENDED else self._own(kept, agent))
+            return await (self._ended(kept) if kept.plan.state in ENDED else self._own(kept, agent, living))
 
     def _agent(self, name: str) -> DeviceAgent:
         """Of an earlier life of this device on the same machine it is known at once that it is over."""
@@ -134,9 +139,10 @@ class DurableOrchestrator(Orchestrator):
     async def standby(self, name: str) -> Result:
         """Wait until nobody runs a constellation, and then go on with it; or until it has ended."""
         while True:
-            found, _ = await head(self.fleet.store, name)
-            if found.ended or await owner_of(self.fleet.store, found) is None:
-                with contextlib.suppress(AlreadyRunning, NotOurs):  # another one was quicker
+            # another one may be quicker
+            with contextlib.suppress(AlreadyRunning, DeviceNameTaken, NotOurs, StoreUnavailable):
+                found, _ = await head(self.fleet.store, name)
+                if found.ended or await owner_of(self.fleet.store, found) is None:
                     return await self.go_on(name)
             await self.fleet.clock.sleep(LOOK)
 
@@ -148,42 +154,57 @@ class DurableOrchestrator(Orchestrator):
 
     # -- owning it -----------------------------------------------------------------------------------------------------
 
-    async def _own(self, kept: Kept, agent: DeviceAgent) -> Result:
+    async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+        """``living`` is done when the device is not one of the fleet any more: then another may go on."""
         lost: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
         journal = Journal(self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost))
         name, self.remembered = kept.plan.id, kept
-        epoch = kept.head.epoch + 1
-        kept.plan.note(self.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
-        await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
-        self._journals[name] = journal
-        await self._device.prepare(name)
-        wished = await paused(self.fleet.store, name) is not None
-        execution = self._go_on(kept, journal)
-        if wished:  # before anything can start
-            self.pause(name)
-        pausing = asyncio.create_task(self._mind_pauses(execution))
+        execution: Execution | None = None
+        jobs: list[asyncio.Task[None]] = []
         try:
-            both: list[asyncio.Future[Any]] = [execution.done, lost]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            epoch = kept.head.epoch + 1
+            kept.plan.note(self.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+            self._journals[name] = journal
+            await self._device.prepare(name)
+            wished = await paused(self.fleet.store, name) is not None
+            execution = self._go_on(kept, journal)
+            if wished:  # before anything can start
+                self.pause(name)
+            jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._end_strays(kept))]
+            ends: list[asyncio.Future[Any]] = [execution.done, lost, living]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
                 raise lost.result()
+            if not execution.done.done():
+                raise NotOurs(f"{agent.name} is no device of the fleet any more")
             await journal.change_head(state=str(kept.plan.state), owner=None, ended_at=kept.plan.ended_at)
             return self._result(execution)
         finally:
-            pausing.cancel()
-            with contextlib.suppress(NotOurs, TimeoutError):
-                async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
-                    await journal.commit()
-            await journal.close()
+            await self._let_go(name, journal, execution, jobs)
+
+    async def _let_go(
+        self, name: str, journal: Journal, execution: Execution | None, jobs: list[asyncio.Task[None]]
+    ) -> None:
+        for job in jobs:
+            job.cancel()
+        with contextlib.suppress(NotOurs, TimeoutError):
+            async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
+                await journal.commit()
+        await journal.close()
+        if execution is not None:
             await self._leave(execution)
-            self._device.forget(name)
-            del self._journals[name]
+        self._device.forget(name)
+        self._journals.pop(name, None)
 
     def _go_on(self, kept: Kept, journal: Journal) -> Execution:
         plan, lock = kept.plan, kept.lock
         self._not_twice(plan)
         lock.edit_on, lock.claim_timeout = self._edit_on, self._lock_terms["claim_timeout"]
         execution = self._take_on(plan, lock)
+        if self._rank and plan.ranks is None:
+            plan.ranks = Ranks()
+            plan.ranks.all(plan.nodes)
         if plan.started_at is None:
             execution.begin()
         else:
@@ -197,11 +218,25 @@ class DurableOrchestrator(Orchestrator):
 
     async def _leave(self, execution: Execution) -> None:
         """Stop what is left in this process, without a word to anybody: the journal is closed."""
-        for active in [*execution.active.values(), *execution.stopping.values()]:
+        execution.stopping |= execution.active  # what is stopped now has not failed
+        execution.active.clear()
+        for active in execution.stopping.values():
             if active.job is not None:
                 active.job.cancel()
         execution.cycles.abandon()
         await self._dismiss(execution)
+
+    async def _end_strays(self, kept: Kept) -> None:
+        """Runs of executions that do not count any more: whoever was here before had no time to call them off."""
+        name = kept.plan.id
+        open_runs = Query(workflow=f"{PREFIX}{name}", statuses=frozenset(RunStatus) - TERMINAL)
+        with contextlib.suppress(StoreUnavailable):
+            for run in await self.fleet.store.find(open_runs):
+                task, _, epoch = str(run.key).removeprefix(f"{PREFIX}{name}/").rpartition("/")
+                node = kept.plan.nodes.get(task)
+                if node is None or str(node.epoch) != epoch or node.status is not RUNNING:
+                    with contextlib.suppress(RunRefused):
+                        await self.fleet.cancel(run.id)
 
     async def _mind_pauses(self, execution: Execution) -> None:
         """Somebody may have paused it, from wherever."""
@@ -219,7 +254,7 @@ class _Joined:
     def __init__(self, agent: DeviceAgent) -> None:
         self._agent = agent
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> asyncio.Task[None]:
         self._living = asyncio.create_task(self._agent.run())
         joined = asyncio.create_task(self._agent.joined.wait())
         try:
@@ -231,6 +266,7 @@ class _Joined:
             raise
         finally:
             joined.cancel()
+        return self._living
 
     async def __aexit__(self, *error: object) -> None:
         self._agent.drain(hand_back=True)

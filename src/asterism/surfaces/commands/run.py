@@ -1,49 +1,45 @@
-"""``asterism run``: run a plan, watch it, and say how it ended."""
+"""``asterism run``: run a plan, watch it, and say how it ended. With ``--store`` it outlives this process."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from asterism.core.lock import POLICIES
 from asterism.core.selection import STRATEGIES
-from asterism.runtime import calls
 from asterism.runtime.devices import LocalDevice
 from asterism.runtime.orchestrator import Orchestrator
-from asterism.runtime.result import Result
-from asterism.surfaces.commands.planfiles import Unusable, import_from_beside, plan_argument, usable
+from asterism.surfaces.commands.ending import (
+    Wishes,
+    editor_option,
+    load_editor,
+    plain_option,
+    quiet_log,
+    report_option,
+    tell_end,
+)
+from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
+from asterism.surfaces.commands.planfiles import import_from_beside, plan_argument, usable
+from asterism.surfaces.fleet.access import with_fleet
 from asterism.surfaces.interrupts import run_until_interrupted
 from asterism.surfaces.live import watched
 from asterism.surfaces.planfile import PlanFile
 from asterism.surfaces.recording import Recording
-from asterism.surfaces.reporting import write_report
-from asterism.surfaces.results import result_json
-from asterism.surfaces.screen import Screen, forget_output
-from asterism.surfaces.secrets import Secrets
-from asterism.surfaces.summary import lines, reasons
+from asterism.surfaces.screen import Screen
+
+if TYPE_CHECKING:
+    from asterism.runtime.fleet.fleet import Fleet
+
+OF_A_STORE = ("name", "local", "no_local", "takeover_after")
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How the run is to be shown and kept."""
-
-    report: str | None
-    as_json: bool
-    plain: bool
-
-
-@click.command()
+@click.command(cls=LocalCommand)
 @plan_argument
 @click.option("--policy", type=click.Choice(POLICIES), help="What is held while an editor thinks.")
-@click.option("--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs.")
+@editor_option
 @click.option("--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all.")
 @click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="score", help="How a device is chosen.")
 @click.option(
@@ -54,75 +50,80 @@ class Wishes:
     metavar="SECONDS",
     help="How long a task that no device can take waits for one.",
 )
-@click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")
+@click.option("--store", metavar="URL", help="Keep it there and run it on the devices of that fleet; resume goes on.")
+@click.option("--id", "name", metavar="NAME", help="With --store: its name there; that of the plan if left out.")
+@local_options
+@report_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
-@click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")
+@plain_option
+@click.pass_context
 def run(
-    plan: str, policy: str | None, editor: str | None, report: str | None, as_json: bool, plain: bool, **terms: Any
+    context: click.Context,
+    /,
+    plan: str,
+    policy: str | None,
+    editor: str | None,
+    report: str | None,
+    as_json: bool,
+    plain: bool,
+    store: str | None,
+    **terms: Any,
 ) -> int:
     """Run a plan file to its end.
 
-    Exits with 0 if it completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled, 64 if it could not be
-    run at all. Ctrl-C cancels: what runs is asked to stop. A second Ctrl-C stops waiting for it."""
+    Exits with 0 if it completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled or left, 64 if it
+    could not be run at all. Ctrl-C cancels: what runs is asked to stop. A second Ctrl-C stops waiting for it.
+
+    With --store the plan is kept, and its tasks are runs of a fleet. Ctrl-C then leaves it: what runs on other devices
+    goes on, what runs here is handed back, and `asterism resume` goes on with it, as after a crash."""
+    _check_options(context, store)
     import_from_beside(plan)
     found = usable(plan)
-    terms |= {"policy": policy or found.policy or "scoped", "editor": _editor(editor)}
-    with _quiet_log():
-        return asyncio.run(_run(found, terms, Wishes(report, as_json, plain)))
+    kept = {name: terms.pop(name) for name in OF_A_STORE}
+    terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
+    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
+    wishes = Wishes(report, as_json, plain)
+    if store is not None:
+        return _run_in_store(store, found, {**terms, **kept}, wishes)
+    with quiet_log():
+        return asyncio.run(_run(found, terms, wishes))
 
 
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    """What goes wrong is told as an event; a warning in the log would tell it again."""
-    log = logging.getLogger("asterism")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-
-
-def _editor(path: str | None) -> Any:
-    if path is None:
-        return None
-    if ":" not in path:
-        raise click.UsageError(f"--editor is package.module:function, not {path!r}.")
-    try:
-        return calls.load(path)
-    except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
-        raise Unusable(f"The editor {path!r} cannot be imported: {type(error).__name__}: {error}.") from None
+def _check_options(context: click.Context, store: str | None) -> None:
+    """An option that would do nothing is a misunderstanding."""
+    for name in OF_A_STORE if store is None else ():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
+            raise click.UsageError(
+                f"{option} has no meaning without --store: the plan lives in this process, and ends with it."
+            )
 
 
 async def _run(found: PlanFile, terms: dict[str, Any], wishes: Wishes) -> int:
     plan = found.constellation
     devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
-    rank = any(node.task.estimate is not None for node in plan.nodes.values())
-    orchestrator = Orchestrator(devices, rank=rank, **terms)
+    orchestrator = Orchestrator(devices, **terms)
     recording = Recording(plan, orchestrator.events)
     screen = Screen(stderr=wishes.as_json)
     async with watched(orchestrator, plan, screen, plain=wishes.plain):
         result = await run_until_interrupted(orchestrator, plan)
     recording.close()
-    _tell(result, recording, wishes, screen)
+    tell_end(result, recording, wishes, screen)
     return result.exit_code
 
 
-def _tell(result: Result, recording: Recording, wishes: Wishes, screen: Screen) -> None:
-    secrets = Secrets(node.task for node in result.plan.nodes.values())
-    screen.say()
-    for reason in reasons(result, secrets):
-        screen.say(reason)
-    for figure in lines(result):
-        screen.say(figure)
-    if wishes.report is not None:
-        try:
-            write_report(wishes.report, result, recording)
-        except OSError as error:
-            raise Unusable(f"The report {wishes.report} cannot be written: {error.strerror}.") from None
-        screen.say(f"Report: {wishes.report}")
-    if wishes.as_json:
-        try:
-            click.echo(json.dumps(result_json(result), ensure_ascii=False))
-        except BrokenPipeError:
-            forget_output(sys.stdout)
+def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], wishes: Wishes) -> int:
+    from asterism.surfaces.constellations.beginning import begin
+    from asterism.surfaces.constellations.following import Followed, follow
+
+    plan = found.constellation
+    plan.id = terms.pop("name") or plan.id
+    can = frozenset(word for line in found.devices for word in line.can)
+    here = here_of(terms.pop("local"), terms.pop("no_local"), can)
+
+    async def work(fleet: Fleet) -> int:
+        orchestrator = Followed(fleet, here, wishes, **terms)
+        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan))
+
+    with quiet_log(but=("asterism.journal", "asterism.device")):
+        return with_fleet(store, work, create=True)

@@ -1,28 +1,78 @@
-"""``asterism show``: a plan as a drawing."""
+"""``asterism show``: a plan as a drawing; one of a store with the states of its tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from asterism.surfaces.commands.planfiles import Unusable, plan_argument, usable
+from asterism.surfaces.commands.planfiles import Unusable, usable
 from asterism.surfaces.drawing import mermaid, svg, terminal
+from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
 from asterism.surfaces.pictures import picture
 from asterism.surfaces.screen import Screen
 from asterism.surfaces.secrets import Secrets
 
+if TYPE_CHECKING:
+    from asterism.core.constellation import Constellation
+    from asterism.runtime.fleet.fleet import Fleet
+    from asterism.surfaces.constellations.finding import Seen
+
 
 @click.command()
-@plan_argument
+@click.argument("plan", metavar="PLAN.YAML|NAME", type=click.Path())
 @click.option("--svg", "svg_path", metavar="FILE", help="Write an SVG drawing instead; - for standard output.")
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead.")
-def show(plan: str, svg_path: str | None, as_mermaid: bool) -> None:
-    """Draw a plan in the terminal."""
-    if svg_path is not None and as_mermaid:
-        raise click.UsageError("--svg and --mermaid are two drawings; ask for one of them.")
-    found = usable(plan).constellation
-    drawn = picture(found, Secrets(node.task for node in found.nodes.values()))
+@fleet_options
+@click.pass_context
+def show(
+    context: click.Context, /, plan: str, svg_path: str | None, as_mermaid: bool, store: str | None, as_json: bool
+) -> None:
+    """Draw a plan in the terminal.
+
+    With --store it is the constellation of that name, as it is now, with the states of its tasks. $ASTERISM_STORE is
+    asked for a name that is no file."""
+    if (svg_path is not None) + as_mermaid + as_json > 1:
+        raise click.UsageError("--svg, --mermaid and --json are different drawings; ask for one of them.")
+    if store is None or not _is_a_name(context, plan):
+        found = usable(plan).constellation
+        if as_json:
+            from asterism.surfaces.constellations.views import plan_json
+
+            tell_json(plan_json(found))
+        else:
+            _draw(found, svg_path, as_mermaid)
+        return
+    seen, now = with_fleet(store, lambda fleet: _seen(fleet, plan))
+    from asterism.surfaces.constellations.views import details_json, lines_about
+
+    if as_json:
+        tell_json(details_json(seen))
+        return
+    _draw(seen.kept.plan, svg_path, as_mermaid)
+    if svg_path is None and not as_mermaid:
+        screen = Screen()
+        for line in ["", *lines_about(seen, now)]:
+            screen.say(line)
+
+
+def _is_a_name(context: click.Context, plan: str) -> bool:
+    """Whoever names a store means a constellation of it; a store in the environment is not meant by who names a
+    file."""
+    named = context.get_parameter_source("store") is ParameterSource.COMMANDLINE
+    return named or not (Path(plan).exists() or plan.endswith((".yaml", ".yml")))
+
+
+async def _seen(fleet: Fleet, name: str) -> tuple[Seen, float]:
+    from asterism.surfaces.constellations.finding import see
+
+    return await see(fleet, name), fleet.store.clock()
+
+
+def _draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
+    drawn = picture(plan, Secrets(node.task for node in plan.nodes.values()))
     if as_mermaid:
         click.echo(mermaid(drawn), nl=False)
     elif svg_path == "-":

@@ -1,0 +1,103 @@
+"""What the commands that run a plan share: the editor they load, what they keep quiet, and how they tell the end.
+
+Importing this is quick: what it takes to run a plan is imported when one is run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from asterism.runtime.result import Result
+    from asterism.surfaces.recording import Recording
+    from asterism.surfaces.screen import Screen
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How the run is to be shown and kept."""
+
+    report: str | None
+    as_json: bool
+    plain: bool
+
+
+def editor_option(function: Function) -> Function:
+    return click.option(
+        "--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs."
+    )(function)
+
+
+def report_option(function: Function) -> Function:
+    return click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")(function)
+
+
+def plain_option(function: Function) -> Function:
+    return click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")(function)
+
+
+def load_editor(path: str | None) -> Any:
+    from asterism.runtime import calls
+    from asterism.surfaces.commands.planfiles import Unusable
+
+    if path is None:
+        return None
+    if ":" not in path:
+        raise click.UsageError(f"--editor is package.module:function, not {path!r}.")
+    try:
+        return calls.load(path)
+    except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
+        raise Unusable(f"The editor {path!r} cannot be imported: {type(error).__name__}: {error}.") from None
+
+
+@contextmanager
+def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
+    """What goes wrong is told as an event; a warning in the log would tell it again. The loggers in ``but`` have
+    something to say that is no event."""
+    levels = {"asterism": logging.ERROR, **dict.fromkeys(but, logging.WARNING)}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen: Screen) -> None:
+    """How it ended: for people, in a report, as JSON, whatever is wished for."""
+    from asterism.surfaces.commands.planfiles import Unusable
+    from asterism.surfaces.reporting import write_report
+    from asterism.surfaces.results import result_json
+    from asterism.surfaces.screen import forget_output
+    from asterism.surfaces.secrets import Secrets
+    from asterism.surfaces.summary import lines, reasons
+
+    secrets = Secrets(node.task for node in result.plan.nodes.values())
+    screen.say()
+    for reason in reasons(result, secrets):
+        screen.say(reason)
+    for figure in lines(result):
+        screen.say(figure)
+    if wishes.report is not None:
+        try:
+            write_report(wishes.report, result, recording)
+        except OSError as error:
+            raise Unusable(f"The report {wishes.report} cannot be written: {error.strerror}.") from None
+        screen.say(f"Report: {wishes.report}")
+    if wishes.as_json:
+        try:
+            click.echo(json.dumps(result_json(result), ensure_ascii=False))
+        except BrokenPipeError:
+            forget_output(sys.stdout)

@@ -1,0 +1,84 @@
+"""Constellations of a store as people look at them: each with who runs it, whether it is paused, and what it has done.
+
+What cannot be read is named with the reason, and does not hide the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from asterism.core.errors import AsterismError
+from asterism.core.session import Session
+from asterism.core.status import TERMINAL
+from asterism.runtime.durable.keeping import Head, Kept, UnknownConstellation, head, head_of
+from asterism.runtime.durable.resting import look, owner_of, paused
+from asterism.runtime.fleet.fleet import Fleet
+
+MOST_NAMES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``owner`` is the living session that runs it, ``paused`` by whom and why."""
+
+    kept: Kept
+    owner: Session | None
+    paused: str | None
+
+    @property
+    def state(self) -> str:
+        """The state, or what says more: one that has begun, and that nobody runs now, is at rest."""
+        resting = self.owner is None and str(self.kept.plan.state) == "executing"
+        return "at rest" if resting else str(self.kept.plan.state).replace("_", " ")
+
+    @property
+    def done(self) -> int:
+        return sum(self.kept.plan.counts[status] for status in TERMINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    name: str
+    why: str
+
+
+async def names(fleet: Fleet) -> list[str]:
+    return [one.key.removeprefix("plan/") for one in await fleet.store.registers("plan/")]
+
+
+async def known(fleet: Fleet, name: str) -> Head:
+    """The head of a constellation. One that is not there is told with the names of those that are."""
+    try:
+        return (await head(fleet.store, name))[0]
+    except UnknownConstellation as error:
+        there = await names(fleet)
+        if not there:
+            raise click.ClickException(
+                f"{error}, nor any other: `asterism run PLAN.YAML --store …` begins one"
+            ) from None
+        more = f" and {len(there) - MOST_NAMES} more" if len(there) > MOST_NAMES else ""
+        raise click.ClickException(f"{error}; there is {', '.join(there[:MOST_NAMES])}{more}") from None
+
+
+async def see(fleet: Fleet, name: str) -> Seen:
+    await known(fleet, name)
+    kept = await look(fleet, name)
+    if kept.head.ended:
+        return Seen(kept, None, None)
+    return Seen(kept, await owner_of(fleet.store, kept.head), await paused(fleet.store, name))
+
+
+async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
+    """In the order in which they were made; what cannot be read comes last."""
+    found: list[Seen] = []
+    unreadable: list[Unreadable] = []
+    for register in await fleet.store.registers("plan/"):
+        name = register.key.removeprefix("plan/")
+        try:
+            head_of(register)
+            found.append(await see(fleet, name))
+        except AsterismError as error:
+            unreadable.append(Unreadable(name, str(error)))
+    return [*sorted(found, key=lambda one: (one.kept.head.created_at, one.kept.head.name)), *unreadable]
