@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.collecting import look_less_often
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore
 from bench.runs.counting import counted
@@ -26,6 +27,7 @@ def VERSION() -> str:
 
 
 async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
+    look_less_often()  # as `asterism device join` does
     async with AsyncExitStack() as stack:
         ended = Ended(jobs)
         store, counting = counted(await PostgresStore.open(url))

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.collecting import look_less_often
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import Store
@@ -32,6 +33,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
 
 async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int) -> Timing:
     """``stores`` is on how many stores the devices are; each has connections of its own."""
+    look_less_often()  # as `asterism device join` does
     async with AsyncExitStack() as stack:
         ended = Ended(jobs)
         opened: list[Store] = []

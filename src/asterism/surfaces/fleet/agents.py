@@ -11,6 +11,7 @@ import click
 
 from asterism.runtime import conditions
 from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.collecting import look_less_often
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.policy import Policy
 from asterism.surfaces.fleet.access import tell_json, with_fleet
@@ -52,6 +53,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module
 
     async def work(fleet: Fleet) -> int:
+        look_less_often()
         agent = DeviceAgent(
             fleet,
             terms.name,

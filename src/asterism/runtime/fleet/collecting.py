@@ -1,0 +1,19 @@
+"""The garbage collector of a process that is a device.
+
+Most of what a busy device makes is gone a moment later, without any help. Python nevertheless looks for cycles whenever
+700 more things were made than went, which costs a device a tenth of its time. Here it looks less often, and never again
+at what was there from the beginning. This is for whoever owns the process: a library has no business to do it.
+"""
+
+from __future__ import annotations
+
+import gc
+
+YOUNG = 20_000
+"""So many more things than before make it worth a look."""
+
+
+def look_less_often() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, 20, 50)

@@ -1,0 +1,139 @@
+"""The benchmarks of durable constellations: every engine that is installed does every task and leaves a record of it,
+a plan that was left half done is gone on with, and the page says what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as command
+from bench.durable import page, resume, speed, work
+from bench.durable.peers import PEERS, installed, load, raw_steps, recorded
+from bench.graphs import chain, independent, layers
+from bench.measure import Sample
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_an_engine_does_every_task_of_every_shape_and_records_it(name: str) -> None:
+    if not installed(name):
+        pytest.skip(f"engine {name} is not installed: make bench-env")
+    samples = speed.measure(name, [12, 8, 2 * work.WIDTH])
+    assert [sample.tasks for sample in samples] == [12, 8, 2 * work.WIDTH]
+    assert all(sample.wall > 0 for sample in samples)
+    peer = load(name)
+    assert any(letter.isdigit() for letter in peer.VERSION())
+    assert peer.SETTINGS
+    assert set(peer.LIMIT) == set(speed.SHAPES)
+
+
+def test_what_an_engine_complains_about_is_told() -> None:
+    with pytest.raises(RuntimeError, match=r"No module named 'bench\.durable\.peers\.unheard_of_steps'"):
+        speed.measure("unheard_of", [1, 1, 1])
+
+
+def test_an_engine_that_kept_nothing_is_found_out() -> None:
+    recorded(3, 3, "rows")
+    with pytest.raises(AssertionError, match="2 rows for 3 tasks"):
+        recorded(2, 3, "rows")
+
+
+def test_engines_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "unheard_of", "unheard.of.package")
+    found = speed.compare(["raw", "unheard_of"], rounds=2, tasks=20)
+    assert list(found.speeds) == ["raw"]
+    assert [len(found.speeds["raw"].samples[shape]) for shape in speed.SHAPES] == [2, 2, 2]
+    assert found.missing == ["unheard_of"]
+
+
+def test_the_shapes_are_what_they_are_called() -> None:
+    assert work.graph("wide", 30) == independent(30)
+    assert work.graph("chain", 30) == chain(30)
+    assert work.graph("layered", 70) == layers(3, work.WIDTH)
+
+
+def _speed(name: str, *rates: float) -> speed.Speed:
+    samples = {shape: [Sample(100, 100 / rate, 0.1)] for shape, rate in zip(speed.SHAPES, rates, strict=True)}
+    return speed.Speed(name, "1", "as it comes", samples)
+
+
+def test_the_page_judges_every_bar() -> None:
+    speeds = {
+        "asterism": _speed("asterism", 5_000, 1_000, 2_000),
+        "raw": _speed("raw", 6_000, 3_000, 3_000),
+        "dbos": _speed("dbos", 200, 80, 400),
+        "dbos_sync": _speed("dbos, one by one", 500, 500, 500),
+        "langgraph": _speed("langgraph", 700, 2_000, 600),
+    }
+    text = page.beside_others(speed.Comparison(speeds, ["prefect"]))
+    assert "| langgraph | 1 | 700/s (7.1×) | 100 | 2,000/s (0.5×) | 100 | 600/s (3.3×) | 100 |" in text
+    assert "| wide: at least 10 times dbos | 25.0× | met |" in text
+    assert "| layered: at least 10 times dbos | 5.0× | **missed** |" in text
+    assert "| chain: at least 10 times dbos, one by one | 2.0× | **missed** |" in text
+    assert "| wide: ahead of every other durable engine | 7.1 times langgraph, the next | met |" in text
+    assert "| chain: ahead of every other durable engine | 0.5 times langgraph, the next | **missed** |" in text
+    assert "| chain: raw commits at most 2.5 times as quick | 3.00× | **missed** |" in text
+    assert "| wide: at least 4,000/s | 5,000/s | met |" in text
+    assert "not installed, and so left out: prefect" in text
+
+
+def test_the_best_round_counts() -> None:
+    one = speed.Speed("one", "1", "", {"wide": [Sample(100, 2.0, 0.1), Sample(100, 0.5, 0.1)]})
+    assert one.rate("wide") == 200
+    assert one.tasks("wide") == 100
+
+
+def test_a_plan_that_was_left_half_done_is_gone_on_with() -> None:
+    found = resume.measure(tasks=60, rounds=1)
+    assert found.tasks == 60
+    assert 0 < found.done <= 30
+    assert found.read > 0
+    assert 0 < found.owned <= found.begun
+    assert found.weight.snapshot > 0
+    assert found.weight.steps > 0
+    assert found.compaction.weight.steps == 0
+    assert found.compaction.weight.records < found.weight.records
+    assert found.compaction.still > 0
+    text = page.taken_up(found)
+    assert "A layered plan of 60 tasks" in text
+    assert "It is due when there are 10,000 steps" in text
+
+
+def test_a_process_that_was_not_killed_is_no_crash(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="it was to be killed, and ended with 1"):
+        resume.leave_half(tmp_path / "none" / "left.db", 60)
+
+
+def test_a_file_without_a_journal_has_no_weight(tmp_path: Path) -> None:
+    async def made() -> None:
+        await (await resume.Fleet.open(f"sqlite:///{tmp_path}/empty.db")).close()
+
+    asyncio.run(made())
+    with pytest.raises(AssertionError, match="no snapshot"):
+        resume.weigh(tmp_path / "empty.db")
+
+
+def test_the_raw_loop_commits_twice_for_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    opened = raw_steps._opened
+
+    def listened_to(path: Path) -> sqlite3.Connection:
+        connection = opened(path)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+        connection.set_trace_callback(said.append)
+        return connection
+
+    monkeypatch.setattr(raw_steps, "_opened", listened_to)
+    with raw_steps.session(tmp_path) as measure:
+        measure(chain(5))
+    written = [words.split()[0] for words in said if not words.startswith("SELECT")]
+    assert written == ["INSERT", "UPDATE"] * 5  # and no BEGIN: each is a commit of its own
+
+
+def test_both_parts_have_a_page() -> None:
+    parts, _, file = command.PAGES["durable"]
+    assert list(parts) == ["durable-speed", "durable-resume"]
+    assert file == "benchmarks-durable.md"
+    assert all(name in command.PARTS for name in parts)
