@@ -1,11 +1,14 @@
 """``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
-same for runs and docs/benchmarks-runs.md; ``python -m bench cost`` prints one part."""
+same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
+docs/benchmarks-durable.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import cost, editing, latency, makespan, memory, page, plot
+from bench.durable import page as durable_page
+from bench.durable import resume, speed
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.runs import queues, scale, sqlite
@@ -33,8 +36,16 @@ RUNS: dict[str, Callable[[], str]] = {
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
 }
-PARTS = PLANS | RUNS
-PAGES = {"plans": (PLANS, page.HEAD, "benchmarks.md"), "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md")}
+DURABLE: dict[str, Callable[[], str]] = {
+    "durable-speed": lambda: durable_page.beside_others(speed.compare()),
+    "durable-resume": lambda: durable_page.taken_up(resume.measure()),
+}
+PARTS = PLANS | RUNS | DURABLE
+PAGES = {
+    "plans": (PLANS, page.HEAD, "benchmarks.md"),
+    "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
+    "durable": (DURABLE, durable_page.HEAD, "benchmarks-durable.md"),
+}
 
 
 def main(chosen: list[str]) -> int:

@@ -1,0 +1,63 @@
+"""Asterism itself: a constellation in a SQLite file, all of its tasks done by this process; measured is
+``DurableOrchestrator.run``, which keeps the plan, joins the fleet, does every task as a run, and leaves."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from sqlite3 import connect
+
+from asterism import Constellation, Task
+from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.fleet.fleet import Fleet
+from bench.durable.peers import Measure, recorded
+from bench.durable.work import STEP, trace
+from bench.graphs import Graph, check
+from bench.measure import Sample, timed
+
+NAME = "asterism"
+SLOTS = 1000
+SETTINGS = f"`DurableOrchestrator(fleet, local={SLOTS:,})`, the store as it comes: write-ahead log, `synchronous=FULL`"
+LIMIT = {"wide": 10_000, "chain": 2_000, "layered": 10_000}
+
+
+def VERSION() -> str:
+    return version("asterism")
+
+
+def build(name: str, graph: Graph) -> Constellation:
+    plan = Constellation(name)
+    for task, parents in enumerate(graph):
+        plan.add(Task(str(task), call=STEP, inputs={"number": task}), after=map(str, parents))
+    return plan
+
+
+def _run(path: Path, graph: Graph) -> Sample:
+    plan = build("bench", graph)
+    with asyncio.Runner() as runner:
+        fleet = runner.run(Fleet.open(f"sqlite:///{path}"))
+        try:
+            orchestrator = DurableOrchestrator(fleet, local=SLOTS)
+            sample = timed(len(graph), lambda: runner.run(orchestrator.run(plan)))
+        finally:
+            runner.run(fleet.close())
+    return sample
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[Measure]:
+    numbers = itertools.count()
+
+    def measure(graph: Graph) -> Sample:
+        path = folder / f"{next(numbers)}.db"
+        trace.clear()
+        sample = _run(path, graph)
+        check(graph, trace)
+        with closing(connect(path)) as connection:
+            found = connection.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()[0]
+        recorded(found, len(graph), "completed runs")
+        return sample
+
+    yield measure
