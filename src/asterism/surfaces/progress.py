@@ -35,7 +35,7 @@ class Progress:
 
     @property
     def executing(self) -> bool:
-        return self.plan.state is ConstellationState.EXECUTING
+        return self.plan.state is ConstellationState.EXECUTING and self.plan.owner is self.orchestrator
 
     def observe(self, event: Event) -> None:
         if event.constellation != self.plan.id:

@@ -49,6 +49,9 @@ AT_ONCE = 1000
 HEARTBEAT, TIMEOUT = 5.0, 15.0
 """How often an orchestrator is heard of, and after how much silence another may take over, in seconds."""
 
+MONITOR_EVERY = 1.0
+"""How often it looks after the fleet if it is elected to, in seconds: whoever goes on with a plan is waiting."""
+
 FAREWELL = 2.0
 """How long a leaving orchestrator waits for the store."""
 
@@ -79,7 +82,12 @@ class DurableOrchestrator(Orchestrator):
         super().__init__(strategy=strategy, max_losses=max_losses, **terms)
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host = host or socket.gethostname()
-        self._agent_terms: dict[str, Any] = {"heartbeat": heartbeat, "timeout": timeout, "policy": policy_of_device}
+        self._agent_terms: dict[str, Any] = {
+            "heartbeat": heartbeat,
+            "timeout": timeout,
+            "policy": policy_of_device,
+            "monitor_every": MONITOR_EVERY,
+        }
         self._make_agent = make_agent
         self._journals: dict[str, Journal] = {}
         self.remembered: Kept | None = None

@@ -8,15 +8,12 @@ import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from asterism.core.constellation import Constellation
-from asterism.core.errors import AlreadyRunning, PlanError
-from asterism.core.lock import EditCycle
+from asterism.core.errors import AlreadyRunning
 from asterism.core.session import Session
 from asterism.core.status import PENDING
-from asterism.core.why import Holder, Why
 from asterism.runtime.durable.keeping import Kept, UnknownConstellation, head, heads
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.durable.resting import look
@@ -33,9 +30,6 @@ from asterism.surfaces.recording import Recording
 from asterism.surfaces.screen import Screen
 
 MOST_NAMES = 5
-
-MONITOR_EVERY = 1.0
-"""How often an orchestrator that is elected to looks after the fleet, in seconds: whoever resumes is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,6 @@ class Followed(DurableOrchestrator):
             policy_of_device=policy,
             heartbeat=takeover_after / 3,
             timeout=takeover_after,
-            make_agent=partial(DeviceAgent, monitor_every=MONITOR_EVERY),
             **terms,
         )
         self.here, self.wishes = here, wishes
@@ -119,20 +112,6 @@ class Followed(DurableOrchestrator):
             more = f" and {len(absent) - MOST_NAMES} more" if len(absent) > MOST_NAMES else ""
             names = ", ".join(absent[:MOST_NAMES])
             note(f"Some tasks are fixed to devices that have to join first: {names}{more}.")
-
-    # -- for the live view, which also looks before the first step and after the last ----------------------------------
-
-    def cycles(self, plan_id: str | None = None) -> list[EditCycle]:
-        try:
-            return super().cycles(plan_id)
-        except PlanError:
-            return []
-
-    def why(self, task_id: str, plan_id: str | None = None) -> Why:
-        try:
-            return super().why(task_id, plan_id)
-        except PlanError:
-            return Why(task_id, "pending", (Holder("left", "", "the constellation is not being run here"),))
 
 
 async def follow(

@@ -101,16 +101,9 @@ class PlanWorld(World):
         local = self.chance.choice([0, 1, 2])
 
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
-            made = DeviceAgent(
-                *arguments,
-                **terms,
-                executor=SimExecutor(machine, self.witness, self.chance),
-                presence=SimPresence(host),
-                grace=0.5,
-                monitor_every=self._watches_every,
-                lease=6.0,
-                measure=lambda: {},
-            )
+            terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
+            executor = SimExecutor(machine, self.witness, self.chance)
+            made = DeviceAgent(*arguments, **terms, executor=executor, presence=SimPresence(host))
             wire.session = made.session.id
             return made
 
