@@ -226,3 +226,18 @@ def test_every_step_that_can_be_recorded_can_be_taken() -> None:
     table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA ``Recorded")[0]
     named = {line.split()[0] for line in table.splitlines()}
     assert named == set(journal._TAKE)
+
+
+def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_that_can_be_read() -> None:
+    plan, lock, steps = recorded("a")
+    first = plan.to_json()
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), COMPLETED, 3.0)
+    cycle = lock.open(4.0)
+    assert cycle is not None
+    lock.close(cycle, 5.0, "timeout")
+    lock.rejected(cycle)
+    again = RecordedConstellation.from_json(first)
+    replay(again, RecordedLock(again), steps)
+    assert again.to_json() == plan.to_json()

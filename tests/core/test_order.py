@@ -11,6 +11,7 @@ from tiny_plans import chain
 
 from asterism.core.constellation import Constellation
 from asterism.core.errors import CycleFound
+from asterism.core.order import parents_first
 from asterism.core.task import Task
 from asterism.core.verify import verify
 
@@ -134,3 +135,14 @@ def test_a_task_without_neighbours_moves_to_the_one_it_is_joined_to() -> None:
     moved = {task_id for task_id, label in labels(plan).items() if label != before[task_id]}
     assert moved == {"new"}
     verify(plan)
+
+
+def test_parents_come_first_among_some_of_the_tasks() -> None:
+    plan = Constellation()
+    for name in ("a", "b", "c", "d"):
+        plan.add(Task(name))
+    plan.connect("d", "b")
+    plan.connect("b", "a")
+    plan.connect("b", "c")
+    some = [plan.node(name) for name in ("a", "b", "d")]
+    assert [node.id for node in parents_first(some)] == ["d", "b", "a"]

@@ -65,7 +65,7 @@ def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.
     monkeypatch.setattr(recording, "PER_TASK", 0)
     for number, after in boundaries()[::3]:
         small(number, after)
-    for seed in range(10):
+    for seed in range(25):
         plans.play(seed)
 
 

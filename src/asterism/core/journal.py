@@ -152,7 +152,8 @@ class RecordedLock(AssignmentLock):
 
     def rejected(self, cycle: EditCycle) -> None:
         super().rejected(cycle)
-        self._record(["rejected", cycle.id])
+        if cycle.id in self.cycles:  # to one that is closed it makes no difference any more
+            self._record(["rejected", cycle.id])
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
         confirmed = super().close(cycle, now, outcome)

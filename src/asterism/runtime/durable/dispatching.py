@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from asterism.core import assigning
-from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
+from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.jsonable import plain
 from asterism.core.ready import Lane
 from asterism.core.run import COMPLETED, Run
@@ -24,6 +24,7 @@ from asterism.core.task import Task
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
 from asterism.runtime.devices import Work
+from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
@@ -68,6 +69,9 @@ class Workflows:
             flow = Workflow.from_json(one.value)
             self._known[_text(flow)] = flow
 
+    def _latest(self) -> int:
+        return max((flow.version for flow in self._known.values()), default=0)
+
     async def of(self, task: Task, journal: Journal) -> Workflow:
         """The workflow of a task. It is in the store when this returns, so that no run is there before it."""
         shape = _shape(task)
@@ -78,7 +82,7 @@ class Workflows:
         text = _text(plain_flow)
         flow = self._known.get(text)
         if flow is None:
-            flow = self._known[text] = plain_flow.at_version(len(self._known) + 1)
+            flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
             new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
             self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all who wait for it
         if flow.version in self._writing:
@@ -155,15 +159,17 @@ class FleetDevice:
 
     async def execute(self, work: Work) -> Any:
         journal = self._journal(work.constellation)
-        if journal.sealed:
-            raise DeviceUnavailable("the constellation is left to others")
         run: Run | None = None
         try:
             run = await self._run_of(work, journal)
             ended = await self.fleet.wait(run.id)
         except asyncio.CancelledError:
-            if run is not None and not journal.sealed:
-                await self._call_off(run)
+            if run is not None:
+                await self._call_off(run, journal)
+            raise
+        except NotOurs:
+            # it is for others to say how it ended; whoever waits for us is about to be told the same
+            await asyncio.get_running_loop().create_future()
             raise
         where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
         journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
@@ -176,7 +182,7 @@ class FleetDevice:
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
         if (work.task.id, work.epoch) in journal.taken_up:
             found = await self._patiently(lambda: self.fleet.store.find(Query(key=key)))
-            if found:
+            if found and found[0].workflow == f"{PREFIX}{work.constellation}":
                 return found[0]
         flow = await self._workflows[work.constellation].of(work.task, journal)
         what = f"the input of task {work.task.id!r}"
@@ -189,18 +195,28 @@ class FleetDevice:
 
         async def add(run: Run, give: Callable[[Run], Run]) -> Run:
             given = give(run)
-            await journal.commit(PutRun(given, None))
+            try:
+                await journal.commit(PutRun(given, None))
+            except asyncio.CancelledError:
+                await self._call_off(given, journal)  # it is written all the same
+                raise
             return given
 
-        return await self.fleet.place(run, flow, add)
+        return await self._patiently(lambda: self.fleet.place(run, flow, add))
 
     async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
         return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
 
-    async def _call_off(self, run: Run) -> None:
-        """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first."""
+    async def _call_off(self, run: Run, journal: Journal) -> None:
+        """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first. The step
+        for which it is stopped comes first: if that is not ours to take, neither is this."""
+        if journal.leaving:
+            return
         try:
+            await journal.commit()
             await self._patiently(lambda: self.fleet.cancel(run.id))
+        except NotOurs:
+            return
         except RunRefused:
             return  # it has ended
         await self.fleet.wait(run.id)

@@ -29,13 +29,13 @@ from asterism.core.journal import (
 )
 from asterism.core.status import ConstellationState
 from asterism.runtime.conditions import Conditions
-from asterism.store.errors import Conflict
+from asterism.store.errors import Conflict, StoreBusy
 from asterism.store.protocol import PutRegister, Register, Store, Write
 
 PART = 200_000
 """How many characters of a snapshot are in one record."""
 
-LOOKS = 5
+LOOKS = 50
 """How often a journal is read again that was being shortened meanwhile."""
 
 ENDED = ("completed", "failed", "partially_failed", "cancelled")
@@ -102,9 +102,10 @@ def record_key(name: str, number: int) -> str:
 
 
 def check_name(name: str) -> None:
-    if not name.isprintable() or "/" in name or len(name) > 200:
+    if not name.isprintable() or set(name) & set("/@|") or len(name) > 100:
         raise PlanError(
-            f"the name of a constellation in a store is 1 to 200 printable characters without '/', not {name!r}"
+            f"the name of a constellation in a store is 1 to 100 printable characters without '/', '@' and '|', "
+            f"not {name!r}"
         )
 
 
@@ -191,9 +192,10 @@ async def load(store: Store, name: str, conditions: Conditions) -> Kept:
     for _ in range(LOOKS):
         found, revision = await head(store, name)
         records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
-        if found.first in records:
+        _, again = await head(store, name)
+        if again == revision:  # else something was written between the two looks
             return _read(found, revision, records, conditions)
-    raise UnreadableJournal(f"the journal of {name!r} begins with record {found.first}, and there is none")
+    raise StoreBusy(f"constellation {name!r} changes faster than it can be read; try again")
 
 
 def _number(register: Register) -> int:
@@ -204,6 +206,8 @@ def _number(register: Register) -> int:
 
 
 def _read(found: Head, revision: int, records: Mapping[int, Any], conditions: Conditions) -> Kept:
+    if found.first not in records:
+        raise UnreadableJournal(f"the journal of {found.name!r} begins with record {found.first}, and there is none")
     numbers = sorted(number for number in records if number >= found.first)
     expected = range(found.first, found.first + len(numbers))
     for number, there in zip(expected, numbers, strict=True):

@@ -21,7 +21,7 @@ from typing import Any
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AlreadyRunning, NotJson, RunRefused
+from asterism.core.errors import AlreadyRunning, NotJson, PlanError, RunRefused
 from asterism.core.journal import RecordedConstellation, RecordedLock
 from asterism.core.rank import Ranks
 from asterism.core.run import TERMINAL, RunStatus
@@ -51,6 +51,9 @@ HEARTBEAT, TIMEOUT = 5.0, 15.0
 
 MONITOR_EVERY = 1.0
 """How often it looks after the fleet if it is elected to, in seconds: whoever goes on with a plan is waiting."""
+
+HANDING_BACK = 30.0
+"""How long it may take to hand back what this process does itself, in seconds."""
 
 FAREWELL = 2.0
 """How long a leaving orchestrator waits for the store."""
@@ -154,9 +157,13 @@ class DurableOrchestrator(Orchestrator):
                     return await self.go_on(name)
             await self.fleet.clock.sleep(LOOK)
 
+    def edit(self, plan_id: str, batch: EditBatch) -> Applied:
+        """Not of a constellation in a store: what this returned might yet be lost."""
+        raise PlanError(f"constellation {plan_id!r} is kept in a store: use `await amend({plan_id!r}, batch)`")
+
     async def amend(self, name: str, batch: EditBatch) -> Applied:
         """Edit a constellation that runs here. It is durable when this returns. Raises EditRejected."""
-        applied = self.edit(name, batch)
+        applied = super().edit(name, batch)
         await self._journals[name].commit()
         return applied
 
@@ -194,16 +201,20 @@ class DurableOrchestrator(Orchestrator):
     async def _let_go(
         self, name: str, journal: Journal, execution: Execution | None, jobs: list[asyncio.Task[None]]
     ) -> None:
+        journal.leaving = True
         for job in jobs:
             job.cancel()
-        with contextlib.suppress(NotOurs, TimeoutError):
-            async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
-                await journal.commit()
-        await journal.close()
-        if execution is not None:
-            await self._leave(execution)
-        self._device.forget(name)
-        self._journals.pop(name, None)
+        try:
+            with contextlib.suppress(NotOurs, TimeoutError):
+                async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
+                    await journal.commit()
+        finally:  # also when we are told to hurry
+            journal.seal()
+            if execution is not None:
+                await self._leave(execution)
+            await journal.close()
+            self._device.forget(name)
+            self._journals.pop(name, None)
 
     def _go_on(self, kept: Kept, journal: Journal) -> Execution:
         plan, lock = kept.plan, kept.lock
@@ -278,7 +289,11 @@ class _Joined:
 
     async def __aexit__(self, *error: object) -> None:
         self._agent.drain(hand_back=True)
-        await asyncio.gather(self._living, return_exceptions=True)
+        try:
+            await asyncio.wait([self._living], timeout=HANDING_BACK)
+        finally:  # what could not be said by then is found out by others when our time is up
+            self._living.cancel()
+            await asyncio.gather(self._living, return_exceptions=True)
 
 
 def check_kept(plan: Constellation) -> None:

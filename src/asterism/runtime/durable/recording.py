@@ -43,10 +43,12 @@ class Journal:
         self._steps: list[Step] = []
         self._writes: list[Write] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._new_head: Head | None = None
+        self._changes: dict[str, object] = {}  # of the head, for the next commit
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
+        self.leaving = False
+        """Whether the constellation is being left to others: what stops now is not called off."""
         self.taken_up: set[tuple[str, int]] = set()
         """The executions (task, epoch) that were under way when this process took the constellation up."""
         kept.plan.record = self.record
@@ -77,7 +79,7 @@ class Journal:
 
     async def change_head(self, **changes: object) -> None:
         """Write another head, with everything that was recorded up to now."""
-        self._new_head = (self._new_head or self._kept.head).changed(**changes)
+        self._changes |= changes
         await self.commit()
 
     def seal(self) -> None:
@@ -142,15 +144,15 @@ class Journal:
 
     async def _append(self, steps: list[Step], writes: list[Write]) -> None:
         kept, number = self._kept, self._kept.number + 1
-        new, self._new_head = self._new_head, None
-        if new is not None:
-            writes = [*writes, PutRegister(head_key(new.name), new.to_json(), kept.revision)]
+        changes, self._changes = self._changes, {}
+        new = kept.head.changed(**changes)
+        # with every record, changed or not: a number that was removed since could be written again, a revision cannot
+        fence = PutRegister(head_key(new.name), new.to_json(), kept.revision)
         mark = new_id(self._store.clock(), self._chance)
-        epoch = (new or kept.head).epoch
-        await self._surely([step_record(kept.plan.id, number, epoch, steps, mark), *writes], number, mark)
+        record = step_record(kept.plan.id, number, new.epoch, steps, mark)
+        await self._surely([fence, record, *writes], number, mark)
         kept.number, kept.steps = number, kept.steps + len(steps)
-        if new is not None:
-            kept.head, kept.revision = new, kept.revision + 1
+        kept.head, kept.revision = new, kept.revision + 1
 
     async def _surely(self, writes: list[Write], number: int, mark: str) -> None:
         """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
@@ -171,6 +173,8 @@ class Journal:
                     "this one left it)"
                 ) from None
             except StoreUnavailable as error:
+                if self.sealed:
+                    raise NotOurs(f"the journal of {self.head.name!r} is closed") from None
                 log.warning("the journal of %s waits for the store: %s", self.head.name, error)
                 await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(2 * pause, PAUSE[1])

@@ -18,7 +18,7 @@ from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRef
 from asterism.core.journal import Step
 from asterism.core.session import OPEN, Session
 from asterism.runtime import conditions
-from asterism.runtime.durable.keeping import ENDED, Head, Kept, head, load, record_key, step_record
+from asterism.runtime.durable.keeping import ENDED, Head, Kept, head, head_key, load, record_key, step_record
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.retention import PREFIX
@@ -74,7 +74,7 @@ async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = Fal
         mark = new_id(fleet.store.clock(), fleet.chance)
         record = step_record(name, kept.number + 1, kept.head.epoch, steps, mark)
         try:
-            await fleet.store.commit([record])
+            await fleet.store.commit([PutRegister(head_key(name), kept.head.to_json(), kept.revision), record])
         except Conflict:
             continue
         for task, epoch in applied.stopped:
