@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(key: str, change: Callab
     play(scene)
 
 
-@pytest.mark.parametrize("name", ["a/b", "two\nlines", "x" * 201])
+@pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
 def test_a_name_is_one_that_can_be_a_key(name: str) -> None:
     async def scene(stage: Stage) -> None:
         plan = RecordedConstellation(name)

@@ -12,12 +12,11 @@ from durable_scenes import DONE, Stage, chain, left, play, task
 
 from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, EditBatch, RemoveTask
-from asterism.core.errors import AlreadyRunning, EditRejected, NotJson, PlanError
+from asterism.core.errors import AlreadyRunning, EditRejected, NotJson
 from asterism.core.journal import lock_to_json
 from asterism.core.task import Task
-from asterism.runtime.durable import orchestrating, recording, resting
+from asterism.runtime.durable import orchestrating, resting
 from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, keep_plan, step_record
-from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
 
 
@@ -350,47 +349,6 @@ def test_an_edit_that_cannot_be_kept_is_rejected() -> None:
     play(scene)
 
 
-# -- a journal that does not grow for ever -----------------------------------------------------------------------------
-
-
-def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 30)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
-
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        names = [f"t{number}" for number in range(60)]
-        await orchestrator.run(chain(*names))
-        records = await stage.store.registers("journal/nightly/")
-        kept, live = await stage.load(), orchestrator.remembered
-        assert live is not None
-        assert kept.head.first > 30
-        assert len(records) < 25
-        assert kept.plan.to_json() == live.plan.to_json()
-        assert DONE.total() == 60
-
-    play(scene)
-
-
-def test_a_plan_that_was_left_goes_on_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 20)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
-
-    async def scene(stage: Stage) -> None:
-        plan = chain(*(f"t{number}" for number in range(20)))
-        plan.add(task("slow", "wait"), "t19")
-        plan.add(task("last"), "slow")
-        first = stage.orchestrator()
-        await left(first.run(plan), lambda: DONE["t19"], stage)
-        assert (await stage.load()).head.first > 1
-        durable_work.gate("slow").set()
-        result = await stage.orchestrator().go_on("nightly")
-        assert result.state == "completed"
-        assert set(DONE.values()) == {1}
-
-    play(scene)
-
-
 # -- pausing and the store ---------------------------------------------------------------------------------------------
 
 
@@ -450,106 +408,5 @@ def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_then_all_
         assert await stage.fleet().prune(1000.0) == 2
         left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
         assert not left_over & {"plan", "journal", "workflow-version", "paused"}
-
-    play(scene)
-
-
-# -- what a review found -----------------------------------------------------------------------------------------------
-
-
-def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records that stood in its way have been removed: only the head still knows."""
-    monkeypatch.setattr(recording, "LONG", 10)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
-
-    async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
-        asleep = await stage.load()
-        told: list[NotOurs] = []
-        fleet = stage.fleet()
-        sleeper = recording.Journal(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
-        await stage.orchestrator(host="there").go_on("nightly")
-        assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
-        asleep.plan.note(1.0, "said", None, "too late")
-        with pytest.raises(NotOurs):
-            await sleeper.commit()
-        assert len(told) == 1
-        assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
-
-    play(scene)
-
-
-def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recording, "LONG", 5)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
-
-    async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a"))
-        kept = await stage.load()
-        fleet = stage.fleet()
-        journal = recording.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
-        commit = stage.store.commit
-
-        async def slow(writes: Any) -> None:
-            await asyncio.sleep(1.0)
-            await commit(writes)
-
-        monkeypatch.setattr(stage.store, "commit", slow)
-        for number in range(8):
-            kept.plan.note(float(number), "said", None, "something")
-        await asyncio.sleep(1.5)  # it is being shortened now
-        await journal.change_head(device="kitchen")
-        found = await stage.load()
-        assert (found.head.device, found.head.first) == ("kitchen", 3)
-        await journal.close()
-
-    play(scene)
-
-
-def test_no_task_fails_because_the_store_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.device("kitchen")
-        sessions = stage.store.sessions
-        until = stage.now() + 5.0
-
-        async def away(**terms: Any) -> Any:
-            if stage.now() < until:
-                raise StoreUnavailable("a hiccup")
-            return await sessions(**terms)
-
-        orchestrator = stage.orchestrator(local=0)
-        monkeypatch.setattr(orchestrator.fleet.store, "sessions", away)
-        assert (await orchestrator.run(chain("a", "b"))).state == "completed"
-
-    play(scene)
-
-
-def test_leaving_does_not_wait_for_a_store_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
-        await asyncio.sleep(3.0)
-        commit = stage.store.commit
-
-        async def gone(writes: Any) -> None:
-            raise StoreUnavailable("gone")
-
-        monkeypatch.setattr(stage.store, "commit", gone)
-        durable_work.gate("a").set()
-        await asyncio.sleep(1.0)
-        running.cancel()
-        async with asyncio.timeout(120.0):
-            await asyncio.wait([running])
-        assert running.cancelled()
-        monkeypatch.setattr(stage.store, "commit", commit)
-
-    play(scene)
-
-
-def test_a_constellation_in_a_store_is_not_edited_without_waiting() -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(PlanError, match=r"use `await amend\('nightly', batch\)`"):
-            stage.orchestrator().edit("nightly", EditBatch(()))
 
     play(scene)
