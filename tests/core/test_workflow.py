@@ -274,3 +274,7 @@ def test_a_name_with_a_colon_does_not_garble_the_message() -> None:
 def test_a_bad_workflow_is_an_error_of_the_tree_and_a_value_error() -> None:
     assert issubclass(InvalidWorkflow, AsterismError)
     assert issubclass(InvalidWorkflow, ValueError)
+
+
+def test_needs_are_written_in_order() -> None:
+    assert Workflow("w", shell="true", needs=frozenset({"soap", "gpu"})).to_json()["needs"] == ["gpu", "soap"]
