@@ -241,3 +241,18 @@ def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_
     again = RecordedConstellation.from_json(first)
     replay(again, RecordedLock(again), steps)
     assert again.to_json() == plan.to_json()
+
+
+def test_a_lost_device_is_counted_and_recorded() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.lose(plan.node("a"))
+    plan.retry(plan.node("a"), 3.0, "it vanished")
+    plan.start(plan.node("a"), "attic", 4.0)
+    plan.release(plan.node("a"), 5.0, "it left")
+    assert (plan.node("a").losses, steps[2]) == (1, ["lose", "a"])
+    again = RecordedConstellation("nightly")
+    again.add(Task("a"))
+    replay(again, lock, steps)
+    assert again.to_json() == plan.to_json()

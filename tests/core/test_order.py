@@ -146,3 +146,12 @@ def test_parents_come_first_among_some_of_the_tasks() -> None:
     plan.connect("b", "c")
     some = [plan.node(name) for name in ("a", "b", "d")]
     assert [node.id for node in parents_first(some)] == ["d", "b", "a"]
+
+
+def test_a_task_comes_after_all_of_its_parents() -> None:
+    plan = Constellation()
+    for name in ("end", "a", "b"):
+        plan.add(Task(name))
+    plan.connect("a", "end")
+    plan.connect("b", "end")
+    assert [node.id for node in parents_first(plan.nodes.values())] == ["a", "b", "end"]
