@@ -132,7 +132,7 @@ async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.Monkey
 
     opened: list[str] = []
 
-    async def open_it(url: str) -> MemoryStore:
+    async def open_it(url: str, *, create: bool) -> MemoryStore:
         opened.append(url)
         return MemoryStore()
 
@@ -140,3 +140,13 @@ async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.Monkey
     for url in ("postgresql://ann@localhost/fleet", "postgres://localhost/fleet"):
         await open_store(url)
     assert opened == ["postgresql://ann@localhost/fleet", "postgres://localhost/fleet"]
+
+
+@in_a_loop
+async def test_without_create_no_store_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("ASTERISM_STORE", raising=False)
+    for url in (None, f"sqlite:///{tmp_path}/fleet.db"):
+        with pytest.raises(StoreMissing, match="there is no store"):
+            await open_store(url, create=False)
+    assert os.listdir(tmp_path) == []
