@@ -12,21 +12,20 @@ import durable_work
 import pytest
 from durable_scenes import DONE, Stage, chain, play, task
 
+from asterism.core.constellation import Constellation
 from asterism.core.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
-from asterism.core.journal import SCHEMA, RecordedConstellation, RecordedLock, UnreadableJournal
+from asterism.core.journal import SCHEMA, UnreadableJournal
 from asterism.runtime.durable import keeping, resting
-from asterism.runtime.durable.keeping import heads, keep
+from asterism.runtime.durable.keeping import heads, keep_plan
 from asterism.store.protocol import PutRegister
 
 JOURNALS = Path(__file__).parent / "journals"
-TERMS: dict[str, Any] = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
 
 
 async def kept(stage: Stage, *names: str) -> None:
     """A plan in the store that nobody has run."""
-    plan = RecordedConstellation.from_json(chain(*names).to_json())
-    await keep(stage.store, plan, RecordedLock(plan, **TERMS), TERMS)
+    await keep_plan(stage.store, chain(*names))
 
 
 async def put(stage: Stage, key: str, value: Any) -> None:
@@ -77,9 +76,8 @@ def test_what_cannot_be_read_is_refused_with_the_reason(key: str, change: Callab
 @pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
 def test_a_name_is_one_that_can_be_a_key(name: str) -> None:
     async def scene(stage: Stage) -> None:
-        plan = RecordedConstellation(name)
         with pytest.raises(PlanError, match="the name of a constellation in a store"):
-            await keep(stage.store, plan, RecordedLock(plan), TERMS)
+            await keep_plan(stage.store, Constellation(name))
 
     play(scene)
 

@@ -9,9 +9,9 @@ import durable_work
 import pytest
 from durable_scenes import DONE, Stage, chain, left, play, task
 
-from asterism.core.edits import AddTask, CancelTask, EditBatch
+from asterism.core.edits import CancelTask, EditBatch
 from asterism.core.errors import PlanError
-from asterism.runtime.durable import recording, resting
+from asterism.runtime.durable import recording
 from asterism.runtime.durable.keeping import NotOurs, keep_plan, step_record
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
@@ -188,22 +188,56 @@ def test_who_is_not_the_owner_any_more_announces_no_failures() -> None:
     play(scene)
 
 
-def test_a_journal_that_is_written_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "LONG", 5)
+    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(recording.Journal, "_remove", _nothing_removed)
+
     async def scene(stage: Stage) -> None:
         await keep_plan(stage.store, chain("a"))
-        registers, looks = stage.store.registers, 0
+        kept, fleet = await stage.load(), stage.fleet()
+        journal = recording.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+        head, looks = stage.store.register, 0
 
-        async def late(prefix: str) -> Any:
+        async def late(key: str) -> Any:
             nonlocal looks
-            found = await registers(prefix)
-            looks += prefix.startswith("journal/")
-            if looks == 1:
-                looks += 1
-                await resting.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("b")),)))
+            found = await head(key)
+            looks += 1
+            if looks == 1:  # after the head was read, and before the records are
+                for number in range(6):
+                    kept.plan.note(float(number), "said", None, "something")
+                await journal.commit()
+                await journal.commit()
             return found
 
-        monkeypatch.setattr(stage.store, "registers", late)
-        assert "b" in (await stage.load()).plan
+        monkeypatch.setattr(stage.store, "register", late)
+        found = await stage.load()
+        assert found.head.first > 1
+        assert found.plan.to_json() == kept.plan.to_json()
+        await journal.close()
+
+    play(scene)
+
+
+async def _nothing_removed(self: recording.Journal, first: int, end: int) -> None:
+    """Not yet."""
+
+
+def test_a_plan_that_is_written_all_the_time_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        await keep_plan(stage.store, chain("a"))
+        kept, fleet = await stage.load(), stage.fleet()
+        journal = recording.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+        registers = stage.store.registers
+
+        async def busy(prefix: str) -> Any:
+            kept.plan.note(1.0, "said", None, "something")
+            await journal.commit()
+            return await registers(prefix)
+
+        monkeypatch.setattr(stage.store, "registers", busy)
+        assert (await stage.load()).number > 1
+        await journal.close()
 
     play(scene)
 

@@ -3,8 +3,10 @@
 In the store it is a *head* (``plan/NAME``: who runs it, since which epoch, where its journal begins) and a *journal*:
 numbered records (``journal/NAME/000000000042``), each of which may be written once. First comes a snapshot, in as many
 records as it takes, then the steps since (``core/journal.py``). The next record has the next number, so whoever writes
-one has seen all before it, and of two who try only one can have it. That alone keeps two orchestrators apart, whatever
-their clocks say: the one that came late learns it from the store, before anything it wanted to do has happened.
+one has seen all before it, and of two who try only one can have it. With each record the head is written anew, in place
+of the revision that its writer knows, since numbers that a snapshot has made superfluous are removed and could be
+written again. That keeps two orchestrators apart, whatever their clocks say: the one that came late learns it from the
+store, before anything it wanted to do has happened.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from asterism.store.protocol import PutRegister, Register, Store, Write
 PART = 200_000
 """How many characters of a snapshot are in one record."""
 
-LOOKS = 50
+LOOKS = 5
 """How often a journal is read again that was being shortened meanwhile."""
 
 ENDED = ("completed", "failed", "partially_failed", "cancelled")
@@ -192,10 +194,10 @@ async def load(store: Store, name: str, conditions: Conditions) -> Kept:
     for _ in range(LOOKS):
         found, revision = await head(store, name)
         records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
-        _, again = await head(store, name)
-        if again == revision:  # else something was written between the two looks
+        again, _ = await head(store, name)
+        if again.first == found.first:  # else it was shortened between the two looks
             return _read(found, revision, records, conditions)
-    raise StoreBusy(f"constellation {name!r} changes faster than it can be read; try again")
+    raise StoreBusy(f"the journal of {name!r} is shortened faster than it can be read; try again")
 
 
 def _number(register: Register) -> int:

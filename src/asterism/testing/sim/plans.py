@@ -21,12 +21,12 @@ from typing import Any
 from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, EditBatch
 from asterism.core.errors import AsterismError
-from asterism.core.journal import RecordedConstellation, RecordedLock, lock_to_json
+from asterism.core.journal import lock_to_json
 from asterism.core.status import TERMINAL
 from asterism.core.task import Task
 from asterism.core.view import ConstellationView
 from asterism.runtime import conditions
-from asterism.runtime.durable.keeping import Kept, keep, load
+from asterism.runtime.durable.keeping import Kept, keep_plan, load
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
@@ -149,7 +149,7 @@ class PlanWorld(World):
     async def play(self) -> None:
         for name in self.names:
             self.boot(name)
-        await self._keep()
+        await keep_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.hire()
         until = asyncio.get_running_loop().time() + PATIENCE
         troubled = asyncio.create_task(self.trouble())
@@ -168,14 +168,6 @@ class PlanWorld(World):
         self.log = tuple(self.witness.log)
         boss.cancel()
         await self._shut_down()
-
-    async def _keep(self) -> None:
-        fleet = Fleet(self.store, by="person", chance=self.chance)
-        orchestrator = DurableOrchestrator(fleet, editor=self._edit, policy="speculative")
-        plan = RecordedConstellation.from_json(self.plan.to_json())
-        orchestrator._prepare(plan, {})
-        terms: dict[str, Any] = {"policy": "speculative", "max_cycles": 4, "edit_timeout": 600.0}
-        await keep(self.store, plan, RecordedLock(plan, **terms), terms)
 
     def _rehired(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
