@@ -69,6 +69,7 @@ chromium: ## Install Chromium, which the tests of the page use
 	fi
 
 COMPILE = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+    --no-strip-extras \
     --no-emit-index-url --no-emit-find-links --no-header pyproject.toml --group build --extra http
 
 repin: ## Renew all pins with uv: make repin UV=path/to/uv
