@@ -8,12 +8,13 @@ from typing import Any
 
 from asterism.core.errors import NotJson
 
+_SCALARS = frozenset({type(None), bool, int, str})
 DEEPEST = 200  # json itself gives up near Python's recursion limit; say so early and clearly
 
 
 def plain(value: Any, where: str = "value", depth: int = 0) -> Any:
     """A copy of ``value`` made of JSON types alone. Raises NotJson, naming the place that is in the way."""
-    if value is None or isinstance(value, bool | int | str):
+    if type(value) in _SCALARS or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
@@ -23,7 +24,7 @@ def plain(value: Any, where: str = "value", depth: int = 0) -> Any:
         raise NotJson(f"{where} is nested more than {DEEPEST} deep")
     if isinstance(value, list | tuple):
         return [plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise NotJson(f"{where} has the key {key!r}, and JSON keys are strings")

@@ -14,6 +14,7 @@ from asterism.runtime.events import ConstellationEvent, Event, EventBus, TaskEve
 class Telling:
     def __init__(self, bus: EventBus, plan: Constellation, now: Callable[[], float]) -> None:
         self.bus, self.plan, self.now = bus, plan, now
+        self.publish = bus.publish
 
     @property
     def of_tasks(self) -> bool:
@@ -22,7 +23,7 @@ class Telling:
 
     def tell(self, make: type[Event], /, **fields: Any) -> None:
         if self.bus.wants(make):
-            self.bus.publish(make(at=self.now(), constellation=self.plan.id, **fields))
+            self.publish(make(at=self.now(), constellation=self.plan.id, **fields))
 
     def constellation(self, kind: str) -> None:
         self.tell(ConstellationEvent, kind=kind, state=self.plan.state, version=self.plan.version)
@@ -45,7 +46,7 @@ class Telling:
     def end(self, node: Node) -> None:
         """A provisional end is not an event: it becomes one when it is confirmed."""
         if self.of_tasks and not node.provisional:
-            self.bus.publish(self.end_event(node))
+            self.publish(self.end_event(node))
 
     def confirmed(self, nodes: list[Node]) -> None:
         for node in nodes:

@@ -28,6 +28,7 @@ from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
+from asterism.runtime.fleet.ledger import UnknownRun
 from asterism.runtime.fleet.retention import PREFIX
 from asterism.runtime.roster import Place, Roster
 from asterism.store.errors import StoreUnavailable
@@ -162,7 +163,7 @@ class FleetDevice:
         run: Run | None = None
         try:
             run = await self._run_of(work, journal)
-            ended = await self.fleet.wait(run.id)
+            ended = await self._end_of(run, journal)
         except asyncio.CancelledError:
             if run is not None:
                 await self._call_off(run, journal)
@@ -177,6 +178,32 @@ class FleetDevice:
             return await self._patiently(lambda: self.fleet.output(ended))
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
+
+    async def _end_of(self, run: Run, journal: Journal) -> Run:
+        """The run once it has ended. If it is done in this process, its end is written together with the steps that
+        follow from it, and so taken into account here before it is durable: all of it is written, or nothing."""
+        if self.fleet.local is None or self.fleet.local.desk.get(run.id) is None:
+            return await self.fleet.wait(run.id)
+        heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
+
+        async def consume(write: PutRun) -> bool:
+            if heard.done() or journal.sealed:
+                return False
+            heard.set_result(write.run)  # first, so that what follows from it is recorded before it is written
+            try:
+                await journal.commit(write)
+            except NotOurs:
+                return False
+            return True
+
+        self.fleet.consumers[run.id] = consume
+        try:
+            ended = await self.fleet.ends.wait(run.id, here=True, future=heard)
+        finally:
+            del self.fleet.consumers[run.id]
+        if ended is None:
+            raise UnknownRun(run.id)
+        return ended
 
     async def _run_of(self, work: Work, journal: Journal) -> Run:
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
@@ -250,6 +277,8 @@ def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
 def _named(task: Task) -> set[str]:
     """The tasks whose results the variables or the request of a task refer to."""
     found: set[str] = set()
+    if not task.env and task.http is None:
+        return found
 
     def look(value: Any) -> None:
         if inputs.is_reference(value):

@@ -55,6 +55,11 @@ class NotOurs(AsterismError):
     """Somebody else has written the journal that this process believed to be its own: it must stop."""
 
 
+class Overtaken(NotOurs):
+    """The end of a run could not be written, since somebody had changed the run: what was to follow from it has not
+    happened, and this process has to take its constellation up again as the store has it."""
+
+
 @dataclass(frozen=True)
 class Head:
     """``owner`` is the session that runs it, or ran it last; ``epoch`` counts who did. ``first`` is the number of the

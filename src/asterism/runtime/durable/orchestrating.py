@@ -29,7 +29,7 @@ from asterism.core.status import RUNNING
 from asterism.core.task import import_path
 from asterism.runtime import calls
 from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
-from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, head, keep, load, say_ended
+from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, head, keep, load, say_ended
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.durable.resting import owner_of, paused
 from asterism.runtime.execution import Execution
@@ -171,8 +171,24 @@ class DurableOrchestrator(Orchestrator):
 
     async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         """``living`` is done when the device is not one of the fleet any more: then another may go on."""
+        lives: list[Execution] = []
+        while True:
+            try:
+                return await self._own_once(kept, agent, living, lives)
+            except Overtaken as news:
+                log.info("constellation %s is taken up again: %s", kept.plan.id, news)
+                kept = await load(self.fleet.store, kept.plan.id, self.conditions)
+                if kept.head.owner != agent.session.id:
+                    raise NotOurs(f"{kept.head.device} has gone on with constellation {kept.plan.id!r}") from None
+
+    async def _own_once(
+        self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None], lives: list[Execution]
+    ) -> Result:
+        """``lives`` are the executions before this one, which takes their place."""
         lost: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
-        journal = Journal(self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost))
+        journal = Journal(
+            self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost), self.events.publish
+        )
         name, self.remembered = kept.plan.id, kept
         execution: Execution | None = None
         jobs: list[asyncio.Task[None]] = []
@@ -184,6 +200,9 @@ class DurableOrchestrator(Orchestrator):
             await self._device.prepare(name)
             wished = await paused(self.fleet.store, name) is not None
             execution = self._go_on(kept, journal)
+            for earlier in lives:
+                _succeeds(execution, earlier)
+            lives.append(execution)
             if wished:  # before anything can start
                 self.pause(name)
             jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._end_strays(kept))]
@@ -221,6 +240,7 @@ class DurableOrchestrator(Orchestrator):
         self._not_twice(plan)
         lock.edit_on, lock.claim_timeout = self._edit_on, self._lock_terms["claim_timeout"]
         execution = self._take_on(plan, lock)
+        execution.tell.publish = journal.tell  # nothing is told that is not durable
         if self._rank and plan.ranks is None:
             plan.ranks = Ranks()
             plan.ranks.all(plan.nodes)
@@ -294,6 +314,18 @@ class _Joined:
         finally:  # what could not be said by then is found out by others when our time is up
             self._living.cancel()
             await asyncio.gather(self._living, return_exceptions=True)
+
+
+def _succeeds(execution: Execution, earlier: Execution) -> None:
+    """Whoever waits for the end of the one waits for that of the other, and what was wished of it is wished still."""
+    if earlier.cancelling:
+        execution.cancel()
+
+    def tell(_: object) -> None:
+        if not earlier.done.done():
+            earlier.done.set_result(None)
+
+    execution.done.add_done_callback(tell)
 
 
 def check_kept(plan: Constellation) -> None:

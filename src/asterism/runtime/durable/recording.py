@@ -14,7 +14,17 @@ import random
 from collections.abc import Callable
 
 from asterism.core.journal import RecordedConstellation, Step
-from asterism.runtime.durable.keeping import Head, Kept, NotOurs, head_key, record_key, snapshot, step_record
+from asterism.runtime.durable.keeping import (
+    Head,
+    Kept,
+    NotOurs,
+    Overtaken,
+    head_key,
+    record_key,
+    snapshot,
+    step_record,
+)
+from asterism.runtime.events import Event
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.ids import new_id
 from asterism.store.errors import Conflict, StoreUnavailable
@@ -34,15 +44,25 @@ PAUSE = (0.05, 5.0)
 
 
 class Journal:
-    """``lost`` is called once if the constellation is not ours any more."""
+    """``lost`` is called once if the constellation is not ours any more, or not as we know it. ``announce`` hears of
+    events when what they tell of is durable."""
 
     def __init__(
-        self, store: Store, clock: Clock, chance: random.Random, kept: Kept, lost: Callable[[NotOurs], None]
+        self,
+        store: Store,
+        clock: Clock,
+        chance: random.Random,
+        kept: Kept,
+        lost: Callable[[NotOurs], None],
+        announce: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._store, self._clock, self._chance, self._kept, self._lost = store, clock, chance, kept, lost
         self._steps: list[Step] = []
         self._writes: list[Write] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._announce = announce
+        self._events: list[Event] = []  # of what has been recorded
+        self._flying: list[Event] | None = None  # of what is being written
         self._changes: dict[str, object] = {}  # of the head, for the next commit
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
@@ -65,6 +85,15 @@ class Journal:
         if not self.sealed:
             self._steps.append(step)
             self._soon()
+
+    def tell(self, event: Event) -> None:
+        """Announce an event as soon as everything that was recorded up to now is durable."""
+        if self._steps:
+            self._events.append(event)
+        elif self._flying is not None:
+            self._flying.append(event)
+        elif not self.sealed:
+            self._announce(event)
 
     async def commit(self, *writes: Write) -> None:
         """Write these together with everything that was recorded up to now. It is durable when this returns. Raises
@@ -99,12 +128,11 @@ class Journal:
 
     def _soon(self) -> None:
         """After the tasks that were made in this turn of the loop have had theirs: what they want to write belongs to
-        the same commit."""
+        the same commit. The task that writes it is made in the next turn, and begins in the one after that."""
         if self._scheduled or (self._writing is not None and not self._writing.done()):
             return
         self._scheduled = True
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._begin)
+        asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._scheduled = False
@@ -117,6 +145,7 @@ class Journal:
                 steps, self._steps = self._steps, []
                 writes, self._writes = self._writes, []
                 waiting, self._waiting = self._waiting, []
+                self._flying, self._events = self._events, []
                 try:
                     await self._append(steps, writes)
                 except BaseException:
@@ -125,6 +154,9 @@ class Journal:
                 for one in waiting:
                     if not one.done():
                         one.set_result(None)
+                events, self._flying = self._flying, None
+                for event in events:
+                    self._announce(event)
                 await self._shorten()
         except NotOurs as error:
             self.sealed = True
@@ -145,7 +177,7 @@ class Journal:
     async def _append(self, steps: list[Step], writes: list[Write]) -> None:
         kept, number = self._kept, self._kept.number + 1
         changes, self._changes = self._changes, {}
-        new = kept.head.changed(**changes)
+        new = kept.head.changed(**changes) if changes else kept.head
         # with every record, changed or not: a number that was removed since could be written again, a revision cannot
         fence = PutRegister(head_key(new.name), new.to_json(), kept.revision)
         mark = new_id(self._store.clock(), self._chance)
@@ -168,6 +200,8 @@ class Journal:
             except Conflict as conflict:
                 if await self._is_there(number, mark):
                     return  # by ourselves, and we were not told
+                if conflict.what.startswith("run "):
+                    raise Overtaken(f"{conflict.what} was changed by others when it was about to end") from None
                 raise NotOurs(
                     f"another process has gone on with constellation {self.head.name!r} ({conflict.what} is not as "
                     "this one left it)"

@@ -11,6 +11,9 @@ from asterism.runtime.fleet.settings import Settings
 from asterism.store.errors import StoreCorrupt
 from asterism.store.protocol import Store
 
+_SMALL = frozenset({bool, float, type(None)})
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
+
 
 class TooLarge(AsterismError):
     """An input or output beyond what the fleet keeps at all."""
@@ -23,10 +26,10 @@ class Blobs:
     async def keep(self, value: Any, settings: Settings, what: str) -> Any:
         """``value``, or what stands for it if it is large. ``value`` is JSON. Raises TooLarge, and NotJson for what
         cannot be written as JSON after all."""
-        if type(value) in (bool, float) or value is None or (type(value) is str and len(value) * 6 < settings.large):
+        if type(value) in _SMALL or not value or (type(value) is str and len(value) * 6 < settings.large):
             return value
         try:
-            text = json.dumps(value, separators=(",", ":"))
+            text = _compact(value)
         except ValueError as error:  # a number of more digits than Python prints
             raise NotJson(f"{what} cannot be written as JSON: {error}") from None
         if len(text) <= settings.large:

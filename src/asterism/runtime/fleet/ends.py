@@ -33,16 +33,18 @@ class Ends:
         """A run has ended, and it was written here."""
         self._resolve(run.id, run)
 
-    async def wait(self, run_id: str, *, here: bool = False) -> Run | None:
+    async def wait(
+        self, run_id: str, *, here: bool = False, future: asyncio.Future[Run | None] | None = None
+    ) -> Run | None:
         """The run once it has ended; None if it is not in the store (any more). ``here`` says that it is being done in
-        this process, which is then the first to know."""
+        this process, which is then the first to know. Whoever knows it even earlier may set a ``future`` of theirs."""
         if not here:
             with contextlib.suppress(StoreUnavailable):
                 run = await self._store.run(run_id)
                 if run is None or run.ended:
                     return run
             self._elsewhere.add(run_id)
-        future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
+        future = future or asyncio.get_running_loop().create_future()
         self._waiting[run_id].add(future)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())

@@ -27,7 +27,7 @@ from asterism.runtime.fleet.settings import Settings
 from asterism.runtime.fleet.workflows import Workflows
 from asterism.store.errors import Conflict
 from asterism.store.opening import open_store
-from asterism.store.protocol import PutSession, Query, Store
+from asterism.store.protocol import PutRun, PutSession, Query, Store
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.agent import DeviceAgent
@@ -51,9 +51,14 @@ Add = Callable[[Run, Callable[[Run], Run]], Awaitable[Run]]
 """Writes a new run, after the function has given it to a device; see Ledger.add."""
 
 
+Consumer = Callable[[PutRun], Awaitable[bool]]
+"""Writes the end of a run together with what follows from it. False if nothing of that was written."""
+
+
 class Fleet:
     """``by`` is who acts, for the stories. ``local`` is set by a device agent of this process while it works: runs that
-    are created here go to it if it is able, willing and free."""
+    are created here go to it if it is able, willing and free. ``consumers`` are those who wait in this process for a
+    run that is done in it, by its id."""
 
     def __init__(
         self, store: Store, *, by: str = "user", clock: Clock | None = None, chance: random.Random | None = None
@@ -66,6 +71,7 @@ class Fleet:
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.ends.told)
         self.blobs = Blobs(store)
         self.local: DeviceAgent | None = None
+        self.consumers: dict[str, Consumer] = {}
         self._outlook: tuple[float, Outlook] | None = None
         self._settings: tuple[float, Settings] | None = None
 

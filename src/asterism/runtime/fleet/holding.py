@@ -12,11 +12,12 @@ from asterism.store.protocol import Report
 
 class Holding:
     """``since`` is when it came, by the device's own clock. ``stopping`` is why its execution is being stopped;
-    ``telling`` is that it is over, and only the store has not heard of it yet. ``on_news`` is called when there is
-    something to report."""
+    ``telling`` is that it is over, and only the store has not heard of it yet; ``done`` that its slot is given away
+    already. ``on_news`` is called when there is something to report."""
 
     __slots__ = (
         "changed",
+        "done",
         "grant",
         "on_news",
         "progress",
@@ -37,7 +38,7 @@ class Holding:
         self.started = run.started_at is not None
         self.progress: Progress | None = run.progress
         self.tail = ""
-        self.changed = self.telling = False
+        self.changed = self.telling = self.done = False
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 

@@ -55,19 +55,28 @@ class Ledger:
         return run
 
     async def change(
-        self, run: str | Run, step: Step, *, also: Sequence[Write] = (), patience: float = PATIENCE
+        self,
+        run: str | Run,
+        step: Step,
+        *,
+        also: Sequence[Write] = (),
+        patience: float = PATIENCE,
+        tried: Run | None = None,
     ) -> Run:
-        """Step a run. A record that is given is believed to be current, which saves a read if it is. Raises what
-        ``step`` raises, and StoreUnavailable when patience has run out."""
-        after = await self._changed(run, step, also, patience)
+        """Step a run. A record that is given is believed to be current, which saves a read if it is. ``tried`` is what
+        came of the same step elsewhere, if nobody knows whether it was written. Raises what ``step`` raises, and
+        StoreUnavailable when patience has run out."""
+        after = await self._changed(run, step, also, patience, [tried] if tried is not None else [])
         if after.ended:
             self._on_end(after)
         return after
 
-    async def _changed(self, run: str | Run, step: Step, also: Sequence[Write], patience: float) -> Run:
+    async def _changed(
+        self, run: str | Run, step: Step, also: Sequence[Write], patience: float, attempted: list[Run]
+    ) -> Run:
+        """Any of what was ``attempted`` may still be under way."""
         known = run if isinstance(run, Run) else None
         run_id = run.id if isinstance(run, Run) else run
-        attempted: list[Run] = []  # any of them may still be under way
         until = self.clock.time() + patience
         pause = 0.05
         while True:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from asterism.core import assigning
 from asterism.core.errors import AsterismError, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.jsonable import plain
-from asterism.core.run import PROCESSING, Owner, Run
+from asterism.core.run import COMPLETED, PROCESSING, Owner, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
@@ -21,7 +21,7 @@ from asterism.runtime.fleet.ledger import Step, UnknownRun
 from asterism.runtime.fleet.outcomes import completed, declined, failed, released
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
-from asterism.store.protocol import Notice
+from asterism.store.protocol import Notice, PutRun
 
 log = logging.getLogger("asterism.device")
 
@@ -78,8 +78,10 @@ class Desk:
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
+        self._starting = 0  # how many of them will
         self._tired: OrderedDict[str, None] = OrderedDict()
         self._busy = 0  # holdings that execute
+        self._done = 0  # those that do not any more, and leave as soon as that is written
         self._closed = False
 
     # -- what is on it -----------------------------------------------------------------------------------------------
@@ -101,29 +103,34 @@ class Desk:
     @property
     def free(self) -> int:
         """How many more can be executed at once."""
-        return max(0, self.slots - self._busy - sum(self._reserved.values()))
+        return max(0, self.slots - self._busy - self._starting)
 
     @property
     def room(self) -> int:
         """How many more can be held. Below 0: so many are too many, and have to go."""
-        return self.slots + self.backlog - len(self._held) - len(self._reserved)
+        return self.slots + self.backlog - len(self._held) + self._done - len(self._reserved)
 
     def reserve(self, run_id: str) -> bool:
         """Keep a slot for a run that is coming. Whether there was one."""
         if self.free <= 0 or self.room <= 0:
             return False
-        self._reserved[run_id] = True
+        self._reserve(run_id, True)
         return True
 
     def expect(self, run_id: str) -> bool:
         """Keep a place in the backlog for a run that is coming. Whether there was one."""
         if self.room <= 0:
             return False
-        self._reserved[run_id] = False
+        self._reserve(run_id, False)
         return True
 
+    def _reserve(self, run_id: str, starts: bool) -> None:
+        self.unreserve(run_id)
+        self._reserved[run_id] = starts
+        self._starting += starts
+
     def unreserve(self, run_id: str) -> None:
-        self._reserved.pop(run_id, None)
+        self._starting -= self._reserved.pop(run_id, False)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ class Desk:
             if self.free <= 0 or self._closed:
                 return
             if holding.stopping is None and self._held.get(holding.run.id) is holding:
-                self._reserved[holding.run.id] = True
+                self._reserve(holding.run.id, True)
                 try:
                     await self._start(holding)
                 except StoreUnavailable:
@@ -257,7 +264,8 @@ class Desk:
         any more, so it does no harm to go on telling when the grant has run out: then it is refused."""
         holding.telling = True
         try:
-            await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
+            if not (result and await self._consumed(holding, step)):
+                await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
         except Fenced as refusal:
             log.warning("it is not ours any more: %s", refusal.why, extra={"run": holding.run.id})
             if result:
@@ -271,6 +279,22 @@ class Desk:
         except ValueError as error:  # it would be done again and again otherwise
             log.error("the end of a run cannot be kept: %s", error, extra={"run": holding.run.id})
             await self._finish(holding, self._failed(holding, "what came of it cannot be kept", final=True))
+
+    async def _consumed(self, holding: Holding, step: Step) -> bool:
+        """Have the end of it written by whoever waits for it here, if anybody does: one commit for both."""
+        consume = self.fleet.consumers.get(holding.run.id)
+        if consume is None:
+            return False
+        after = step(holding.run, holding.workflow)
+        if after.status is not COMPLETED or after.series is not None:
+            return False
+        # what follows from it is written with it, and may need its slot
+        self._busy, self._done, holding.done = self._busy - 1, self._done + 1, True
+        if await consume(PutRun(after, holding.run.revision)):
+            self.fleet.ends.told(after)
+        else:
+            await self.fleet.ledger.change(after.id, step, patience=FOR_EVER, tried=after)
+        return True
 
     async def _came_too_late(self, holding: Holding, why: str) -> None:
         run, device = holding.run.id, self.owner.device
@@ -350,7 +374,10 @@ class Desk:
         del self._held[holding.run.id]
         if not self._held:
             self.occupied.clear()
-        self._busy -= holding.started
+        if holding.done:
+            self._done -= 1
+        else:
+            self._busy -= holding.started
         _remember(self._past, (holding.run.id, holding.grant.epoch))
         self._on_free()
 

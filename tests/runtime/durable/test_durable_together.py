@@ -1,0 +1,150 @@
+"""What is done in the orchestrator's own process: its end is written together with what follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import durable_work
+import pytest
+from durable_scenes import DONE, Stage, chain, play
+
+from asterism.core import assigning
+from asterism.core.run import COMPLETED, Run, RunStatus
+from asterism.core.status import ConstellationState
+from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.events import Event
+from asterism.store.protocol import PutRun, Query, Write
+
+
+async def only_run(stage: Stage) -> Run:
+    (run,) = await stage.store.find(Query(statuses=frozenset({RunStatus.PROCESSING})))
+    return run
+
+
+async def changed_by_somebody(stage: Stage, run: Run) -> None:
+    """A step that its owner has not heard of."""
+    wished = assigning.pause(run, stage.store.clock(), "bob")
+    await stage.store.commit([PutRun(wished, run.revision)])
+
+
+def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when an end is being written; to be set for it to go on."""
+    commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+            reached.set()
+            await go.wait()
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", slow)
+    return reached, go
+
+
+def test_an_end_and_what_follows_from_it_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        commit, batches = stage.store.commit, []
+
+        async def counted(writes: Sequence[Write]) -> None:
+            batches.append([write.run for write in writes if isinstance(write, PutRun)])
+            await commit(writes)
+
+        monkeypatch.setattr(stage.store, "commit", counted)
+        await stage.orchestrator(local=1).run(chain("a", "b", "c"))
+        ends = [[(run.key, run.status) for run in batch] for batch in batches if batch]
+        assert ends == [
+            [("plan:nightly/a/1", RunStatus.PROCESSING)],
+            [("plan:nightly/a/1", COMPLETED), ("plan:nightly/b/2", RunStatus.PROCESSING)],
+            [("plan:nightly/b/2", COMPLETED), ("plan:nightly/c/3", RunStatus.PROCESSING)],
+            [("plan:nightly/c/3", COMPLETED)],
+        ]
+
+    play(scene)
+
+
+def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done_again() -> None:
+    async def scene(stage: Stage) -> None:
+        plan = chain("a", "b", call="wait")
+        running = asyncio.ensure_future(stage.orchestrator().run(plan))
+        await durable_work.gate("a begun").wait()
+        await changed_by_somebody(stage, await only_run(stage))
+        durable_work.gate("b").set()
+        durable_work.gate("a").set()
+        assert (await running).state is ConstellationState.COMPLETED
+        assert DONE == {"a": 1, "b": 1}
+        taken_up = [entry for entry in (await stage.load()).plan.story() if entry.what == "taken up"]
+        assert len(taken_up) == 2
+
+    play(scene)
+
+
+def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened() -> None:
+    """The run is another's by the time it ends here: its dependents wait for the other one."""
+
+    async def scene(stage: Stage) -> None:
+        running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
+        await durable_work.gate("a begun").wait()
+        run = await only_run(stage)
+        flow = await stage.fleet().workflows.get(run.workflow, run.version)
+        lost = assigning.lose(run, flow, stage.store.clock(), "it was silent")
+        await stage.store.commit([PutRun(lost, run.revision)])
+        durable_work.gate("b").set()
+        durable_work.gate("a").set()
+        assert (await running).state is ConstellationState.COMPLETED
+        assert DONE == {"a": 2, "b": 1}  # at least once, as promised; and the first result counted for nothing
+        (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
+        assert "late result" in late.message
+
+    play(scene)
+
+
+def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again_is_cancelled_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+        await durable_work.gate("a begun").wait()
+        reached, go = slowly_completed(stage, monkeypatch)
+        durable_work.gate("a").set()
+        await reached.wait()
+        await changed_by_somebody(stage, await only_run(stage))
+        cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
+        await asyncio.sleep(0)
+        go.set()
+        await cancelling
+        assert (await running).state is ConstellationState.CANCELLED
+        assert DONE == {"a": 1}
+
+    play(scene)
+
+
+def test_nothing_is_announced_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        ended = end_of(orchestrator, "a")
+        running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
+        await durable_work.gate("a begun").wait()
+        reached, go = slowly_completed(stage, monkeypatch)
+        durable_work.gate("a").set()
+        await reached.wait()
+        await asyncio.sleep(10.0)
+        assert not ended.is_set()
+        go.set()
+        await running
+        assert ended.is_set()
+
+    play(scene)
+
+
+def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
+    ended = asyncio.Event()
+
+    def hear(event: Event) -> Any:
+        if event.kind == "task_completed" and event.task_id == name:  # type: ignore[attr-defined]
+            ended.set()
+
+    orchestrator.events.subscribe(hear)
+    return ended
