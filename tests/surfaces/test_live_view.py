@@ -55,6 +55,16 @@ class Scene:
         return asyncio.run(body())
 
 
+def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
+    plan = Constellation("nightly")
+    plan.add(Task("one"))
+    plan.begin(0.0)
+    plan.start(plan.node("one"), "kitchen", 0.0)
+    progress = Progress(Orchestrator(), plan, Secrets())
+    assert [node.id for node in progress.running_nodes(10)] == ["one"]
+    assert progress.on_device == {"kitchen": {"one": None}}
+
+
 def line_with(words: str, lines: list[str]) -> str:
     [line] = [line for line in lines if words in line]
     return line

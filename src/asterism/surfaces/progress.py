@@ -28,6 +28,9 @@ class Progress:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
+        for node in plan.nodes.values():  # a plan that was taken up may have some under way
+            if node.status is RUNNING:
+                self._begun(node.id, node.device)
         self.ended: deque[str] = deque(maxlen=KEPT)
         self.stranded: dict[str, None] = {}
         self.latest = ""
@@ -53,11 +56,14 @@ class Progress:
     def _observe_task(self, event: TaskEvent) -> None:
         self._forget(event.task_id)
         if event.kind in ("task_started", "task_retrying", "task_confirmed"):
-            self.running[event.task_id] = None
-            if event.device is not None:
-                self.on_device.setdefault(event.device, {})[event.task_id] = None
+            self._begun(event.task_id, event.device)
         elif event.kind in ("task_completed", "task_failed", "task_cancelled"):
             self.ended.appendleft(event.task_id)
+
+    def _begun(self, task_id: str, device: str | None) -> None:
+        self.running[task_id] = None
+        if device is not None:
+            self.on_device.setdefault(device, {})[task_id] = None
 
     def _forget(self, task_id: str) -> None:
         self.running.pop(task_id, None)

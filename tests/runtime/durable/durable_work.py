@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -32,6 +33,15 @@ async def wait(name: str) -> str:
     await gate(name).wait()
     DONE[name] += 1
     return f"{name} done"
+
+
+async def stubborn(name: str) -> str:
+    """Goes on until the test lets it go, whatever it is told."""
+    gate(f"{name} begun").set()
+    while not gate(name).is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await gate(name).wait()
+    return await work(name)
 
 
 async def slow(name: str) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 import durable_work
 import pytest
-from durable_scenes import DONE, Stage, chain, play
+from durable_scenes import DONE, Stage, chain, play, task
 
 from asterism.core import assigning
+from asterism.core.edits import AddTask
+from asterism.core.errors import PlanError
 from asterism.core.run import COMPLETED, Run, RunStatus
 from asterism.core.status import ConstellationState
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
@@ -135,6 +137,41 @@ def test_nothing_is_announced_that_is_not_durable(monkeypatch: pytest.MonkeyPatc
         go.set()
         await running
         assert ended.is_set()
+
+    play(scene)
+
+
+def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_goes_on_with_it() -> None:
+    async def scene(stage: Stage) -> None:
+        first = stage.orchestrator(host="there")
+        running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
+        await durable_work.gate("a begun").wait()
+        cancelling = asyncio.ensure_future(first.cancel("nightly"))
+        await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+        running.cancel()  # it is left, in the middle of it
+        durable_work.gate("a").set()
+        await asyncio.wait([running])
+        cancelling.cancel()
+        result = await stage.orchestrator().go_on("nightly")
+        assert result.state is ConstellationState.CANCELLED
+        assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}
+
+    play(scene)
+
+
+def test_an_answer_to_a_cycle_is_durable_when_it_returns() -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator(external=True)
+        running = asyncio.ensure_future(orchestrator.run(chain("a", "b")))
+        await stage.until(lambda: not running.done() and orchestrator.remembered and orchestrator.cycles("nightly"))
+        (cycle,) = orchestrator.cycles("nightly")
+        orchestrator.claim(cycle.id, "ann")
+        with pytest.raises(PlanError, match="respond"):
+            orchestrator.answer(cycle.id, "ann", None)
+        await orchestrator.respond(cycle.id, "ann", [AddTask(task("c"))])
+        assert "c" in (await stage.load()).plan
+        running.cancel()
+        await asyncio.wait([running])
 
     play(scene)
 

@@ -63,7 +63,8 @@ class Overtaken(NotOurs):
 @dataclass(frozen=True)
 class Head:
     """``owner`` is the session that runs it, or ran it last; ``epoch`` counts who did. ``first`` is the number of the
-    record at which the journal begins. ``terms`` are those of the lock. Only the owner writes it."""
+    record at which the journal begins. ``terms`` are those of the lock. ``cancelling`` is that it is being cancelled,
+    whoever goes on with it. Only the owner writes it."""
 
     name: str
     state: str
@@ -75,6 +76,7 @@ class Head:
     first: int = 1
     ended_at: float | None = None
     schema: int = SCHEMA
+    cancelling: bool = False
 
     @property
     def ended(self) -> bool:

@@ -32,6 +32,7 @@ from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
 from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, head, keep, load, say_ended
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.durable.resting import owner_of, paused
+from asterism.runtime.editing import Answer
 from asterism.runtime.execution import Execution
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
@@ -167,6 +168,27 @@ class DurableOrchestrator(Orchestrator):
         await self._journals[name].commit()
         return applied
 
+    def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
+        """Not of a constellation in a store: what this returned might yet be lost."""
+        raise PlanError("constellations that are kept in a store are answered with `await respond(cycle_id, who, …)`")
+
+    async def respond(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
+        """Answer a claimed cycle. It is durable when this returns. Raises EditRejected."""
+        execution = self._editable(plan_id)
+        applied = execution.cycles.answer(cycle_id, who, answer)
+        await self._journals[execution.plan.id].commit()
+        return applied
+
+    async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
+        """As every orchestrator, and from the beginning whoever goes on with it would cancel it too."""
+        execution = self._execution(plan_id)
+        execution.cancel()
+        with contextlib.suppress(Overtaken):  # then the execution that takes its place is cancelled
+            await self._journals[plan_id].change_head(cancelling=True)
+        if hard:
+            self._executions.get(plan_id, execution).cancel_hard()
+        await asyncio.shield(execution.done)
+
     # -- owning it -----------------------------------------------------------------------------------------------------
 
     async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
@@ -203,6 +225,8 @@ class DurableOrchestrator(Orchestrator):
             for earlier in lives:
                 _succeeds(execution, earlier)
             lives.append(execution)
+            if kept.head.cancelling:
+                execution.cancel()
             if wished:  # before anything can start
                 self.pause(name)
             jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._end_strays(kept))]
