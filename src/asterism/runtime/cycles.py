@@ -27,6 +27,7 @@ class Cycles:
         self.editor = execution.orchestrator.editor
         self.jobs: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._left = False
         self._answered: EditCycle | None = None  # the cycle whose answer is being applied
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -74,6 +75,8 @@ class Cycles:
     async def _converse(self, cycle: EditCycle) -> None:
         """Ask, judge, and hand a rejected answer back with the reasons, a bounded number of times."""
         assert self.editor is not None
+        if not await self.execution.settled():
+            return  # what it was to review has not happened
         events = self.events_of(cycle)
         while True:
             try:
@@ -81,6 +84,8 @@ class Cycles:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also a cancellation and an exit: no editor stops the plan
+                if self._left:
+                    return
                 self._failed(cycle, error)
                 return
             try:
@@ -198,6 +203,7 @@ class Cycles:
 
     def abandon(self) -> None:
         """The plan is left to others: stop the editors, and close nothing."""
+        self._left = True
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -220,4 +226,4 @@ class Cycles:
     def _publish(self, kind: str, cycle: EditCycle | None, **fields: Any) -> None:
         events = self.execution.orchestrator.events
         if events.wants(EditEvent):
-            events.publish(self._event(kind, cycle, **fields))
+            self.execution.tell.publish(self._event(kind, cycle, **fields))

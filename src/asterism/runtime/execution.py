@@ -33,11 +33,17 @@ from asterism.runtime.stranded import Stranded, wanted
 from asterism.runtime.telling import Telling
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from asterism.runtime.orchestrator import Orchestrator
 
 logger = logging.getLogger("asterism.execution")
 
 MAX_BACKOFF = 60.0
+
+
+async def _at_once() -> bool:
+    return True
 
 
 class Active:
@@ -71,6 +77,7 @@ class Execution:
         self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.tell = Telling(orchestrator.events, plan, self.now)
         self.cycles = Cycles(self)
+        self.settled: Callable[[], Awaitable[bool]] = _at_once
 
     def begin(self) -> None:
         self.plan.clock = self.now
@@ -289,10 +296,10 @@ class Execution:
         self.stopping[epoch] = active
         if active.timer is not None:
             active.timer.cancel()
-        self._ask_to_stop(active, epoch)
+        self.ask_to_stop(active, epoch)
         active.timer = self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
 
-    def _ask_to_stop(self, active: Active, epoch: int) -> None:
+    def ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
         active.job.cancel()
         if not active.begun:  # its coroutine will never run, and so never report its own end
@@ -348,7 +355,7 @@ class Execution:
             if node.epoch not in self.active:
                 self._cancel(node, "the constellation was cancelled")
         for epoch, active in tuple(self.active.items()):
-            self._ask_to_stop(active, epoch)
+            self.ask_to_stop(active, epoch)
         self.loop.call_later(self.orchestrator.grace, self.cancel_hard)
         self.orchestrator.wake(self)
 

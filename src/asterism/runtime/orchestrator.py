@@ -236,7 +236,7 @@ class Orchestrator:
             self.wake(execution)  # it may be the end of the constellation
 
     def _step(self) -> None:
-        awake = tuple(self._awake)
+        awake = [one for one in self._awake if self._executions.get(one.plan.id) is one]  # others were left
         self._awake.clear()
         for execution in awake:
             execution.settle_up()

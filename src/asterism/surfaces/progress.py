@@ -29,7 +29,7 @@ class Progress:
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
         for node in plan.nodes.values():  # a plan that was taken up may have some under way
-            if node.status is RUNNING:
+            if node.status is RUNNING and node.device is not None and node.tentative is None:
                 self._begun(node.id, node.device)
         self.ended: deque[str] = deque(maxlen=KEPT)
         self.stranded: dict[str, None] = {}

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import durable_work
+import pytest
 from durable_work import DONE
 
+from asterism.core import assigning
 from asterism.core.constellation import Constellation
+from asterism.core.run import COMPLETED, Run, RunStatus
 from asterism.core.task import Task
 from asterism.runtime import conditions
 from asterism.runtime.durable.keeping import Kept, load
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.events import Event
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.result import Result
 from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutRun, Query, Write
 from asterism.testing.loop import run as in_virtual_time
 from asterism.testing.sim.world import SimPresence
 
@@ -120,4 +125,68 @@ async def left(job: Awaitable[Result], when: Callable[[], Any], stage: Stage) ->
         await running
 
 
-__all__ = ["DONE", "Stage", "agent", "chain", "left", "play", "task"]
+def heard_by(orchestrator: Any) -> list[Event]:
+    heard: list[Event] = []
+    orchestrator.events.subscribe(heard.append)
+    return heard
+
+
+def overtaken_slowly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """The journal is read slowly when the constellation is taken up again."""
+    registers, reached, go = stage.store.registers, asyncio.Event(), asyncio.Event()
+
+    async def slow(prefix: str) -> Any:
+        if prefix.startswith("journal/") and not reached.is_set():
+            reached.set()
+            await go.wait()
+        return await registers(prefix)
+
+    monkeypatch.setattr(stage.store, "registers", slow)
+    return reached, go
+
+
+async def overtake(stage: Stage) -> None:
+    await changed_by_somebody(stage, await only_run(stage))
+    durable_work.gate("a").set()
+
+
+async def only_run(stage: Stage) -> Run:
+    (run,) = await stage.store.find(Query(statuses=frozenset({RunStatus.PROCESSING})))
+    return run
+
+
+async def changed_by_somebody(stage: Stage, run: Run) -> None:
+    """A step that its owner has not heard of."""
+    wished = assigning.pause(run, stage.store.clock(), "bob")
+    await stage.store.commit([PutRun(wished, run.revision)])
+
+
+def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when an end is being written; to be set for it to go on."""
+    commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+            reached.set()
+            await go.wait()
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", slow)
+    return reached, go
+
+
+__all__ = [
+    "DONE",
+    "Stage",
+    "agent",
+    "chain",
+    "changed_by_somebody",
+    "heard_by",
+    "left",
+    "only_run",
+    "overtake",
+    "overtaken_slowly",
+    "play",
+    "slowly_completed",
+    "task",
+]

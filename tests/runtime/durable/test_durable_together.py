@@ -8,41 +8,16 @@ from typing import Any
 
 import durable_work
 import pytest
-from durable_scenes import DONE, Stage, chain, play, task
+from durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, play, slowly_completed, task
 
 from asterism.core import assigning
 from asterism.core.edits import AddTask
 from asterism.core.errors import PlanError
-from asterism.core.run import COMPLETED, Run, RunStatus
+from asterism.core.run import COMPLETED, RunStatus
 from asterism.core.status import ConstellationState
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.events import Event
-from asterism.store.protocol import PutRun, Query, Write
-
-
-async def only_run(stage: Stage) -> Run:
-    (run,) = await stage.store.find(Query(statuses=frozenset({RunStatus.PROCESSING})))
-    return run
-
-
-async def changed_by_somebody(stage: Stage, run: Run) -> None:
-    """A step that its owner has not heard of."""
-    wished = assigning.pause(run, stage.store.clock(), "bob")
-    await stage.store.commit([PutRun(wished, run.revision)])
-
-
-def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Set when an end is being written; to be set for it to go on."""
-    commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
-
-    async def slow(writes: Sequence[Write]) -> None:
-        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
-            reached.set()
-            await go.wait()
-        await commit(writes)
-
-    monkeypatch.setattr(stage.store, "commit", slow)
-    return reached, go
+from asterism.store.protocol import PutRun, Write
 
 
 def test_an_end_and_what_follows_from_it_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,27 +77,6 @@ def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened() -> None:
     play(scene)
 
 
-def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again_is_cancelled_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        reached, go = slowly_completed(stage, monkeypatch)
-        durable_work.gate("a").set()
-        await reached.wait()
-        await changed_by_somebody(stage, await only_run(stage))
-        cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
-        await asyncio.sleep(0)
-        go.set()
-        await cancelling
-        assert (await running).state is ConstellationState.CANCELLED
-        assert DONE == {"a": 1}
-
-    play(scene)
-
-
 def test_nothing_is_announced_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         orchestrator = stage.orchestrator()
@@ -137,24 +91,6 @@ def test_nothing_is_announced_that_is_not_durable(monkeypatch: pytest.MonkeyPatc
         go.set()
         await running
         assert ended.is_set()
-
-    play(scene)
-
-
-def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_goes_on_with_it() -> None:
-    async def scene(stage: Stage) -> None:
-        first = stage.orchestrator(host="there")
-        running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
-        await durable_work.gate("a begun").wait()
-        cancelling = asyncio.ensure_future(first.cancel("nightly"))
-        await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
-        running.cancel()  # it is left, in the middle of it
-        durable_work.gate("a").set()
-        await asyncio.wait([running])
-        cancelling.cancel()
-        result = await stage.orchestrator().go_on("nightly")
-        assert result.state is ConstellationState.CANCELLED
-        assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}
 
     play(scene)
 

@@ -175,7 +175,7 @@ class FleetDevice:
         where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
         journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
         if ended.status is COMPLETED:
-            return await self._patiently(lambda: self.fleet.output(ended))
+            return await self.patiently(lambda: self.fleet.output(ended))
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
 
@@ -208,13 +208,13 @@ class FleetDevice:
     async def _run_of(self, work: Work, journal: Journal) -> Run:
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
         if (work.task.id, work.epoch) in journal.taken_up:
-            found = await self._patiently(lambda: self.fleet.store.find(Query(key=key)))
+            found = await self.patiently(lambda: self.fleet.store.find(Query(key=key)))
             if found and found[0].workflow == f"{PREFIX}{work.constellation}":
                 return found[0]
         flow = await self._workflows[work.constellation].of(work.task, journal)
         what = f"the input of task {work.task.id!r}"
         given = plain(_given(work), what)
-        kept = await self._patiently(lambda: self._keep(given, what))
+        kept = await self.patiently(lambda: self._keep(given, what))
         now = self.fleet.store.clock()
         run = assigning.create(
             new_id(now, self.fleet.chance), flow, kept, by=work.constellation, now=now, key=key, device=work.task.device
@@ -229,7 +229,7 @@ class FleetDevice:
                 raise
             return given
 
-        return await self._patiently(lambda: self.fleet.place(run, flow, add))
+        return await self.patiently(lambda: self.fleet.place(run, flow, add))
 
     async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
         return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
@@ -241,14 +241,14 @@ class FleetDevice:
             return
         try:
             await journal.commit()
-            await self._patiently(lambda: self.fleet.cancel(run.id))
+            await self.patiently(lambda: self.fleet.cancel(run.id))
         except NotOurs:
             return
         except RunRefused:
             return  # it has ended
         await self.fleet.wait(run.id)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Value]]) -> Value:
+    async def patiently(self, ask: Callable[[], Awaitable[Value]]) -> Value:
         """No task fails because the store is out of reach."""
         while True:
             try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.core.constellation import Constellation
-from asterism.core.errors import AsterismError, PlanError
+from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.journal import (
     SCHEMA,
     RecordedConstellation,
@@ -30,6 +30,8 @@ from asterism.core.journal import (
     replay,
 )
 from asterism.core.status import ConstellationState
+from asterism.core.task import import_path
+from asterism.runtime import calls
 from asterism.runtime.conditions import Conditions
 from asterism.store.errors import Conflict, StoreBusy
 from asterism.store.protocol import PutRegister, Register, Store, Write
@@ -143,6 +145,21 @@ async def head(store: Store, name: str) -> tuple[Head, int]:
     if found is None:
         raise UnknownConstellation(f"there is no constellation {name!r} in {store.url}")
     return head_of(found), found.revision
+
+
+def check_kept(plan: Constellation) -> None:
+    """Raises NotJson unless another process could execute every task of a plan."""
+    for node in plan.nodes.values():
+        call = node.task.call
+        if call is None or isinstance(call, str):
+            continue
+        path = import_path(call, node.id)
+        try:
+            found: Any = calls.load(path)
+        except ImportError as error:
+            raise NotJson(f"task {node.id!r}: {call!r} cannot be imported again as {path}: {error}") from None
+        if found is not call:
+            raise NotJson(f"task {node.id!r}: {path} is another function than {call!r}, so it cannot be resumed")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

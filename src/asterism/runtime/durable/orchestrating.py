@@ -13,25 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
-from asterism.core.errors import AlreadyRunning, NotJson, PlanError, RunRefused
+from asterism.core.errors import AlreadyRunning, PlanError, RunRefused
 from asterism.core.journal import RecordedConstellation, RecordedLock
 from asterism.core.rank import Ranks
 from asterism.core.run import TERMINAL, RunStatus
 from asterism.core.status import RUNNING
-from asterism.core.task import import_path
-from asterism.runtime import calls
 from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
-from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, head, keep, load, say_ended
+from asterism.runtime.durable.joined import Joined
+from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, check_kept, head, keep, load, say_ended
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.durable.resting import owner_of, paused
+from asterism.runtime.durable.tenure import Tenure
 from asterism.runtime.editing import Answer
 from asterism.runtime.execution import Execution
 from asterism.runtime.fleet.agent import DeviceAgent
@@ -46,15 +47,14 @@ from asterism.store.protocol import Query
 
 log = logging.getLogger("asterism.durable")
 
+Value = TypeVar("Value")
+
 AT_ONCE = 1000
 HEARTBEAT, TIMEOUT = 5.0, 15.0
 """How often an orchestrator is heard of, and after how much silence another may take over, in seconds."""
 
 MONITOR_EVERY = 1.0
 """How often it looks after the fleet if it is elected to, in seconds: whoever goes on with a plan is waiting."""
-
-HANDING_BACK = 30.0
-"""How long it may take to hand back what this process does itself, in seconds."""
 
 FAREWELL = 2.0
 """How long a leaving orchestrator waits for the store."""
@@ -94,6 +94,7 @@ class DurableOrchestrator(Orchestrator):
         }
         self._make_agent = make_agent
         self._journals: dict[str, Journal] = {}
+        self._tenures: dict[str, Tenure] = {}
         self.remembered: Kept | None = None
         """The constellation that was taken up last, as this process knows it."""
         flow_terms = {"no_device_timeout": self.no_device_timeout, "losses": self.max_losses, "strategy": strategy}
@@ -117,7 +118,7 @@ class DurableOrchestrator(Orchestrator):
         self._adopt_loop()
         kept = await keep(self.fleet.store, recorded, lock, terms)
         agent = self._agent(plan.id)
-        async with _Joined(agent) as living:
+        async with Joined(agent) as living:
             return await self._own(kept, agent, living)
 
     async def go_on(self, name: str) -> Result:
@@ -135,7 +136,7 @@ class DurableOrchestrator(Orchestrator):
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
                 f"`asterism standby {name}` waits until it is gone"
             )
-        async with _Joined(agent) as living:
+        async with Joined(agent) as living:
             kept = await load(self.fleet.store, name, self.conditions)
             return await (self._ended(kept) if kept.plan.state in ENDED else self._own(kept, agent, living))
 
@@ -145,6 +146,8 @@ class DurableOrchestrator(Orchestrator):
         return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
 
     async def _ended(self, kept: Kept) -> Result:
+        if not kept.head.ended:  # whoever ended it may have had no time for the rest
+            await self._call_off(kept.plan.id)
         await say_ended(self.fleet.store, kept)
         return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
 
@@ -164,9 +167,7 @@ class DurableOrchestrator(Orchestrator):
 
     async def amend(self, name: str, batch: EditBatch) -> Applied:
         """Edit a constellation that runs here. It is durable when this returns. Raises EditRejected."""
-        applied = super().edit(name, batch)
-        await self._journals[name].commit()
-        return applied
+        return await self._durably(name, lambda: Orchestrator.edit(self, name, batch))
 
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Not of a constellation in a store: what this returned might yet be lost."""
@@ -174,39 +175,58 @@ class DurableOrchestrator(Orchestrator):
 
     async def respond(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle. It is durable when this returns. Raises EditRejected."""
-        execution = self._editable(plan_id)
-        applied = execution.cycles.answer(cycle_id, who, answer)
-        await self._journals[execution.plan.id].commit()
-        return applied
+        name = plan_id if plan_id is not None else self._execution(None).plan.id
+        return await self._durably(name, lambda: self._editable(name).cycles.answer(cycle_id, who, answer))
 
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
-        """As every orchestrator, and from the beginning whoever goes on with it would cancel it too."""
-        execution = self._execution(plan_id)
-        execution.cancel()
-        with contextlib.suppress(Overtaken):  # then the execution that takes its place is cancelled
-            await self._journals[plan_id].change_head(cancelling=True)
-        if hard:
-            self._executions.get(plan_id, execution).cancel_hard()
-        await asyncio.shield(execution.done)
+        """As every orchestrator, and from the beginning whoever goes on with it would cancel it too. When this returns
+        its end is durable. Raises NotOurs if it was left before that."""
+
+        def cancel() -> asyncio.Future[None]:
+            execution = self._execution(plan_id)
+            self._journals[plan_id].wish(cancelling=True)
+            execution.cancel()
+            if hard:
+                execution.cancel_hard()
+            return self._tenures[plan_id].ended
+
+        await asyncio.shield(await self._durably(plan_id, cancel))
+
+    async def _durably(self, name: str, change: Callable[[], Value]) -> Value:
+        """Change a constellation that runs here, or will in a moment, and wait until that is durable. If it is taken up
+        again before that, nothing of it has happened, and it is judged anew."""
+        while True:
+            if name in self._tenures:
+                await self._tenures[name].running_or_over()
+            changed = change()
+            try:
+                await self._journals[name].commit()
+                return changed
+            except Overtaken:
+                continue
 
     # -- owning it -----------------------------------------------------------------------------------------------------
 
     async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         """``living`` is done when the device is not one of the fleet any more: then another may go on."""
-        lives: list[Execution] = []
-        while True:
-            try:
-                return await self._own_once(kept, agent, living, lives)
-            except Overtaken as news:
-                log.info("constellation %s is taken up again: %s", kept.plan.id, news)
-                kept = await load(self.fleet.store, kept.plan.id, self.conditions)
-                if kept.head.owner != agent.session.id:
-                    raise NotOurs(f"{kept.head.device} has gone on with constellation {kept.plan.id!r}") from None
+        name = kept.plan.id
+        tenure = self._tenures[name] = Tenure()
+        try:
+            while True:
+                try:
+                    result = await self._own_once(kept, agent, living)
+                    tenure.ended.set_result(None)
+                    return result
+                except Overtaken as news:
+                    log.info("constellation %s is taken up again: %s", name, news)
+                    kept = await self._device.patiently(lambda: load(self.fleet.store, name, self.conditions))
+                    if kept.head.owner != agent.session.id:
+                        raise NotOurs(f"{kept.head.device} has gone on with constellation {name!r}") from None
+        finally:
+            del self._tenures[name]
+            tenure.leave(NotOurs(f"constellation {name!r} was left before its end"))
 
-    async def _own_once(
-        self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None], lives: list[Execution]
-    ) -> Result:
-        """``lives`` are the executions before this one, which takes their place."""
+    async def _own_once(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         lost: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
         journal = Journal(
             self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost), self.events.publish
@@ -219,23 +239,24 @@ class DurableOrchestrator(Orchestrator):
             kept.plan.note(self.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
             self._journals[name] = journal
-            await self._device.prepare(name)
-            wished = await paused(self.fleet.store, name) is not None
+            await self._device.patiently(lambda: self._device.prepare(name))
+            wished = await self._device.patiently(lambda: paused(self.fleet.store, name)) is not None
+            stray = _strays(kept)
             execution = self._go_on(kept, journal)
-            for earlier in lives:
-                _succeeds(execution, earlier)
-            lives.append(execution)
+            self._tenures[name].running.set()
             if kept.head.cancelling:
                 execution.cancel()
             if wished:  # before anything can start
                 self.pause(name)
-            jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._end_strays(kept))]
+            jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._call_off(name, stray))]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, living]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
                 raise lost.result()
             if not execution.done.done():
                 raise NotOurs(f"{agent.name} is no device of the fleet any more")
+            await journal.commit()
+            await self._call_off(name)
             await journal.change_head(state=str(kept.plan.state), owner=None, ended_at=kept.plan.ended_at)
             return self._result(execution)
         finally:
@@ -245,6 +266,7 @@ class DurableOrchestrator(Orchestrator):
         self, name: str, journal: Journal, execution: Execution | None, jobs: list[asyncio.Task[None]]
     ) -> None:
         journal.leaving = True
+        self._tenures[name].running.clear()
         for job in jobs:
             job.cancel()
         try:
@@ -253,11 +275,13 @@ class DurableOrchestrator(Orchestrator):
                     await journal.commit()
         finally:  # also when we are told to hurry
             journal.seal()
-            if execution is not None:
-                await self._leave(execution)
-            await journal.close()
-            self._device.forget(name)
-            self._journals.pop(name, None)
+            try:
+                if execution is not None:
+                    await self._leave(execution)
+                await journal.close()
+            finally:
+                self._device.forget(name)
+                self._journals.pop(name, None)
 
     def _go_on(self, kept: Kept, journal: Journal) -> Execution:
         plan, lock = kept.plan, kept.lock
@@ -265,6 +289,14 @@ class DurableOrchestrator(Orchestrator):
         lock.edit_on, lock.claim_timeout = self._edit_on, self._lock_terms["claim_timeout"]
         execution = self._take_on(plan, lock)
         execution.tell.publish = journal.tell  # nothing is told that is not durable
+
+        async def settled() -> bool:
+            with contextlib.suppress(NotOurs):
+                await journal.commit()
+                return True
+            return False
+
+        execution.settled = settled
         if self._rank and plan.ranks is None:
             plan.ranks = Ranks()
             plan.ranks.all(plan.nodes)
@@ -283,23 +315,20 @@ class DurableOrchestrator(Orchestrator):
         """Stop what is left in this process, without a word to anybody: the journal is closed."""
         execution.stopping |= execution.active  # what is stopped now has not failed
         execution.active.clear()
-        for active in execution.stopping.values():
-            if active.job is not None:
-                active.job.cancel()
+        for epoch, active in tuple(execution.stopping.items()):
+            execution.ask_to_stop(active, epoch)
         execution.cycles.abandon()
         await self._dismiss(execution)
 
-    async def _end_strays(self, kept: Kept) -> None:
-        """Runs of executions that do not count any more: whoever was here before had no time to call them off."""
-        name = kept.plan.id
+    async def _call_off(self, name: str, stray: Callable[[str, int], bool] = lambda task, epoch: True) -> None:
+        """Stop runs of executions that do not count any more: whoever was here before had no time to call them off, or
+        has just ended the constellation."""
         open_runs = Query(workflow=f"{PREFIX}{name}", statuses=frozenset(RunStatus) - TERMINAL)
-        with contextlib.suppress(StoreUnavailable):
-            for run in await self.fleet.store.find(open_runs):
-                task, _, epoch = str(run.key).removeprefix(f"{PREFIX}{name}/").rpartition("/")
-                node = kept.plan.nodes.get(task)
-                if node is None or str(node.epoch) != epoch or node.status is not RUNNING:
-                    with contextlib.suppress(RunRefused):
-                        await self.fleet.cancel(run.id)
+        for run in await self._device.patiently(lambda: self.fleet.store.find(open_runs)):
+            task, _, epoch = str(run.key).removeprefix(f"{PREFIX}{name}/").rpartition("/")
+            if stray(task, int(epoch)):
+                with contextlib.suppress(RunRefused):
+                    await self._device.patiently(functools.partial(self.fleet.cancel, run.id))
 
     async def _mind_pauses(self, execution: Execution) -> None:
         """Somebody may have paused it, from wherever."""
@@ -311,60 +340,11 @@ class DurableOrchestrator(Orchestrator):
             await self.fleet.clock.sleep(LOOK)
 
 
-class _Joined:
-    """A device of the fleet for as long as the block lasts. What it does then is handed back."""
-
-    def __init__(self, agent: DeviceAgent) -> None:
-        self._agent = agent
-
-    async def __aenter__(self) -> asyncio.Task[None]:
-        self._living = asyncio.create_task(self._agent.run())
-        joined = asyncio.create_task(self._agent.joined.wait())
-        try:
-            await asyncio.wait([self._living, joined], return_when=asyncio.FIRST_COMPLETED)
-            if self._living.done():
-                self._living.result()
-        except BaseException:
-            self._living.cancel()
-            raise
-        finally:
-            joined.cancel()
-        return self._living
-
-    async def __aexit__(self, *error: object) -> None:
-        self._agent.drain(hand_back=True)
-        try:
-            await asyncio.wait([self._living], timeout=HANDING_BACK)
-        finally:  # what could not be said by then is found out by others when our time is up
-            self._living.cancel()
-            await asyncio.gather(self._living, return_exceptions=True)
-
-
-def _succeeds(execution: Execution, earlier: Execution) -> None:
-    """Whoever waits for the end of the one waits for that of the other, and what was wished of it is wished still."""
-    if earlier.cancelling:
-        execution.cancel()
-
-    def tell(_: object) -> None:
-        if not earlier.done.done():
-            earlier.done.set_result(None)
-
-    execution.done.add_done_callback(tell)
-
-
-def check_kept(plan: Constellation) -> None:
-    """Raises NotJson unless another process could execute every task of a plan."""
-    for node in plan.nodes.values():
-        call = node.task.call
-        if call is None or isinstance(call, str):
-            continue
-        path = import_path(call, node.id)
-        try:
-            found: Any = calls.load(path)
-        except ImportError as error:
-            raise NotJson(f"task {node.id!r}: {call!r} cannot be imported again as {path}: {error}") from None
-        if found is not call:
-            raise NotJson(f"task {node.id!r}: {path} is another function than {call!r}, so it cannot be resumed")
+def _strays(kept: Kept) -> Callable[[str, int], bool]:
+    """Which executions do not count any more, as it is now: what ends from now on is none of them."""
+    running = {(node.id, node.epoch) for node in kept.plan.nodes.values() if node.status is RUNNING}
+    latest = kept.plan.epochs
+    return lambda task, epoch: epoch <= latest and (task, epoch) not in running
 
 
 def _tells(lost: asyncio.Future[NotOurs]) -> Callable[[NotOurs], None]:

@@ -28,7 +28,7 @@ from asterism.runtime.events import Event
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.ids import new_id
 from asterism.store.errors import Conflict, StoreUnavailable
-from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.protocol import PutRegister, PutRun, Store, Write
 
 log = logging.getLogger("asterism.journal")
 
@@ -67,6 +67,7 @@ class Journal:
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
+        self._why: NotOurs | None = None
         self.leaving = False
         """Whether the constellation is being left to others: what stops now is not called off."""
         self.taken_up: set[tuple[str, int]] = set()
@@ -88,7 +89,7 @@ class Journal:
 
     def tell(self, event: Event) -> None:
         """Announce an event as soon as everything that was recorded up to now is durable."""
-        if self._steps:
+        if self._steps or self._changes:
             self._events.append(event)
         elif self._flying is not None:
             self._flying.append(event)
@@ -99,7 +100,7 @@ class Journal:
         """Write these together with everything that was recorded up to now. It is durable when this returns. Raises
         NotOurs."""
         if self.sealed:
-            raise NotOurs(f"the journal of {self.head.name!r} is closed")
+            raise self._why or NotOurs(f"the journal of {self.head.name!r} is closed")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes += writes
         self._waiting.append(done)
@@ -108,8 +109,12 @@ class Journal:
 
     async def change_head(self, **changes: object) -> None:
         """Write another head, with everything that was recorded up to now."""
-        self._changes |= changes
+        self.wish(**changes)
         await self.commit()
+
+    def wish(self, **changes: object) -> None:
+        """Change the head with the next commit."""
+        self._changes |= changes
 
     def seal(self) -> None:
         """Write nothing more, whatever is still recorded: the constellation is left as the store has it."""
@@ -136,7 +141,7 @@ class Journal:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if self._steps or self._waiting:
+        if (self._steps or self._waiting) and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
@@ -159,7 +164,7 @@ class Journal:
                     self._announce(event)
                 await self._shorten()
         except NotOurs as error:
-            self.sealed = True
+            self.sealed, self._why = True, error
             self._fail(error)
             self._lost(error)
         except Exception as error:  # a mistake of ours must not leave everybody waiting
@@ -190,28 +195,35 @@ class Journal:
         """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
         pause, _ = PAUSE
         tried = False
+        refused: Conflict | None = None
         while True:
             try:
                 if tried and await self._is_there(number, mark):
-                    return
+                    return  # by ourselves, and we were not told
+                if refused is not None:
+                    raise self._refusal(refused.what)
                 tried = True
                 await self._store.commit(writes)
                 return
             except Conflict as conflict:
-                if await self._is_there(number, mark):
-                    return  # by ourselves, and we were not told
-                if conflict.what.startswith("run "):
-                    raise Overtaken(f"{conflict.what} was changed by others when it was about to end") from None
-                raise NotOurs(
-                    f"another process has gone on with constellation {self.head.name!r} ({conflict.what} is not as "
-                    "this one left it)"
-                ) from None
+                refused = conflict
+            except ValueError as error:
+                if any(isinstance(write, PutRun) and write.expected is not None for write in writes):
+                    raise Overtaken(f"the end of a run cannot be kept: {error}") from error  # its device says so, alone
+                raise
             except StoreUnavailable as error:
                 if self.sealed:
                     raise NotOurs(f"the journal of {self.head.name!r} is closed") from None
                 log.warning("the journal of %s waits for the store: %s", self.head.name, error)
                 await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(2 * pause, PAUSE[1])
+
+    def _refusal(self, what: str) -> NotOurs:
+        if what.startswith("run "):
+            return Overtaken(f"{what} was changed by others when it was about to end")
+        return NotOurs(
+            f"another process has gone on with constellation {self.head.name!r} ({what} is not as this one left it)"
+        )
 
     async def _is_there(self, number: int, mark: str) -> bool:
         found = await self._store.register(record_key(self.head.name, number))
@@ -223,7 +235,7 @@ class Journal:
         """Begin the journal anew with a snapshot when it has become long. The plan is as the journal says, since
         nothing has been recorded since the last commit."""
         kept = self._kept
-        if self._steps or self._waiting or kept.steps < max(LONG, PER_TASK * len(kept.plan)):
+        if self.sealed or self._steps or self._waiting or kept.steps < max(LONG, PER_TASK * len(kept.plan)):
             return
         first = kept.number + 1
         parts = snapshot(kept.plan, kept.lock, first)

@@ -344,7 +344,7 @@ class Desk:
             return
         waiting = [one.run.priority for one in self._held.values() if not one.started and one.stopping is None]
         working = [one for one in self._held.values() if one.started]
-        if not waiting or any(one.stopping is not None or one.telling for one in working):
+        if not waiting or any(one.stopping is not None or (one.telling and not one.done) for one in working):
             return  # nothing waits, or a slot is about to be free
         victims = [one for one in working if one.workflow.preemptible and one.run.priority < max(waiting)]
         if victims:

@@ -17,7 +17,6 @@ from asterism.core.status import PENDING
 from asterism.runtime.durable.keeping import Kept, UnknownConstellation, head, heads
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.durable.resting import look
-from asterism.runtime.execution import Execution
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import DeviceNameTaken
@@ -98,17 +97,15 @@ class Followed(DurableOrchestrator):
                 f"No device is joined: this process does the tasks, {self.local} at once; devices that join take part."
             )
         self._tell_of_absent_devices(kept)
-        return await super()._own(kept, agent, living)
-
-    async def _own_once(
-        self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None], lives: list[Execution]
-    ) -> Result:
         self.recording = Recording(kept.plan, self.events)
         try:
-            async with watched(self, kept.plan, self.screen, plain=self.wishes.plain):
-                return await super()._own_once(kept, agent, living, lives)
+            return await super()._own(kept, agent, living)
         finally:
             self.recording.close()
+
+    async def _own_once(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+        async with watched(self, kept.plan, self.screen, plain=self.wishes.plain):
+            return await super()._own_once(kept, agent, living)
 
     def _tell_of_absent_devices(self, kept: Kept) -> None:
         there = {session.device for session in self._joined_devices}
