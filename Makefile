@@ -11,7 +11,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types races sim chaos bench bench-env coverage chromium repin clean
+.PHONY: help demo test lint types races sim chaos bench bench-env series-million coverage chromium github-schema repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make
 	.venv/bin/python -m tests.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)
 	.venv/bin/python -m tests.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
 
+series-million: .venv/.test ## A million claims of series at once in the pure machine, and a simulation
+	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/test_series_machine.py -k one_wins
+	ASTERISM_SERIES_SEEDS=500 .venv/bin/python -m pytest -q tests/series/test_changing.py -k a_hundred_contenders
+
 # With one seed: whether every branch is tested must not be a matter of luck.
 coverage: .venv/.test ## Require every branch of the core to be tested by tests/core
 	.venv/bin/python -m coverage run -m pytest tests/core --hypothesis-seed=0
@@ -68,6 +72,9 @@ chromium: ## Install Chromium, which the tests of the page use
 	    exit 1; \
 	fi
 
+github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
+	.venv/bin/python tests/series/github_description.py
+
 COMPILE = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \
     --no-emit-index-url --no-emit-find-links --no-header pyproject.toml --group build --extra http
@@ -82,7 +89,7 @@ repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	fi
 
 clean: ## Remove the environments, caches and reports
-	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
+	rm -rf .venv .venv-bench .github-schema .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
 	rm -f .coverage .coverage.* asterism-report.html
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,6 +1,7 @@
 """``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
-docs/benchmarks-durable.md; ``python -m bench cost`` prints one part."""
+docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md; ``python -m bench
+cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from bench.durable import resume, speed
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.runs import queues, scale, sqlite
+from bench.series import contending
+from bench.series import page as series_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -40,11 +43,15 @@ DURABLE: dict[str, Callable[[], str]] = {
     "durable-speed": lambda: durable_page.beside_others(speed.compare()),
     "durable-resume": lambda: durable_page.taken_up(resume.measure()),
 }
-PARTS = PLANS | RUNS | DURABLE
+SERIES: dict[str, Callable[[], str]] = {
+    "series-claims": lambda: series_page.claims(contending.measure()),
+}
+PARTS = PLANS | RUNS | DURABLE | SERIES
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
     "durable": (DURABLE, durable_page.HEAD, "benchmarks-durable.md"),
+    "series": (SERIES, series_page.HEAD, "benchmarks-series.md"),
 }
 
 

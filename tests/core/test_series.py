@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asterism.core.series import SCHEMA, Item, Series, UnreadableSeries
+from asterism.core.series import SCHEMA, Item, Live, Series, UnreadableSeries
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 items = st.one_of(st.sampled_from(["r1", "r2", "r3", "r4"]), st.integers(1, 3))
@@ -97,7 +97,7 @@ def test_a_series_survives_json(steps: Any) -> None:
 
 def test_the_first_is_active_and_the_others_wait() -> None:
     series = Series("RFC-093").claim(123, 1.0).claim(124, 2.0).claim(125, 3.0)
-    assert series == Series("RFC-093", 123, (124, 125), 3.0, 3)
+    assert series == Series("RFC-093", 123, (124, 125), 3.0, 3, since=1.0)
 
 
 def test_the_next_is_active_when_the_active_one_leaves() -> None:
@@ -112,11 +112,42 @@ def test_one_who_waits_may_leave_and_the_others_close_up() -> None:
 
 
 def test_the_document_can_be_read_by_people() -> None:
-    series = Series("RFC-093", 123, (124, 125), 5.5, 7)
-    assert series.to_json() == {
+    series = Series("RFC-093", 123, (124, 125), 1758251722.0, 7)
+    assert series.to_document() == {
         "series": "RFC-093",
-        "active": 123,
+        "active_issue": 123,
         "queue": [124, 125],
+        "updated_at": "2025-09-19T03:15:22Z",
+        "version": 1,
+        "revision": 7,
+    }
+    assert list(series.to_document()) == ["series", "active_issue", "queue", "updated_at", "version", "revision"]
+
+
+def test_what_is_set_stands_in_the_document_too() -> None:
+    series = Series("RFC-093").claim(123, 0.25, "c1", 3600.0, "ann").pause(1.0, "bob", "holiday")
+    assert series.to_document() == {
+        "series": "RFC-093",
+        "active_issue": 123,
+        "queue": [],
+        "since": "1970-01-01T00:00:00.250Z",
+        "claim": "c1",
+        "by": "ann",
+        "lease": 3600.0,
+        "lease_until": "1970-01-01T01:00:00.250Z",
+        "paused": "by bob: holiday",
+        "updated_at": "1970-01-01T00:00:01Z",
+        "version": 1,
+        "revision": 2,
+    }
+
+
+def test_the_document_of_runs_is_as_it_was_before_there_were_issues() -> None:
+    series = Series("films", "r1", ("r2",), 5.5, 7)
+    assert series.to_json() == {
+        "series": "films",
+        "active": "r1",
+        "queue": ["r2"],
         "updated_at": 5.5,
         "version": 1,
         "revision": 7,
@@ -125,6 +156,127 @@ def test_the_document_can_be_read_by_people() -> None:
 
 def test_a_series_that_nobody_has_used_can_be_written_and_read() -> None:
     assert Series.from_json(Series("films").to_json()) == Series("films")
+
+
+def test_who_leaves_during_a_pause_is_followed_by_nobody() -> None:
+    series = Series("films").claim("r1", 1.0).claim("r2", 2.0).pause(3.0, "ann").leave("r1", 4.0)
+    assert (series.active, series.queue, series.paused) == (None, ("r2",), "by ann")
+    assert series.claim("r2", 5.0) is series
+    assert series.resume(6.0).claim("r2", 7.0).active == "r2"
+
+
+def test_who_is_promoted_from_a_series_with_leases_has_one_too() -> None:
+    series = Series("RFC-093").claim(1, 10.0, lease=60.0).claim(2, 11.0)
+    promoted = series.expire(70.0).promote(70.0)
+    assert (promoted.active, promoted.lease_until) == (2, 130.0)
+    assert promoted.expire(129.9) is promoted
+
+
+def test_who_waits_and_asks_for_a_lease_gets_it_when_it_is_promoted() -> None:
+    series = Series("RFC-093").claim(1, 10.0).claim(2, 11.0, lease=60.0).leave(1, 100.0)
+    assert (series.active, series.lease_until) == (2, 160.0)
+
+
+def test_several_operations_may_be_one_change() -> None:
+    before = Series("RFC-093").claim(1, 10.0, lease=60.0).claim(2, 11.0)
+    after = before.expire(70.0).promote(70.0).as_one_change_of(before)
+    assert after.revision == before.revision + 1
+    assert before.pause(71.0, "ann").resume(72.0).as_one_change_of(before) is before
+    assert before.as_one_change_of(before) is before
+
+
+def test_a_rebuild_gives_the_turn_to_the_first_that_is_assigned() -> None:
+    live = [Live(7, 3), Live(9, 1, True), Live(8, 2, True)]
+    series = Series("RFC-093").rebuild(live, 5.0)
+    assert (series.active, series.queue, series.since) == (9, (8, 7), 5.0)
+    assert series.rebuild(live, 6.0) is series
+    assert series.rebuild([Live(7, 3)], 6.0) == Series("RFC-093", None, (7,), 6.0, 2)
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_yet_is_a_series_that_nobody_has_used() -> None:
+    assert Series.from_text(None, "RFC-093") == Series("RFC-093") == Series.salvaged(None, "RFC-093")
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "NaN", "[" * 100_000])
+def test_a_text_that_is_no_document_is_unreadable(text: str) -> None:
+    with pytest.raises(UnreadableSeries):
+        Series.from_text(text, "RFC-093")
+
+
+def test_the_state_of_another_series_is_not_ours() -> None:
+    text = Series("RFC-094").claim(1, 1.0).to_text()
+    with pytest.raises(UnreadableSeries, match="the state of series RFC-093 is that of series RFC-094"):
+        Series.from_text(text, "RFC-093")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{", Series("s", revision=1)),
+        ("[" * 100_000, Series("s", revision=1)),
+        ("[1]", Series("s", revision=1)),
+        ('{"active_issue": 7, "revision": 41, "version": 9}', Series("s", 7, revision=41)),
+        ('{"active_issue": "7", "revision": -3, "paused": ""}', Series("s", revision=1)),
+        ('{"active_issue": null, "paused": "by ann"}', Series("s", revision=1, paused="by ann")),
+    ],
+)
+def test_what_can_be_told_of_an_unreadable_state_is_salvaged(text: str, found: Series) -> None:
+    assert Series.salvaged(text, "s") == found
+
+
+def test_a_readable_state_is_salvaged_whole() -> None:
+    series = Series("RFC-093").claim(1, 1.0).claim(2, 2.0)
+    assert Series.salvaged(series.to_text(), "RFC-093") == series
+
+
+ISSUES = Series("RFC-093", 1, (2, 3), 5.5, 7, 4.5, "c1", "ann", 60.0, 64.5, "by bob").to_document()
+BAD_TIMES = [None, 5.5, "now", "1970-01-01T00:00:05.500+00:00", "1970-01-01T00:00:05", "1970-01-01T00:00:05.000Z"]
+BAD_TIMES += ["1970-13-01T00:00:05Z", "1970-01-01t00:00:05Z", "1970-01-01T00:00:05.5Z", "1970-01-01 00:00:05Z"]
+BAD_TEXTS = [None, "", 7, ["x"]]
+ISSUE_DAMAGE: dict[str, list[Any]] = {
+    "series": [None, 7],
+    "active_issue": [None, "1", 0, -1, True, 1.0, 2],
+    "queue": [None, [1], [2, 2], ["2"], [0], [None], {}],
+    "since": BAD_TIMES,
+    "claim": BAD_TEXTS,
+    "by": BAD_TEXTS,
+    "lease": [None, 0, -1, True, "60", float("inf"), float("nan")],
+    "lease_until": BAD_TIMES,
+    "paused": BAD_TEXTS,
+    "updated_at": BAD_TIMES,
+    "version": [None, 0, 2, "1", True],
+    "revision": [None, 0, -1, 1.0, "7"],
+}
+
+
+@pytest.mark.parametrize("name", ISSUES)
+def test_a_damaged_field_of_an_issue_series_makes_it_unreadable(name: str) -> None:
+    assert Series.from_document(ISSUES).to_document() == ISSUES
+    for value in ISSUE_DAMAGE[name]:
+        with pytest.raises(UnreadableSeries):
+            Series.from_document({**ISSUES, name: value})
+
+
+def test_what_belongs_to_an_active_issue_does_not_stay_without_one() -> None:
+    free = {"series": "s", "active_issue": None, "queue": [2], "updated_at": "1970-01-01T00:00:00Z"}
+    free |= {"version": 1, "revision": 3}
+    assert Series.from_document(free).queue == (2,)
+    for extra in ({"since": free["updated_at"]}, {"claim": "c"}, {"by": "a"}, {"lease_until": free["updated_at"]}):
+        with pytest.raises(UnreadableSeries, match="contradicts itself"):
+            Series.from_document({**free, **extra})
+    for extra in ({"queue": [2], "revision": 0}, {"paused": "by a", "queue": [], "revision": 0}):
+        with pytest.raises(UnreadableSeries, match="contradicts itself"):
+            Series.from_document({**free, **extra})
+
+
+def test_runs_that_wait_for_nobody_do_so_only_during_a_pause() -> None:
+    waiting = {**Series("films").to_json(), "queue": ["r2"], "revision": 3}
+    with pytest.raises(UnreadableSeries):
+        Series.from_json(waiting)
+    assert Series.from_json({**waiting, "paused": "by ann"}).queue == ("r2",)
 
 
 # -- documents that are none -------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from asterism.core.brake import braked_until
+from asterism.core.placement import Outlook
 from asterism.core.run import Owner
-from asterism.core.session import ENDED, OPEN, REPLACED, Session, ranks
+from asterism.core.session import ABROAD, ENDED, OPEN, REPLACED, Session, ranks
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -196,3 +198,19 @@ def test_every_device_has_a_rank_of_its_own_and_the_first_has_one(
 
 def test_a_device_without_a_battery_counts_as_one_that_is_full() -> None:
     assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).shown()["battery"] == 1.0
+
+
+def test_a_device_of_a_peer_may_be_given_work_while_it_is_heard_of() -> None:
+    abroad = Session("s", "kitchen", 0.0, slots=2, backlog=1, used=1, state=ABROAD, beat_at=100.0, timeout=90.0)
+    assert (abroad.room, abroad.idle) == (2, 1)
+    assert abroad.reachable(190.0)
+    assert not abroad.reachable(190.1)
+    assert replace(abroad, draining=True).room == 0
+
+
+def test_a_device_of_a_peer_has_no_rank_here_and_counts_for_no_brake() -> None:
+    here = Session("l", "laptop", 0.0, beat_at=0.0)
+    abroad = [Session(f"a{number}", f"a{number}", 0.0, state=ABROAD, beat_at=0.0) for number in range(5)]
+    outlook = Outlook([here, *abroad], 10.0, lambda *_: True)
+    assert outlook.ranks == {"laptop": 1.0, **dict.fromkeys((f"a{number}" for number in range(5)), 0.0)}
+    assert braked_until([replace(here, beat_at=100.0), *abroad], 100.0, 90.0) is None

@@ -18,6 +18,8 @@ from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reading, schema
 from asterism.store.sqlite.queries import QUERIES
 
+LATEST = schema.LATEST
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -99,23 +101,28 @@ async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file
 def test_migrations_go_on_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(filled(file, 3))
     second = "CREATE TABLE more (a TEXT); -- and\nCREATE INDEX more_a\n  ON more (a);\n"
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (2, second)])
-    monkeypatch.setattr(schema, "LATEST", 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (LATEST + 1, second)])
+    monkeypatch.setattr(schema, "LATEST", LATEST + 1)
     asyncio.run(filled(file, 0))
     assert sql(file, "SELECT count(*) FROM more", "PRAGMA user_version", "SELECT count(*) FROM runs") == [
         (0,),
-        (2,),
+        (LATEST + 1,),
         (3,),
     ]
 
 
 def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(filled(file, 3))
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (2, "CREATE TABLE more (a TEXT);\nnonsense;\n")])
-    monkeypatch.setattr(schema, "LATEST", 2)
+    monkeypatch.setattr(
+        schema, "MIGRATIONS", [*schema.MIGRATIONS, (LATEST + 1, "CREATE TABLE more (a TEXT);\nnonsense;\n")]
+    )
+    monkeypatch.setattr(schema, "LATEST", LATEST + 1)
     with pytest.raises(StoreError, match="nonsense"):
         asyncio.run(filled(file, 0))
-    assert sql(file, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'more'") == [(1,), (0,)]
+    assert sql(file, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'more'") == [
+        (LATEST,),
+        (0,),
+    ]
 
 
 def test_a_script_is_taken_apart_at_the_ends_of_its_statements() -> None:

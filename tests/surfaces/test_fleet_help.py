@@ -15,7 +15,7 @@ from command_scenes import Scene
 from asterism.surfaces.cli import LINES, commands
 
 HEAVY = ("asyncpg", "httpx", "cel", "asterism.store.sqlite", "asterism.store.postgres", "pydantic", "yaml", "rich")
-FLEET = ("workflow", "device", "runs", "why", "monitor", "store", "fleet")
+FLEET = ("workflow", "device", "runs", "why", "monitor", "peer", "store", "fleet")
 
 
 def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.run import Owner, Run
 from asterism.core.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score
-from asterism.core.session import Session, ranks
+from asterism.core.session import OPEN, Session, ranks
 from asterism.core.workflow import Workflow
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
@@ -48,7 +48,9 @@ class Outlook:
     ) -> None:
         self.now, self.coordinator, self.weights = now, coordinator, weights
         self.sessions = {session.device: session for session in sessions if session.reachable(now)}
-        self.ranks = ranks(list(self.sessions.values()), coordinator)
+        # those of peers are elected nowhere here
+        here = ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
+        self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
         self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
         self._evaluate = evaluate
         self._shown = {name: session.shown(self.ranks[name]) for name, session in self.sessions.items()}

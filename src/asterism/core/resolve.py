@@ -40,8 +40,9 @@ in its own order, which is where the next step is added. A line of a story begin
 ``previous`` has one entry for each epoch that has ended.
 
 Weaknesses. A wish (to pause, to cancel) that is made on a copy while the owner takes a step in its own store can
-lose: its entry in the story stays, the mark does not. The steps of a peer that lies count like any other's: who may
-be believed is for those who exchange records.
+lose: its entry in the story stays, the mark does not, and whoever exchanges records has to make the wish anew. The
+steps of a peer that lies count like any other's: who may be believed is for those who exchange records
+(runtime/peers/trusting.py), and ``check`` (core/wellformed.py) says whether a record can be one at all.
 """
 
 from __future__ import annotations
@@ -82,15 +83,44 @@ class NotTheSameRun(AsterismError):
 def resolve(a: Run, b: Run) -> Run:
     """The one record that two stores go on with. Raises NotTheSameRun."""
     _must_be_one_run(a, b)
-    if a == b:
-        return a
-    won = _greater(a, b)
+    return a if a == b else _united(_greater(a, b), a, b)
+
+
+def keeping(mine: Run, theirs: Run) -> Run:
+    """As ``resolve``, but the line of ``mine`` is kept whatever it is: for who knows that the other is no news of it.
+    Raises NotTheSameRun."""
+    _must_be_one_run(mine, theirs)
+    return mine if mine == theirs else _united(mine, mine, theirs)
+
+
+def _united(won: Run, a: Run, b: Run) -> Run:
     return won.changed(
         revision=max(a.revision, b.revision),
         previous=(*_beside((*a.previous, *b.previous), _ended(won), _place_of_assignment), *_ended(won)),
         superseded=_beside((*_results(a), *_results(b)), _result(won), _place_of_result),
         story=(*_beside((*a.story, *b.story), _told(won), _place_of_entry), *_told(won)),
     )
+
+
+def keeps(mine: Run, theirs: Run) -> bool:
+    """Whether the line of ``mine`` is the one that is kept. Raises NotTheSameRun."""
+    _must_be_one_run(mine, theirs)
+    return _greater(mine, theirs) is mine
+
+
+def result_of(run: Run) -> tuple[Superseded, ...]:
+    """What it was completed with, as it would be kept if another result won; nothing if it was not completed."""
+    return _result(run)
+
+
+def differs(mine: Run, theirs: Run) -> list[str]:
+    """The fields in which two records differ, beside what is fixed and what only grows."""
+    return [name for name in _HEAD if getattr(mine, name) != getattr(theirs, name)]
+
+
+def line_of(run: Run) -> tuple[Entry, ...]:
+    """The story of its own line: without what is known to have happened beside it, in other stores."""
+    return _told(run)
 
 
 def taken_over(mine: Run, resolved: Run) -> Run | None:

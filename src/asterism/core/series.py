@@ -1,53 +1,162 @@
 """A series: one active item, and a queue of those that wait for their turn.
 
-The state is one small document, changed only by compare-and-swap of its revision, so two who claim at once cannot both
-win. A newcomer never overtakes the queue. Claiming what one holds, queueing what is queued and releasing what is not
-there change nothing.
+The state is one small document, changed only by compare-and-swap, so two who claim at once cannot both win. Each
+operation is a function of the state and returns the next one, or the same object when nothing changes: claiming what
+one holds, queueing what is queued and releasing what is not there change nothing.
+
+The rules, which every operation keeps:
+
+- at most one item is active; none is active and queued, none is queued twice, none gets lost;
+- a newcomer never overtakes the queue: if anybody waits it is appended, even while nobody is active; the head of the
+  queue may claim its turn, and ``promote`` gives it its turn;
+- while a series is paused nobody becomes active. Who is active already stays so;
+- an active item may have a lease. When that has run out ``expire`` frees the series. Who is promoted from the queue of
+  a series that knows leases gets one too, so who died while it waited holds nobody up for longer than that.
+
+``since`` is when the active item became active, ``by`` who made it so, and ``claim_id`` the id of that claim: by it a
+caller whose reply was lost recognises itself.
+
+The same state has two written forms: ``to_document`` for issues, which people read (`active_issue`, times in ISO 8601),
+and ``to_json`` for runs, which stores keep beside them. Both are read strictly: see UnreadableSeries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from asterism.core.errors import AsterismError, shown
+from asterism.core.series_document import ISSUES, RUNS, SCHEMA, Item, UnreadableSeries, is_issue, parsed, read, written
 
-SCHEMA = 1
-
-Item = str | int
+__all__ = ["SCHEMA", "Item", "Live", "Series", "UnreadableSeries"]
 
 
-class UnreadableSeries(AsterismError):
-    """A state document that is not one. It counts as taken, never as free."""
+class Live(NamedTuple):
+    """An issue that is open: its number, its micro number within the series, and whether the bot is assigned to it."""
+
+    item: Item
+    micro: int
+    assigned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The items are ids of runs or numbers of issues. If anybody waits, somebody is active. ``revision`` counts
-    changes; 0 is a series nobody has used."""
+    """The items are ids of runs or numbers of issues. ``revision`` counts changes; 0 is a series nobody has used. Times
+    are seconds, to the millisecond. ``lease`` is how long who is promoted from the queue may hold it, in seconds."""
 
     name: str
     active: Item | None = None
     queue: tuple[Item, ...] = ()
     updated_at: float = 0.0
     revision: int = 0
+    since: float | None = None
+    claim_id: str | None = None
+    by: str | None = None
+    lease: float | None = None
+    lease_until: float | None = None
+    paused: str | None = None
 
-    def claim(self, item: Item, now: float) -> Series:
-        """With ``item`` active if nobody is, and at the end of the queue otherwise."""
-        if item == self.active or item in self.queue:
+    # -- getting a turn ------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, item: Item, now: float, claim: str | None = None, lease: float | None = None, by: str | None = None
+    ) -> Series:
+        """With ``item`` active if it is its turn, and at the end of the queue otherwise. ``claim`` is the id of this
+        claim, ``by`` who makes it. With ``lease`` it is active for that long, unless it is renewed."""
+        if item == self.active:
             return self
-        if self.active is None:
-            return self._changed(now, active=item)
-        return self._changed(now, queue=(*self.queue, item))
+        if self.active is None and self.paused is None and self.queue[:1] in ((), (item,)):
+            return self._activated(item, now, claim, lease, by)
+        if item in self.queue:
+            return self
+        changed = self._changed(now, queue=(*self.queue, item))
+        return changed if lease is None else replace(changed, lease=_rounded(lease))
+
+    def promote(self, now: float, claim: str | None = None, by: str | None = None) -> Series:
+        """With the head of the queue active, if nobody is and the series is not paused."""
+        if self.active is not None or self.paused is not None or not self.queue:
+            return self
+        return self._activated(self.queue[0], now, claim, self.lease, by)
+
+    def enqueue(self, found: Iterable[tuple[Item, int]], now: float) -> Series:
+        """With those of ``found`` that are not here yet at the end of the queue. They are (item, micro number): what is
+        found together goes in the order of the micro numbers."""
+        known = {self.active, *self.queue}
+        ordered = [item for item, micro in sorted(found, key=lambda one: _order(one[0], one[1]))]
+        new = tuple(item for item in dict.fromkeys(ordered) if item not in known)
+        return self._changed(now, queue=(*self.queue, *new)) if new else self
+
+    def front(self, item: Item, now: float) -> Series:
+        """With ``item``, which waits, at the head of the queue."""
+        if item not in self.queue or self.queue[0] == item:
+            return self
+        return self._changed(now, queue=(item, *self._without(item)))
+
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def release(self, item: Item, now: float) -> Series:
+        """Without ``item``. If it was active nobody is now: ``promote`` says who is next."""
+        if item == self.active:
+            return self._changed(now, **_NOBODY)
+        return self._changed(now, queue=self._without(item)) if item in self.queue else self
+
+    def complete(self, item: Item, now: float) -> Series:
+        """``item`` is done: it leaves, wherever it stands."""
+        return self.release(item, now)
+
+    def abandon(self, item: Item, now: float) -> Series:
+        """``item`` was given up without being done. It leaves too, and may come back as a newcomer."""
+        return self.release(item, now)
 
     def leave(self, item: Item, now: float) -> Series:
-        """Without ``item``: if it was active, the first of the queue is active now."""
-        if item == self.active:
-            return self._changed(now, active=self.queue[0] if self.queue else None, queue=self.queue[1:])
-        if item in self.queue:
-            return self._changed(now, queue=tuple(other for other in self.queue if other != item))
-        return self
+        """Without ``item``; if it was active, the first of the queue is active now. All of it is one change."""
+        released = self.release(item, now)
+        return released.promote(now).as_one_change_of(self) if item == self.active else released
+
+    def expire(self, now: float) -> Series:
+        """Free, if the lease of the active item has run out."""
+        if self.lease_until is None or now < self.lease_until:
+            return self
+        return self._changed(now, **_NOBODY)
+
+    def renew(self, item: Item, now: float, until: float, claim: str | None = None) -> Series:
+        """With the lease of ``item`` until then, if that is later. An item that is not active any more, or was made so
+        by another claim than the one that is named, renews nothing."""
+        until = _rounded(until)
+        mine = item == self.active and claim in (None, self.claim_id)
+        if not mine or (self.lease_until is not None and until <= self.lease_until):
+            return self
+        return self._changed(now, lease_until=until, lease=_rounded(max(until - now, 0.001)))
+
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    def pause(self, now: float, by: str, reason: str = "") -> Series:
+        """Paused, which says by whom and why. A series that is paused stays so, for its first reason."""
+        if self.paused is not None:
+            return self
+        return self._changed(now, paused=f"by {by}: {reason}" if reason else f"by {by}")
+
+    def resume(self, now: float) -> Series:
+        """Not paused any more. Nobody is promoted by that alone."""
+        return self if self.paused is None else self._changed(now, paused=None)
+
+    def rebuild(self, live: Iterable[Live], now: float) -> Series:
+        """What the living items say: all of them and no others, queued in the order of their micro numbers. An active
+        one that lives stays active; if there is none, the first that is assigned is."""
+        ordered = sorted({one.item: one for one in live}.values(), key=lambda one: _order(one.item, one.micro))
+        items = [one.item for one in ordered]
+        kept = self.active if self.active in items else None
+        active = kept if kept is not None else next((one.item for one in ordered if one.assigned), None)
+        queue = tuple(item for item in items if item != active)
+        if (active, queue) == (self.active, self.queue):
+            return self
+        if active == self.active:
+            return self._changed(now, queue=queue)
+        freed = replace(self, queue=queue, **_NOBODY)
+        return freed._changed(now) if active is None else freed._activated(active, now, None, None, None)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
 
     def position(self, item: Item) -> int | None:
         """0 for the active item, 1 for the next, None for one that is not here."""
@@ -55,53 +164,102 @@ class Series:
             return 0
         return self.queue.index(item) + 1 if item in self.queue else None
 
+    def as_one_change_of(self, before: Series) -> Series:
+        """This state, reached from ``before`` in one change: however many operations it took, it is written once."""
+        if self is before:
+            return before
+        once = replace(self, revision=before.revision + 1)
+        unchanged = replace(once, updated_at=before.updated_at, revision=before.revision) == before
+        return before if unchanged else once
+
+    def _activated(self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None) -> Series:
+        length = self.lease if lease is None else _rounded(lease)
+        until = None if lease is None else _rounded(now + lease)
+        return self._changed(
+            now,
+            active=item,
+            queue=self._without(item),
+            since=_rounded(now),
+            claim_id=claim or None,
+            by=by or None,
+            lease=length,
+            lease_until=until,
+        )
+
+    def _without(self, item: Item) -> tuple[Item, ...]:
+        return tuple(other for other in self.queue if other != item)
+
     def _changed(self, now: float, **changes: Any) -> Series:
-        return replace(self, updated_at=now, revision=self.revision + 1, **changes)
+        return replace(self, updated_at=_rounded(now), revision=self.revision + 1, **changes)
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    # -- written down --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "series": self.name,
-            "active": self.active,
-            "queue": list(self.queue),
-            "updated_at": self.updated_at,
-            "version": SCHEMA,
-            "revision": self.revision,
-        }
+        """As stores keep it for runs."""
+        return written(self._fields(), RUNS)
 
     @classmethod
     def from_json(cls, data: object) -> Series:
         """Raises UnreadableSeries for anything that ``to_json`` would not have written: a field too few must not read
         as a series that is free, and a field too many would be lost with the next change."""
-        if not isinstance(data, Mapping):
-            raise UnreadableSeries(f"the state of a series is an object, not {shown(data)}")
-        version = data.get("version")
-        if type(version) is not int or version != SCHEMA:
-            raise UnreadableSeries(f"this is version {shown(version)} of a series; {SCHEMA} is known here")
-        if set(data) != _FIELDS:
-            raise UnreadableSeries(f"the state of a series has {', '.join(sorted(_FIELDS))}, not {shown(data)}")
-        if not _is_whole(**data):
-            raise UnreadableSeries(f"the state of series {shown(data['series'])} contradicts itself: {shown(data)}")
-        return cls(data["series"], data["active"], tuple(data["queue"]), data["updated_at"], data["revision"])
+        return cls(**read(data, RUNS))
+
+    def to_document(self) -> dict[str, Any]:
+        """As people read it, for issues."""
+        return written(self._fields(), ISSUES)
+
+    @classmethod
+    def from_document(cls, data: object) -> Series:
+        """Raises UnreadableSeries, as ``from_json``."""
+        return cls(**read(data, ISSUES))
+
+    def to_text(self) -> str:
+        """The document for issues as text, the same for the same state."""
+        return json.dumps(self.to_document(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str | None, name: str) -> Series:
+        """The series ``name`` as a register holds it; None is one that nobody has used. Raises UnreadableSeries, also
+        for the state of another series."""
+        if text is None:
+            return cls(name)
+        series = cls.from_document(parsed(text, name))
+        if series.name != name:
+            raise UnreadableSeries(f"the state of series {name} is that of series {series.name}")
+        return series
+
+    @classmethod
+    def salvaged(cls, text: str | None, name: str) -> Series:
+        """What can still be told from a state that cannot be read, to rebuild upon: the active issue, the pause and the
+        number of changes, each if it is what it should be. It is nothing to act upon by itself."""
+        try:
+            return cls.from_text(text, name)
+        except UnreadableSeries:
+            pass
+        try:
+            data = json.loads(text or "")
+        except (ValueError, RecursionError):
+            data = None
+        found = data if isinstance(data, dict) else {}
+        active, paused, revision = (found.get(key) for key in ("active_issue", "paused", "revision"))
+        return cls(
+            name,
+            active=active if is_issue(active) else None,
+            revision=revision if type(revision) is int and revision > 0 else 1,
+            paused=paused if isinstance(paused, str) and paused else None,
+        )
 
 
-_FIELDS = frozenset(Series("").to_json())
+_NOBODY: dict[str, Any] = {"active": None, "since": None, "claim_id": None, "by": None, "lease_until": None}
 
 
-def _is_whole(*, series: Any, active: Any, queue: Any, updated_at: Any, revision: Any, version: int) -> bool:
-    return (
-        isinstance(series, str)
-        and (active is None or _is_item(active))
-        and isinstance(queue, list)
-        and all(_is_item(item) for item in queue)
-        and len({active, *queue}) == len(queue) + 1
-        and (active is not None or not queue)
-        and isinstance(updated_at, int | float)
-        and not isinstance(updated_at, bool)
-        and abs(updated_at) < float("inf")
-        and type(revision) is int
-        and (revision > 0 or (revision == 0 and active is None))
-    )
+def _order(item: Item, micro: int) -> tuple[int, bool, Item]:
+    return micro, isinstance(item, str), item
 
 
-def _is_item(value: object) -> bool:
-    return isinstance(value, str) or type(value) is int
+def _rounded(seconds: float) -> float:
+    """To the millisecond, which is what a document can say: what is read back is then the same."""
+    return round(float(seconds), 3)

@@ -3,6 +3,8 @@
 Work is granted to a session, never to a name, so a device that starts anew inherits nothing. A session is ``open``
 while it sends heartbeats; ``replaced`` once another took its name: its heartbeats are refused from then on, and its
 grants run out by the clock, since it may still be at work somewhere; ``ended`` when it is known to do nothing any more.
+A session is ``abroad`` if it is one of a peer's store, as that peer announced it: work can be given to it, and nothing
+else about it is decided here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from asterism.core.run import Owner
 from asterism.core.selection import Candidate
 from asterism.core.task import NOTHING
 
-OPEN, REPLACED, ENDED = "open", "replaced", "ended"
+OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
+HEARD = (OPEN, ABROAD)
+"""The states of those that may be given work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,10 @@ class Session:
     @property
     def _takes_work(self) -> bool:
         """A backlog is of no use to a device without a slot: nothing in it would ever begin."""
-        return self.state == OPEN and not self.draining and self.slots > 0
+        return self.state in HEARD and not self.draining and self.slots > 0
 
     def reachable(self, now: float) -> bool:
-        return self.state == OPEN and now - self.beat_at <= self.timeout
+        return self.state in HEARD and now - self.beat_at <= self.timeout
 
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)

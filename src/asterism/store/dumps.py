@@ -25,8 +25,9 @@ from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Reg
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 AT_ONCE = 500
-OF_ITS_STORE = frozenset({"store/id", "notified", "coordinator"})
-"""The registers that belong to one store and not to what is in it: notices, for instance, are numbered anew."""
+OF_ITS_STORE = ("store/id", "notified", "coordinator", "feed/id", "peer/")
+"""How the registers begin that belong to one store and not to what is in it: notices, for instance, are numbered anew,
+and the peers of the old store know it by its id."""
 
 
 def line(record: Run | Session | Register | Notice) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def blob_line(data: bytes) -> dict[str, Any]:
 
 def blobs_of(run: Run) -> Iterator[str]:
     """The large things that a run refers to."""
-    for value in (run.input, run.output):
+    for value in (run.input, run.output, *(one.output for one in run.superseded)):
         if isinstance(value, Mapping) and set(value) == {"$blob", "size"} and isinstance(value["$blob"], str):
             yield value["$blob"]
 
@@ -106,7 +107,7 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
                 return PutRun(_freed(codec.run_of(row), store.clock()), None)
             case {"session": row}:
                 return PutSession(replace(codec.session_of(row), state=ENDED), None)
-            case {"register": {"key": str(key)}} if key in OF_ITS_STORE:
+            case {"register": {"key": str(key)}} if key.startswith(OF_ITS_STORE):
                 return None
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)

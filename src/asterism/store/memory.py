@@ -11,22 +11,28 @@ import hashlib
 import heapq
 import json
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from asterism.core.run import OWNED, Run, RunStatus
-from asterism.core.session import ENDED, OPEN, Session
+from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.task import NOTHING
 from asterism.store import codec, dumps
 from asterism.store.errors import Conflict
+from asterism.store.feed import Feed
+from asterism.store.matching import is_orphan, matches, suits
 from asterism.store.protocol import (
+    FEED,
     Answer,
+    Change,
     ExpectSession,
     Held,
     Notice,
     Offer,
+    PutCopy,
     PutRegister,
     PutRun,
     PutSession,
@@ -64,6 +70,7 @@ class MemoryStore:
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
+        self._feed = Feed()
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -85,11 +92,17 @@ class MemoryStore:
                 if found is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
                 return PutRun(_kept(run, found), expected)
+            case PutCopy(run, expected):
+                if not self._feed.started:
+                    raise ValueError("a copy of a peer's record needs a feed: it was not started")
+                self._checked(PutRun(run, expected))
+                return replace(write, run=_kept(run, self._runs.get(run.id)))
             case PutSession(session, expected):
                 known = self._sessions.get(session.id)
                 if (known.revision if known else None) != expected:
                     raise Conflict(f"session {session.id}")
-                beat_at = self.clock() if known is None else min(known.beat_at, self.clock())
+                heard = known is None or session.state == ABROAD
+                beat_at = self.clock() if known is None or heard else min(known.beat_at, self.clock())
                 profile = _copied(dict(session.profile))
                 return PutSession(replace(session, beat_at=beat_at, used=0, profile=profile), expected)
             case ExpectSession(session_id, revision):
@@ -106,6 +119,10 @@ class MemoryStore:
     def _perform(self, write: Write) -> None:
         match write:
             case PutRun(run, _):
+                self._feed.move(run.id, None)
+                self._put(run)
+            case PutCopy(run, _, left_to, same):
+                self._feed.move(run.id, (left_to, same))
                 self._put(run)
             case PutSession(session, _):
                 self._sessions[session.id] = session
@@ -126,10 +143,13 @@ class MemoryStore:
             self._keys[run.key] = run.id
         if run.session is not None:
             self._owned.setdefault(run.session, set()).add(run.id)
-        if run.offered:
+        if self._is_offered(run):
             self._enqueue(run)
         if run.session is None or (before is not None and before.epoch != run.epoch):
             self._reports.pop(run.id, None)
+
+    def _is_offered(self, run: Run) -> bool:
+        return run.offered and run.id not in self._feed.left
 
     def _enqueue(self, run: Run) -> None:
         if run.id in self._queued:
@@ -140,7 +160,7 @@ class MemoryStore:
         heapq.heappush(self._queue, _place(run))
 
     def _sweep(self) -> None:
-        self._queue = [_place(run) for run in self._runs.values() if run.offered and run.id in self._queued]
+        self._queue = [_place(run) for run in self._runs.values() if self._is_offered(run) and run.id in self._queued]
         heapq.heapify(self._queue)
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
@@ -153,7 +173,7 @@ class MemoryStore:
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not run.offered or not _suits(run, offer):
+                if not self._is_offered(run) or not suits(run, offer):
                     continue
                 if offer.above is not None and run.priority <= offer.above:
                     break
@@ -163,7 +183,7 @@ class MemoryStore:
             await self.commit(taken)
         finally:  # a step may raise, and then everything is as it was
             for place in seen:
-                if self._runs[place[2]].offered:
+                if self._is_offered(self._runs[place[2]]):
                     heapq.heappush(self._queue, place)
                 else:
                     self._queued.discard(place[2])
@@ -194,21 +214,28 @@ class MemoryStore:
             pool = self._held(query.session)
         elif query.key is not None:
             pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
-        found = sorted((run for run in pool if _matches(run, query)), key=lambda run: run.id, reverse=query.newest)
+        found = sorted((run for run in pool if self._meant(run, query)), key=lambda run: run.id, reverse=query.newest)
         return found[: query.limit]
+
+    def _meant(self, run: Run, query: Query) -> bool:
+        return (
+            matches(run, query)
+            and (query.offered is None or self._is_offered(run) == query.offered)
+            and (query.judged is None or (run.id not in self._feed.left) == query.judged)
+        )
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return [
             (run, session)
             for session in await self.sessions(ended=True)
             for run in self._held(session.id)
-            if session.state == ENDED or (run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now)
+            if run.id not in self._feed.left and is_orphan(run, session, now)
         ][:limit]
 
     async def waiting(self) -> list[Waiting]:
         kinds: dict[tuple[str, int, str | None], list[float]] = defaultdict(list)
         for run in self._runs.values():
-            if run.offered:
+            if self._is_offered(run):
                 kinds[run.workflow, run.version, run.pinned].append(run.waiting_since or 0.0)
         return [Waiting(*kind, len(since), min(since)) for kind, since in kinds.items()]
 
@@ -266,6 +293,7 @@ class MemoryStore:
             del self._runs[run.id]
             if run.key is not None:
                 del self._keys[run.key]
+            self._feed.forget(run.id)
         if old:
             self._sweep()
         else:
@@ -293,9 +321,9 @@ class MemoryStore:
         for run in self._runs.values():
             if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
                 yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
-            if run.session is not None and run.session not in self._sessions:
+            if run.session is not None and run.session not in self._sessions and run.id not in self._feed.left:
                 yield f"run {run.id} is owned by session {run.session}, which is not known"
-            if run.offered and run.id not in self._queued:
+            if self._is_offered(run) and run.id not in self._queued:
                 yield f"run {run.id} is offered and not in the queue"
             for name in dumps.blobs_of(run):
                 if name not in self._blobs:
@@ -321,6 +349,32 @@ class MemoryStore:
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dumps.load(self, lines)
+
+    # -- for peers ---------------------------------------------------------------------------------------------------
+
+    async def start_feed(self) -> str:
+        self._feed.start(sorted(self._runs))
+        found = await self.register(FEED)
+        if found is None:
+            await self.commit([PutRegister(FEED, {"id": uuid.uuid4().hex}, None)])
+            return await self.start_feed()
+        return str(found.value["id"])
+
+    async def changes(self, after: int, limit: int) -> list[Change]:
+        return [Change(number, self._runs[run_id], *mark) for run_id, number, mark in self._feed.after(after)][:limit]
+
+    async def newest(self) -> int:
+        return self._feed.newest
+
+    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
+
+    async def copies(self, left_to: str, limit: int) -> list[Run]:
+        found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
+        return [run for run in found if not run.ended][:limit]
+
+    async def judges(self) -> set[str]:
+        return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)
@@ -354,32 +408,3 @@ def _kept(run: Run, before: Run | None) -> Run:
 
 def _place(run: Run) -> _Place:
     return (-run.priority, run.created_at, run.id)
-
-
-def _suits(run: Run, offer: Offer) -> bool:
-    return (
-        run.not_before <= offer.now
-        and run.kind not in offer.not_kinds
-        and run.pinned in (None, offer.device)
-        and offer.device not in run.avoid
-    )
-
-
-def _matches(run: Run, query: Query) -> bool:
-    return (
-        (query.statuses is None or run.status in query.statuses)
-        and (query.workflow is None or run.workflow == query.workflow)
-        and (query.device is None or run.device == query.device)
-        and (query.session is None or run.session == query.session)
-        and (query.key is None or run.key == query.key)
-        and (query.series is None or run.series == query.series)
-        and (query.offered is None or run.offered == query.offered)
-        and (query.avoiding is None or bool(run.avoid) == query.avoiding)
-        and (query.due_before is None or (run.due_at is not None and run.due_at < query.due_before))
-        and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))
-        and (
-            query.waiting_before is None or (run.waiting_since is not None and run.waiting_since < query.waiting_before)
-        )
-        and (query.id_like is None or query.id_like in run.id)
-        and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
-    )

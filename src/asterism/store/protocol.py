@@ -8,6 +8,9 @@ whoever makes it; ``take`` and ``beat`` are the two reads that write on the way,
 **Time.** ``clock()`` is the store's clock, which judges all expiry. Where the store is another machine it is an
 estimate of that machine's clock that does not follow ours when ours jumps.
 
+**Peers.** A store that exchanges records with others (core/resolve.py) numbers its changes: see ``Feeding``. A store
+that does not pays nothing for it.
+
 **Waking.** A ``Watch`` is woken after a commit that concerns one of its topics, also by another process, sooner or
 later: who waits looks again from time to time in any case.
 """
@@ -16,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from asterism.core.run import Progress, Run, RunStatus
 from asterism.core.session import Session
+from asterism.store.errors import StoreError
 
 # -- writes ------------------------------------------------------------------------------------------------------------
 
@@ -33,10 +37,23 @@ class PutRun:
 
 
 @dataclass(frozen=True, slots=True)
+class PutCopy:
+    """A record as a peer made it, of which that peer is the judge: it is offered to nobody here, its times are not
+    judged here, and its owner is nobody's orphan. ``left_to`` is the id of the peer's store. The mark belongs to the
+    row and not to the record, and the next PutRun of it removes it: then the run is this store's own to judge.
+    ``same`` is whether that peer has exactly this record, so that it need not be told. The feed has to be started."""
+
+    run: Run
+    expected: int | None
+    left_to: str
+    same: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class PutSession:
     """Writes everything but ``used``, which the store counts, and ``beat_at``, which is the store's own clock: the
     moment at which a new session is written, and then of each heartbeat. One that lies in the future, because the clock
-    was set back, becomes now."""
+    was set back, becomes now. A session that is abroad has no heartbeats here: it is heard of with each write."""
 
     session: Session
     expected: int | None
@@ -71,7 +88,7 @@ class Notice:
     device: str | None = None
 
 
-Write = PutRun | PutSession | PutRegister | ExpectSession | Notice
+Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | Notice
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -86,7 +103,7 @@ class Register(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Query:
     """Runs that satisfy everything that is given, oldest first unless ``newest``. ``after`` is the id to go on
-    after."""
+    after. A copy that is left to a peer is not ``offered``, and not ``judged`` here."""
 
     statuses: frozenset[RunStatus] | None = None
     workflow: str | None = None
@@ -95,6 +112,7 @@ class Query:
     series: str | None = None
     key: str | None = None
     offered: bool | None = None
+    judged: bool | None = None
     avoiding: bool | None = None
     due_before: float | None = None
     ended_before: float | None = None
@@ -152,6 +170,15 @@ class Waiting(NamedTuple):
     pinned: str | None
     number: int
     since: float
+
+
+class Change(NamedTuple):
+    """A run as it is now, and the number of its last change. ``left_to`` and ``same`` are those of its PutCopy."""
+
+    number: int
+    run: Run
+    left_to: str | None
+    same: bool
 
 
 class Watch(Protocol):
@@ -252,6 +279,51 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
+class Feeding(Protocol):
+    """What a store offers that exchanges records with others. Each write of a run moves it to the end of the feed, so
+    that only its newest state is read from there. The feed has an id, the register ``feed/id``, which is another one
+    after a backup was restored."""
+
+    async def start_feed(self) -> str:
+        """Number all runs there are, and every change from now on. Done once; returns the id of the feed."""
+        ...
+
+    async def changes(self, after: int, limit: int) -> list[Change]:
+        """Those after number ``after``, in the order of their numbers."""
+        ...
+
+    async def newest(self) -> int:
+        """The highest number that was ever given; 0 if there is no feed."""
+        ...
+
+    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """To whom they are left, of those that are left to somebody."""
+        ...
+
+    async def copies(self, left_to: str, limit: int) -> list[Run]:
+        """What is left to a peer and has not ended."""
+        ...
+
+    async def judges(self) -> set[str]:
+        """Everybody to whom something is left that has not ended."""
+        ...
+
+
+FEED = "feed/id"
+"""The register with the id of the feed."""
+
+
+def has_feed(store: Store) -> bool:
+    return hasattr(store, "start_feed")
+
+
+def feed_of(store: Store) -> Feeding:
+    """Raises StoreError for an engine that has none."""
+    if not has_feed(store):
+        raise StoreError(f"{store.url} cannot exchange records with peers")
+    return cast(Feeding, store)
+
+
 def topics_of(writes: Sequence[Write]) -> set[str]:
     """Whom a commit concerns."""
     topics: set[str] = set()
@@ -265,6 +337,12 @@ def topics_of(writes: Sequence[Write]) -> set[str]:
                     topics.add(ENDED)
             elif run.status is RunStatus.ASSIGNED or run.wish is not None:
                 topics.add(for_device(run.device or ""))
+        elif type(write) is PutCopy:
+            run = write.run
+            if run.ended:
+                topics.add(ENDED)
+            elif run.device is not None:
+                topics.add(for_device(run.device))
         elif type(write) is PutSession and write.session.draining:
             topics.add(for_device(write.session.device))
     return topics
@@ -279,7 +357,7 @@ def name_each_record_once(writes: Sequence[Write]) -> None:
     for write in writes:
         names: tuple[tuple[str, str], ...] = ()
         match write:
-            case PutRun(run, expected):
+            case PutRun(run, expected) | PutCopy(run, expected):
                 new_key = expected is None and run.key is not None
                 names = (("run", run.id), ("key", str(run.key))) if new_key else (("run", run.id),)
             case PutSession(Session(id=session), _) | ExpectSession(session, _):

@@ -48,11 +48,13 @@ LINES = (
     Line("list", "List the constellations of a store.", "constellations", "constellations"),
     Line("story", "Tell everything that happened to a constellation, or one task.", "constellations", "constellations"),
     Line("edit", "Edit a constellation that nobody runs, all or nothing.", "constellations", "constellations"),
+    Line("series", "One active issue per series: claim, status, release and more.", "series"),
     Line("workflow", "What runs execute: add, list, show."),
     Line("device", "What executes runs: join, list, drain, scores."),
     Line("runs", "Pieces of work: create, watch, list, show and more."),
     Line("why", "Say why a run is not running."),
     Line("monitor", "Watch over the devices of a fleet, and do no work."),
+    Line("peer", "Devices with a store each: invite, accept, sync, serve, list."),
     Line("store", "Where everything is kept: check, backup, restore, info."),
     Line("fleet", "What holds for the whole fleet: show, set."),
 )

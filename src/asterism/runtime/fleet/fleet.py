@@ -11,9 +11,9 @@ from asterism.core import assigning
 from asterism.core.errors import AsterismError, NotJson, shown
 from asterism.core.jsonable import plain
 from asterism.core.placement import Outlook
-from asterism.core.run import COMPLETED, Run
+from asterism.core.run import COMPLETED, KEEPS, Progress, Run
 from asterism.core.selection import DEFAULT_WEIGHTS, Weights
-from asterism.core.session import OPEN, Session
+from asterism.core.session import ABROAD, HEARD, OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.conditions import select
 from asterism.runtime.fleet import retention
@@ -41,6 +41,11 @@ SETTINGS_FRESH = 5.0
 
 SPARE = 3600.0
 """How long something large is kept that no run refers to, in seconds: its run may be on its way."""
+
+
+LOST = "lost/"
+"""How the key of a register begins that says what a device of this store lost to a peer: ``device``, ``epoch`` and the
+``progress`` it had made."""
 
 
 class UnknownDevice(AsterismError):
@@ -104,15 +109,19 @@ class Fleet:
         series: str | None = None,
         priority: int | None = None,
         device: str | None = None,
+        keep: str = "epoch",
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns. With a ``key`` that was used
         before, the run of that time is returned. ``series`` lets at most one of its runs be active, in the order in
-        which they were created. ``device`` fixes one."""
+        which they were created. ``device`` fixes one. ``keep`` says which record is kept if peers that were cut off
+        from each other both gave it away: ``epoch``, ``original`` or ``furthest`` (core/resolve.py)."""
         flow = await self._workflow(workflow)
         for name, text in (("key", key), ("series", series), ("device", device)):
             _check_name(name, text)
         if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
             raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {shown(priority)}")
+        if keep not in KEEPS:
+            raise AsterismError(f"keep is one of {', '.join(KEEPS)}, not {shown(keep)}")
         if given is not None and not isinstance(given, Mapping):
             raise NotJson(f"the input of {flow.name!r} is an object with names and values, not {shown(given)}")
         what = f"the input of {flow.name!r}"
@@ -128,6 +137,7 @@ class Fleet:
             series=series,
             priority=priority,
             device=device,
+            keep=keep,
         )
         return await self.place(run, flow)
 
@@ -185,22 +195,36 @@ class Fleet:
 
     async def cancel(self, run_id: str) -> Run:
         """End a run: at once if nobody works on it, else as soon as its device has stopped."""
-        return await self.ledger.change(run_id, lambda run, _: assigning.cancel(run, self.store.clock(), self.by))
+        return await self.ledger.wish(run_id, lambda run, _: assigning.cancel(run, self.store.clock(), self.by))
 
     async def pause(self, run_id: str, reason: str = "") -> Run:
         """Keep a run from going on until it is resumed; its progress is kept."""
-        return await self.ledger.change(
-            run_id, lambda run, _: assigning.pause(run, self.store.clock(), self.by, reason)
-        )
+        return await self.ledger.wish(run_id, lambda run, _: assigning.pause(run, self.store.clock(), self.by, reason))
 
     async def resume(self, run_id: str) -> Run:
-        return await self.ledger.change(run_id, lambda run, _: assigning.resume(run, self.store.clock(), self.by))
+        return await self.ledger.wish(run_id, lambda run, _: assigning.resume(run, self.store.clock(), self.by))
 
     async def retry(self, run_id: str) -> Run:
         """A new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
+        # what was completed is done again from the beginning
+        return await self._again(old, old.pinned, None if old.status is COMPLETED else old.progress)
+
+    async def keep_mine(self, run_id: str) -> Run:
+        """Insist on what a device of this store lost to a peer: a new run that names the old one, for that device
+        alone, which goes on from where it had come. The old one stays as it is."""
+        old = await self.run(run_id)
+        lost = await self.store.register(f"{LOST}{run_id}")
+        if lost is None:
+            raise AsterismError(
+                f"no device of this store has lost run {run_id} to a peer: there is nothing to insist on"
+            )
+        reached = lost.value["progress"]
+        return await self._again(old, lost.value["device"], None if reached is None else Progress(*reached))
+
+    async def _again(self, old: Run, device: str | None, progress: Progress | None) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
         now = self.store.clock()
         new = assigning.create(
@@ -211,11 +235,11 @@ class Fleet:
             now=now,
             series=old.series,
             priority=old.priority,
-            device=old.pinned,
+            device=device,
             retry_of=old.id,
+            keep=old.keep,
         )
-        # what was completed is done again from the beginning
-        return await self.place(new.changed(progress=None if old.status is COMPLETED else old.progress), flow)
+        return await self.place(new.changed(progress=progress), flow)
 
     async def prune(self, older_than: float) -> int:
         """Forget runs that ended more than so many seconds ago."""
@@ -230,16 +254,18 @@ class Fleet:
     async def devices(self) -> list[Session]:
         """Every device that is there, or was lately: the newest session of each."""
         newest: dict[str, Session] = {}
-        for session in sorted(
-            await self.store.sessions(ended=True), key=lambda one: (one.state == OPEN, one.joined_at)
-        ):
+        found = await self.store.sessions(ended=True)
+        for session in sorted(found, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
             newest[session.device] = session
         return sorted(newest.values(), key=lambda one: one.device)
 
     async def drain(self, device: str) -> Session:
         """Ask a device to finish what it does, take nothing more, and leave."""
         while True:
-            found = [one for one in await self.store.sessions() if one.device == device and one.state == OPEN]
+            known = [one for one in await self.store.sessions() if one.device == device]
+            found = [one for one in known if one.state == OPEN]
+            if not found and any(one.state == ABROAD for one in known):
+                raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
             if not found:
                 raise UnknownDevice(f"no device {device!r} is joined")
             asked = found[0].changed(draining=True)
@@ -259,7 +285,7 @@ class Fleet:
         now = self.clock.time()
         if fresh or self._outlook is None or now - self._outlook[0] > FRESH:
             given = self._outlook[1].given if self._outlook is not None else None
-            sessions = [one for one in await self.store.sessions() if one.state == OPEN]
+            sessions = [one for one in await self.store.sessions() if one.state in HEARD]
             weights = (await self.settings()).weights
             outlook = self.look_at(sessions, coordinator=await self.coordinator(), weights=weights, given=given)
             self._outlook = (now, outlook)

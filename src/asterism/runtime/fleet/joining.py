@@ -11,7 +11,7 @@ import uuid
 from typing import Protocol
 
 from asterism.core.errors import AsterismError
-from asterism.core.session import ENDED, OPEN, REPLACED, Session
+from asterism.core.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.election import KEY as COORDINATOR
 from asterism.store.errors import Conflict, StoreUnavailable
@@ -79,6 +79,11 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
         PutSession(session, None),
     ]
     for old in await store.sessions():
+        if old.device == session.device and old.state == ABROAD and old.reachable(now) and not replace:
+            raise DeviceNameTaken(
+                f"a peer has a device {session.device!r} ({old.host}): choose another name, or each is taken for an "
+                "impostor by the other's store"
+            )
         if old.device != session.device or old.state != OPEN:
             continue
         if old.host == session.host:  # we hold the lock of this device here, so its process is dead

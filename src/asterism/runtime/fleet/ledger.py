@@ -8,18 +8,19 @@ twice and nothing that happened is denied. A run that ends makes room in its ser
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import RunRefused
+from asterism.core.resolve import line_of
 from asterism.core.run import Run
 from asterism.core.series import Series, UnreadableSeries
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.workflows import Workflows
 from asterism.store.errors import Conflict, StoreUnavailable
-from asterism.store.protocol import Notice, PutRegister, PutRun, Query, Store, Write
+from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Store, Write, feed_of, has_feed
 
 Step = Callable[[Run, Workflow], Run]
 MOST_ATTEMPTS = 20
@@ -66,13 +67,33 @@ class Ledger:
         """Step a run. A record that is given is believed to be current, which saves a read if it is. ``tried`` is what
         came of the same step elsewhere, if nobody knows whether it was written. Raises what ``step`` raises, and
         StoreUnavailable when patience has run out."""
-        after = await self._changed(run, step, also, patience, [tried] if tried is not None else [])
+        after = await self._changed(run, step, also, patience, [tried] if tried is not None else [], self._put)
         if after.ended:
             self._on_end(after)
         return after
 
+    async def wish(self, run_id: str, step: Step) -> Run:
+        """Step a run as a person wishes. It stays with the peer that judges it, if it is left to one."""
+        after = await self._changed(run_id, step, (), PATIENCE, [], self._put_in_place)
+        if after.ended:
+            self._on_end(after)
+        return after
+
+    async def _put(self, after: Run, before: Run) -> Write:
+        return PutRun(after, before.revision)
+
+    async def _put_in_place(self, after: Run, before: Run) -> Write:
+        judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
+        return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
+
     async def _changed(
-        self, run: str | Run, step: Step, also: Sequence[Write], patience: float, attempted: list[Run]
+        self,
+        run: str | Run,
+        step: Step,
+        also: Sequence[Write],
+        patience: float,
+        attempted: list[Run],
+        put: Callable[[Run, Run], Awaitable[Write]],
     ) -> Run:
         """Any of what was ``attempted`` may still be under way."""
         known = run if isinstance(run, Run) else None
@@ -91,7 +112,7 @@ class Ledger:
                     return before
                 consequences = await self.consequences(after)
                 attempted = [*attempted[-MOST_ATTEMPTS:], after]
-                await self.store.commit([PutRun(after, before.revision), *consequences, *also])
+                await self.store.commit([await put(after, before), *consequences, *also])
                 return after
             except Conflict:
                 continue
@@ -148,11 +169,11 @@ class Ledger:
         if run.error is not None and not run.cancelled:
             message = f"run {run.id} ({run.workflow}) failed: {run.error}"
             writes.append(Notice(run.ended_at or 0.0, "failed", message, run.id, run.device))
-        return writes if run.series is None else [*writes, *await self._leaving(run, run.series)]
+        return writes if run.series is None else [*writes, *await self.leaving(run, run.series)]
 
-    async def _leaving(self, run: Run, name: str) -> list[Write]:
+    async def leaving(self, run: Run, name: str) -> list[Write]:
         """What has to be written when a run leaves its series: the next one is up."""
-        now = run.ended_at or 0.0
+        now = self.store.clock()
         found = await self.store.register(_series_key(name))
         try:
             series = Series(name) if found is None else Series.from_json(found.value)
@@ -176,6 +197,20 @@ class Ledger:
             writes.append(PutRun(assigning.let_go(promoted, now), promoted.revision))
         return writes
 
+    async def readmitted(self, run: Run, now: float) -> tuple[Run, list[Write]]:
+        """A run that was a peer's to judge and is ours now, with its place in our own series: it is held unless it is
+        up. Raises UnreadableSeries."""
+        if run.series is None or run.ended:
+            return run, []
+        before, series = await self._series(run.series)
+        claimed = series.claim(run.id, now)
+        writes: list[Write] = []
+        if claimed is not series:
+            writes.append(PutRegister(_series_key(run.series), claimed.to_json(), before))
+        if claimed.active == run.id:
+            return (assigning.let_go(run, now) if run.held else run), writes
+        return run.changed(held=True), writes
+
     async def _series(self, name: str) -> tuple[int | None, Series]:
         found = await self.store.register(_series_key(name))
         return (None, Series(name)) if found is None else (found.revision, Series.from_json(found.value))
@@ -186,10 +221,11 @@ class Ledger:
 
 def happened(attempted: Run, found: Run) -> bool:
     """Whether a write of ours is part of the history of what is stored now: stories only grow, so ours is the beginning
-    of the one we find. The grant is compared too, since two may write the same words at the same moment."""
+    of the one we find; or it is beside it, if a peer's was kept since. The grant is compared too, since two may write
+    the same words at the same moment."""
     return (
         found.revision >= attempted.revision
-        and found.story[: len(attempted.story)] == attempted.story
+        and (found.story[: len(attempted.story)] == attempted.story or set(line_of(attempted)) <= set(found.story))
         and (found.epoch != attempted.epoch or found.session in (attempted.session, None))
     )
 

@@ -19,10 +19,11 @@ from asterism.core.brake import braked_until
 from asterism.core.errors import RunRefused
 from asterism.core.placement import Outlook
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
-from asterism.core.session import ENDED, OPEN, Session
+from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.peers.adopting import Adopting
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
 
@@ -67,6 +68,7 @@ class Monitor:
         self._set_back = True  # whether the store's clock may have been
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
+        self._adopting = Adopting(fleet)
 
     async def watch(self) -> None:
         """One pass."""
@@ -86,6 +88,7 @@ class Monitor:
         await self._offer_again(outlook)
         await self._give_up_what_nobody_can_do(outlook)
         if not held:
+            await self._adopting.adopt(sessions)
             await self._prune(now)
 
     # -- when nothing is taken away ----------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class Monitor:
         """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
         hold = (await self.fleet.settings()).hold
         # in which everybody who is alive is heard of
-        chance = min(hold, max((one.timeout for one in sessions if one.used), default=0.0) / 2)
+        chance = min(hold, max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0) / 2)
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
             # chance to be heard of first
@@ -166,7 +169,7 @@ class Monitor:
             await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)])
 
     async def _take_what_is_overdue(self, now: float) -> None:
-        overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, limit=AT_ONCE)
+        overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, judged=True, limit=AT_ONCE)
         for run in await self.store.find(overdue):
             what = "did not answer" if run.status is ASSIGNED else "claimed it and did not begin"
             await self._lose(run, run, f"{run.device} {what} in time", [])
@@ -175,7 +178,7 @@ class Monitor:
         """Assignments that would last longer than any, since the store's clock was set back: theirs is counted by our
         clock."""
         before, self._due_later = self._due_later, {}
-        for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), limit=AT_ONCE)):
+        for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), judged=True, limit=AT_ONCE)):
             flow = await self.fleet.workflows.get(run.workflow, run.version)
             if (run.due_at or 0.0) > now + flow.assignment_timeout + JUMP:
                 since = self._due_later[run.grant] = before.get(run.grant, own)
@@ -204,7 +207,7 @@ class Monitor:
     async def _date_anew(self, sessions: Sequence[Session], now: float) -> None:
         """What was heard of in the future: the store's clock was set back, and it becomes now."""
         for session in sessions:
-            if session.beat_at > now + JUMP:
+            if session.beat_at > now + JUMP and session.state != ABROAD:
                 await self._put(session, session.changed())
 
     async def _put(self, before: Session, after: Session) -> None:

@@ -19,6 +19,7 @@ claimed       a device has claimed it and has not begun
 behind        a run that its device works on first
 brake         nothing is taken from silent devices for now, since most of the fleet vanished at once
 unwatched     nobody is elected to watch over the devices
+left          a peer, whose run it is: this store has a copy
 ============  ==========================================================================================================
 """
 
@@ -31,10 +32,11 @@ from asterism.core.brake import braked_until
 from asterism.core.placement import Outlook
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
 from asterism.core.series import UnreadableSeries
-from asterism.core.session import ENDED, OPEN, Session
+from asterism.core.session import ABROAD, ENDED, HEARD, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.store.protocol import Query
+from asterism.runtime.peers.knowing import Peers
+from asterism.store.protocol import FEED, Query, feed_of
 
 MOST = 20
 """How many devices or runs are named one by one."""
@@ -106,7 +108,12 @@ class _Owned:
         if run.wish is not None:
             text = f"{run.device} was asked to {run.wish} it by {run.wished_by}, and has not stopped yet"
             reasons.append(Reason("wish", run.wish, text))
-        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state != OPEN:
+        left = await _left_to_a_peer(self.fleet, run)
+        if left is not None:
+            return [*reasons, left]
+        if owner is not None and owner.state == ABROAD:
+            return [*reasons, *_abroad(owner, self.now)]
+        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state not in HEARD:
             reasons += await self._silence(owner, sessions)
         return reasons
 
@@ -165,6 +172,26 @@ class _Owned:
         return [Reason("brake", "", text, until)]
 
 
+async def _left_to_a_peer(fleet: Fleet, run: Run) -> Reason | None:
+    """The peer that judges a run of which this store has a copy."""
+    if await fleet.store.register(FEED) is None:
+        return None
+    left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
+    if left_to is None:
+        return None
+    name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
+    if name is None:
+        return Reason("left", "", "it was left to a peer that was removed since: it is about to be adopted here")
+    text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
+    return Reason("left", name, text)
+
+
+def _abroad(owner: Session, now: float) -> Iterator[Reason]:
+    if not owner.reachable(now):
+        text = f"{owner.device} is a device {owner.host}, of which nothing was heard for {_span(now - owner.beat_at)}"
+        yield Reason("silent", owner.device, text, owner.beat_at)
+
+
 # -- what nobody owns --------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +204,9 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         reasons.append(await _series(fleet, run, run.series))
     if reasons:
         return reasons
+    peer = await _left_to_a_peer(fleet, run)
+    if peer is not None:
+        return [peer]
     if run.not_before > now:
         last = run.previous[-1] if run.previous else None
         said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
@@ -236,7 +266,7 @@ def _busy(outlook: Outlook, device: str) -> Reason:
 
 def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
     for session in sessions:
-        if session.state == OPEN and session.device not in outlook.sessions and run.pinned in (None, session.device):
+        if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
             quiet = _span(outlook.now - session.beat_at)
             yield Reason(
                 "silent", session.device, f"{session.device} has not been heard of for {quiet}", session.beat_at

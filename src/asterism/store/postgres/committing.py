@@ -27,6 +27,7 @@ from asterism.store.postgres.queries import queries
 from asterism.store.protocol import (
     ExpectSession,
     Notice,
+    PutCopy,
     PutRegister,
     PutRun,
     PutSession,
@@ -43,6 +44,9 @@ LARGEST_TEXT = 4_000_000
 
 TRIES = 5
 """So often a commit is tried that another one stood in the way of."""
+
+NO_PEERS = "records are exchanged between stores of one machine each (SQLite): the devices share this one already"
+"""What is said to whoever wants a copy of a peer's record kept here."""
 
 Row = tuple[Any, ...]
 
@@ -98,6 +102,8 @@ class Job:
             case Notice():
                 text = to_text(notice_to_json(write))
                 self._other("notices", {"at": write.at, "run": write.run, "notice": text})
+            case PutCopy():
+                raise StoreError(NO_PEERS)
             case _:
                 raise TypeError(f"a commit is made of writes, not of {write!r}")
 

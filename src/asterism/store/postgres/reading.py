@@ -58,6 +58,8 @@ class Reading:
         texts = (query.workflow, query.device, query.session, query.series, query.key, query.id_like, query.after)
         if not all(text is None or storable(text) for text in texts):
             return []
+        if query.judged is False:  # there are no copies here
+            return []
         rows = await self._broad.fetch(
             queries()["find_newest" if query.newest else "find_oldest"],
             None if query.statuses is None else [str(status) for status in query.statuses],

@@ -22,9 +22,10 @@ from typing import Any
 from asterism.core.run import Run, RunStatus
 from asterism.core.session import Session
 from asterism.store import dumps
+from asterism.store.errors import StoreError
 from asterism.store.postgres.address import Address
 from asterism.store.postgres.clock import ServerClock
-from asterism.store.postgres.committing import Committer
+from asterism.store.postgres.committing import NO_PEERS, Committer
 from asterism.store.postgres.connections import BROAD, QUICK, Connections, Opening
 from asterism.store.postgres.keeping import Keeping
 from asterism.store.postgres.listening import Listening, Telling, new_sender
@@ -34,6 +35,7 @@ from asterism.store.postgres.reading import Reading
 from asterism.store.postgres.taking import Taking
 from asterism.store.protocol import (
     Answer,
+    Change,
     Notice,
     Offer,
     PutRun,
@@ -175,6 +177,27 @@ class PostgresStore:
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dumps.load(self, lines)
+
+    # -- for peers ---------------------------------------------------------------------------------------------------
+
+    async def start_feed(self) -> str:
+        """There is none. Raises StoreError."""
+        raise StoreError(NO_PEERS)
+
+    async def changes(self, after: int, limit: int) -> list[Change]:
+        raise StoreError(NO_PEERS)
+
+    async def newest(self) -> int:
+        return 0
+
+    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    async def copies(self, left_to: str, limit: int) -> list[Run]:
+        return []
+
+    async def judges(self) -> set[str]:
+        return set()
 
     # -- waking ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from asterism.core.run import OWNED, Run
 from asterism.core.series import Series, UnreadableSeries
-from asterism.core.session import ENDED, OPEN, REPLACED
+from asterism.core.session import ABROAD, ENDED, OPEN, REPLACED
 from asterism.store import codec, dumps
 from asterism.store.errors import StoreError
 from asterism.store.sqlite import reading
@@ -52,12 +52,13 @@ def _read(name: str, row: Any, record_of: Callable[[Any], Any]) -> Iterator[str]
 def _sessions(cursor: sqlite3.Cursor) -> Iterator[str]:
     for row in _rows(cursor, "all_sessions"):
         yield from _read("sessions", row, codec.session_of)
-        if row[3] not in (OPEN, REPLACED, ENDED):
+        if row[3] not in (OPEN, REPLACED, ENDED, ABROAD):
             yield f"session {row[0]} is {row[3]}, which no session can be"
 
 
 def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
-    sessions = {row[0] for row in _rows(cursor, "all_sessions")}
+    sessions: set[str | None] = {row[0] for row in _rows(cursor, "all_sessions")}
+    copies = {row[0] for row in _rows(cursor, "all_copies")}
     in_series: dict[str, list[Run]] = {}
     checked: dict[str, str | None] = {}
     for row in _rows(cursor, "all_runs_with_urgency"):
@@ -66,24 +67,28 @@ def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
         except StoreError as error:
             yield str(error)
             continue
-        yield from _contradictions(run, offered=row[_OFFERED], urgency=row[_URGENCY], sessions=sessions)
+        known = sessions if run.id not in copies else {*sessions, run.session}
+        to_be = run.offered and run.id not in copies
+        yield from _contradictions(run, to_be, offered=row[_OFFERED], urgency=row[_URGENCY], sessions=known)
         for name in dumps.blobs_of(run):
             if name not in checked:
                 checked[name] = _wrong_with(name, blobs)
             if checked[name] is not None:
                 yield f"run {run.id} refers to {name}, {checked[name]}"
-        if run.series is not None and not run.ended:
+        if run.series is not None and not run.ended and run.id not in copies:
             in_series.setdefault(run.series, []).append(run)
-    yield from _series(cursor, in_series)
+    yield from _series(cursor, in_series, copies)
 
 
-def _contradictions(run: Run, offered: int, urgency: int, sessions: set[str]) -> Iterator[str]:
+def _contradictions(
+    run: Run, to_be_offered: bool, *, offered: int, urgency: int, sessions: set[str | None]
+) -> Iterator[str]:
     if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
         yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
     if run.session is not None and run.session not in sessions:
         yield f"run {run.id} is owned by session {run.session}, which is not known"
-    if bool(offered) != run.offered:
-        yield f"run {run.id} is {'' if offered else 'not '}offered, and {'' if run.offered else 'not '}to be"
+    if bool(offered) != to_be_offered:
+        yield f"run {run.id} is {'' if offered else 'not '}offered, and {'' if to_be_offered else 'not '}to be"
     if urgency != -run.priority:
         yield f"run {run.id} has priority {run.priority} and urgency {urgency}"
 
@@ -95,7 +100,7 @@ def _wrong_with(name: str, blobs: Blobs) -> str | None:
         return f"which cannot be read: {error}"
 
 
-def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]]) -> Iterator[str]:
+def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set[str]) -> Iterator[str]:
     """The state of each series against the runs that are in it."""
     for row in _rows(cursor, "all_registers"):
         if not row[0].startswith(SERIES):
@@ -110,7 +115,7 @@ def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]]) -> Iterator
         if series.name != name:
             yield f"series {name}: its state is that of series {series.name}"
         for item in (series.active, *series.queue):
-            if isinstance(item, str) and item not in runs:
+            if isinstance(item, str) and item not in runs and item not in copies:
                 yield f"series {name}: run {item} is {_role(series, item)}, and has ended or is none of its runs"
         for run in runs.values():
             if (series.active == run.id) == run.held or series.position(run.id) is None:

@@ -13,8 +13,8 @@ from typing import Any
 from asterism.core.run import RunStatus
 from asterism.store import codec
 from asterism.store.errors import Conflict
-from asterism.store.protocol import Answer, Held, PutRun, Report, Write, topics_of
-from asterism.store.sqlite.ops import Op, op_of, perform, run_op
+from asterism.store.protocol import Answer, Held, PutCopy, PutRun, Report, Write, topics_of
+from asterism.store.sqlite.ops import Op, mark_op, op_of, perform, run_op
 from asterism.store.sqlite.queries import QUERIES
 
 _BEAT = QUERIES["beat"]
@@ -58,6 +58,8 @@ class Batch(Job):
         self.ops: list[Op] = [
             run_op(write.run, write.expected) if type(write) is PutRun else op_of(write, clock) for write in writes
         ]
+        if len(writes) > 1 or type(writes[0]) is PutCopy:
+            self.ops += [mark_op(write) for write in writes if type(write) is PutCopy]
 
     @property
     def one_statement(self) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asterism.core.run import Run
-from asterism.core.session import Session
+from asterism.core.session import ABROAD, Session
 from asterism.store import codec
 from asterism.store.errors import Conflict
-from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, PutSession, Write
+from asterism.store.protocol import ExpectSession, Notice, PutCopy, PutRegister, PutRun, PutSession, Write
 from asterism.store.sqlite.queries import QUERIES
 
 Op = tuple[str, tuple[Any, ...], str]
@@ -23,7 +23,9 @@ _EXPECT_SESSION = QUERIES["expect_session"]
 _EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
 _EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_NO_REGISTER})
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_OFFERED = codec.MOVING.index("offered")
 _KEY = codec.FIXED.index("key")
+_NO_FEED = "the feed"
 
 
 def op_of(write: Write, clock: Callable[[], float]) -> Op:
@@ -31,6 +33,8 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
     match write:
         case PutRun(run, expected):
             return run_op(run, expected)
+        case PutCopy(run, expected):
+            return _copy_op(run, expected)
         case PutSession(session, expected):
             return _put_session(session, expected, clock)
         case ExpectSession(session_id, revision):
@@ -55,6 +59,19 @@ def run_op(run: Run, expected: int | None) -> Op:
     return _UPDATE_RUN, (*codec.moving(run), run.id, expected), f"run {run.id}"
 
 
+def _copy_op(run: Run, expected: int | None) -> Op:
+    """The run as it is, but offered to nobody. Its mark comes after it."""
+    sql, values, what = run_op(run, expected)
+    first = _OFFERED + (len(codec.FIXED) if expected is None else 0)
+    return sql, (*values[:first], 0, *values[first + 1 :]), what
+
+
+def mark_op(write: PutCopy) -> Op:
+    """To whom it is left: that needs a feed to stand in."""
+    marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
+    return QUERIES["mark_copy"], marks, _NO_FEED
+
+
 def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Op:
     session_id, device, revision, state, draining, _, profile, terms = codec.session_row(session)
     what = f"session {session_id}"
@@ -62,7 +79,7 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
         values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
         return QUERIES["insert_session"], values, what
     values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
-    return QUERIES["update_session"], values, what
+    return QUERIES["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
 def perform(cursor: sqlite3.Cursor, ops: Sequence[Op]) -> None:
@@ -94,6 +111,8 @@ def perform_one(cursor: sqlite3.Cursor, op: Op) -> None:
     if cursor.rowcount == 1:
         return
     if sql not in _EXPECTATIONS or cursor.fetchone() is None:
+        if what is _NO_FEED:
+            raise ValueError("a copy of a peer's record needs a feed: it was not started")
         raise Conflict(what)
 
 

@@ -18,6 +18,15 @@ INSERT INTO sessions (id, device, revision, state, draining, beat_at, profile, t
 UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = min(beat_at, ?), profile = ?, terms = ?
 WHERE id = ? AND revision = ?;
 
+-- name: update_session_abroad
+-- It has no heartbeats of its own here.
+UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = ?, profile = ?, terms = ?
+WHERE id = ? AND revision = ?;
+
+-- name: mark_copy
+-- After the run itself, whose trigger has put it at the end of the feed, as one of our own.
+UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
+
 -- name: expect_session
 SELECT 1 FROM sessions WHERE id = ? AND revision = ?;
 
@@ -98,7 +107,11 @@ SELECT {run_columns} FROM runs WHERE id = ?;
 -- name: orphans
 -- One session after the other (that is what CROSS JOIN says here), so that a limit ends it early.
 SELECT {owned_columns}, {session_columns} FROM sessions CROSS JOIN runs ON runs.session = sessions.id
-WHERE sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < ?)
+WHERE (
+        sessions.state = 'ended'
+        OR (sessions.state <> 'abroad' AND runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < ?)
+    )
+    AND NOT EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)
 ORDER BY sessions.rowid, runs.id
 LIMIT ?;
 
@@ -151,3 +164,49 @@ SELECT {run_columns} FROM runs WHERE instr(input, '"$blob"') OR instr(state, '"$
 
 -- name: all_reports
 SELECT run, epoch, said FROM reports ORDER BY run;
+
+-- name: feed_of_new
+CREATE TRIGGER IF NOT EXISTS feed_of_new AFTER INSERT ON runs BEGIN
+    INSERT INTO feed (run) VALUES (new.id);
+END;
+
+-- name: feed_of_changed
+CREATE TRIGGER IF NOT EXISTS feed_of_changed AFTER UPDATE ON runs BEGIN
+    DELETE FROM feed WHERE run = new.id;
+    INSERT INTO feed (run) VALUES (new.id);
+END;
+
+-- name: feed_of_forgotten
+CREATE TRIGGER IF NOT EXISTS feed_of_forgotten AFTER DELETE ON runs BEGIN
+    DELETE FROM feed WHERE run = old.id;
+END;
+
+-- name: feed_everything
+INSERT INTO feed (run) SELECT id FROM runs WHERE NOT EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id) ORDER BY id;
+
+-- name: name_feed
+INSERT INTO registers (key, value, revision) VALUES (?, ?, 1) ON CONFLICT (key) DO NOTHING;
+
+-- name: changes
+SELECT feed.number, feed.left_to, feed.same, {owned_columns} FROM feed CROSS JOIN runs ON runs.id = feed.run
+WHERE feed.number > ?
+ORDER BY feed.number
+LIMIT ?;
+
+-- name: newest_change
+SELECT seq FROM sqlite_sequence WHERE name = 'feed';
+
+-- name: left_to
+SELECT run, left_to FROM feed WHERE left_to IS NOT NULL AND run IN (SELECT value FROM json_each(?));
+
+-- name: copies
+SELECT {owned_columns} FROM feed CROSS JOIN runs ON runs.id = feed.run
+WHERE feed.open = 1 AND feed.left_to = ?
+ORDER BY feed.run
+LIMIT ?;
+
+-- name: judges
+SELECT DISTINCT left_to FROM feed WHERE open = 1;
+
+-- name: all_copies
+SELECT run FROM feed WHERE left_to IS NOT NULL;

@@ -55,6 +55,9 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     values = [value for _, value in given if value is not None]
     if query.offered is not None:
         conditions.append(f"offered = {int(query.offered)}")  # as text: the index is for this very condition
+    if query.judged is not None:
+        left = "EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)"
+        conditions.append(f"NOT {left}" if query.judged else left)
     if query.statuses is not None:
         conditions.append(f"status IN ({', '.join('?' * len(query.statuses))})")
         values += sorted(str(status) for status in query.statuses)

@@ -21,6 +21,7 @@ from asterism.store import dumps
 from asterism.store.errors import StoreCorrupt, StoreUnavailable
 from asterism.store.protocol import (
     Answer,
+    Change,
     Notice,
     Offer,
     Query,
@@ -31,7 +32,7 @@ from asterism.store.protocol import (
     Write,
     name_each_record_once,
 )
-from asterism.store.sqlite import checking, dumping, reading
+from asterism.store.sqlite import checking, dumping, feeding, reading
 from asterism.store.sqlite.blobs import Blobs
 from asterism.store.sqlite.faults import moved
 from asterism.store.sqlite.jobs import Batch, Beating, Forgetting
@@ -169,6 +170,27 @@ class SqliteStore:
         for name in names:
             self._blobs.remove(name, before)
         self._blobs.sweep(before)
+
+    # -- for peers ---------------------------------------------------------------------------------------------------
+
+    async def start_feed(self) -> str:
+        feed: str = await self._writer.do(feeding.Starting(self._writer.future()))
+        return feed
+
+    async def changes(self, after: int, limit: int) -> list[Change]:
+        return await self._readers.ask(feeding.changes, after, limit)
+
+    async def newest(self) -> int:
+        return await self._readers.ask(feeding.newest)
+
+    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return await self._readers.ask(feeding.left_to, run_ids)
+
+    async def copies(self, left_to: str, limit: int) -> list[Run]:
+        return await self._readers.ask(feeding.copies, left_to, limit)
+
+    async def judges(self) -> set[str]:
+        return await self._readers.ask(feeding.judges)
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,10 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--accepts", metavar="EXPR", help="Which runs it will have: CEL over run and device.")
 @click.option("--hands-back", metavar="EXPR", help="When it gives all work back: CEL over its profile.")
 @click.option("--policy", metavar="FILE", help="What it may execute; asterism/policy.yaml in your configuration.")
+@click.option(
+    "--peer", "peers", multiple=True, metavar="NAME|URL", help="Stay in touch with this peer; see `asterism peer`."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Answer peers that call, such as 0.0.0.0:7420.")
 @click.option("--replace", is_flag=True, help="Take the name from a device elsewhere that has it.")
 @click.option("--no-monitor", is_flag=True, help="Never watch over the others.")
 @_time("--monitor-every", "5", "How often to watch over the others, if elected.")

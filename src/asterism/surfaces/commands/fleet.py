@@ -36,6 +36,12 @@ def show(store: str | None, as_json: bool) -> None:
 @click.option("--large", type=size, metavar="SIZE", help="Inputs and outputs beyond that are kept apart, such as 64k.")
 @click.option("--most", type=size, metavar="SIZE", help="Inputs and outputs beyond that are refused, such as 64M.")
 @click.option("--hold", type=duration, metavar="DURATION", help="How long the brake lasts when most devices vanish.")
+@click.option(
+    "--peer-timeout",
+    type=duration,
+    metavar="DURATION",
+    help="After so long without a word of a peer, its runs are ours.",
+)
 @click.option("--notify-command", metavar="WORDS", help="Told of failures, as JSON on its standard input; '' for none.")
 @click.option("--notify-url", metavar="URL", help="The same by HTTP POST; '' for none.")
 @click.option(

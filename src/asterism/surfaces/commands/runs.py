@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
 
 STATUSES = ("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed", "open", "ended")
+KEEPS = ("epoch", "original", "furthest")
 FAILED = 1
 REFUSED = 64
 
@@ -36,6 +37,9 @@ def runs() -> None:
 @click.option("--series", metavar="NAME", help="At most one run of a series is active; the others queue.")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first; that of the workflow if left out.")
 @click.option("--device", metavar="NAME", help="This device and no other.")
+@click.option(
+    "--keep", type=click.Choice(KEEPS), help="Whose work counts if peers that were apart both did some; epoch."
+)
 @click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
 @fleet_options
 def create(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import click
@@ -26,7 +27,7 @@ log = logging.getLogger("asterism.device")
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a device is like. ``policy`` is the path of a file, ``monitor_every`` None for one that never watches over
-    the others."""
+    the others. ``peers`` are names or addresses of those it stays in touch with, ``listen`` where it answers them."""
 
     name: str
     can: tuple[str, ...] = ()
@@ -40,6 +41,8 @@ class Terms:
     monitor_every: float | None = 5.0
     heartbeat: float = 30.0
     timeout: float = 90.0
+    peers: tuple[str, ...] = ()
+    listen: str | None = None
 
 
 def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bool, create: bool) -> int:
@@ -54,29 +57,16 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
 
     async def work(fleet: Fleet) -> int:
         look_less_often()
-        agent = DeviceAgent(
-            fleet,
-            terms.name,
-            can=terms.can,
-            slots=terms.slots,
-            backlog=terms.backlog,
-            labels=terms.labels,
-            accepts=terms.accepts,
-            hands_back=terms.hands_back,
-            policy=policy,
-            heartbeat=terms.heartbeat,
-            timeout=terms.timeout,
-            monitor_every=terms.monitor_every,
-            replace=terms.replace,
-        )
-        narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
-        agent.desk.executor = narrated
-        leaving = Leaving(agent, drain_for)
-        with leaving.heard():
-            log.info("joining %s as %s", fleet.store.url, terms.name)
-            if terms.slots:
-                log.info(about)
-            code = await leaving.run()
+        async with _in_touch(fleet, terms):
+            agent = _agent(fleet, terms, policy)
+            narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
+            agent.desk.executor = narrated
+            leaving = Leaving(agent, drain_for)
+            with leaving.heard():
+                log.info("joining %s as %s", fleet.store.url, terms.name)
+                if terms.slots:
+                    log.info(about)
+                code = await leaving.run()
         if as_json:
             session = agent.session
             tell_json({"name": session.device, "session": session.id, "store": fleet.store.url, "runs": narrated.begun})
@@ -84,6 +74,33 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
 
     with told(as_json=as_json):
         return with_fleet(store, work, create=create)
+
+
+def _agent(fleet: Fleet, terms: Terms, policy: Policy) -> DeviceAgent:
+    return DeviceAgent(
+        fleet,
+        terms.name,
+        can=terms.can,
+        slots=terms.slots,
+        backlog=terms.backlog,
+        labels=terms.labels,
+        accepts=terms.accepts,
+        hands_back=terms.hands_back,
+        policy=policy,
+        heartbeat=terms.heartbeat,
+        timeout=terms.timeout,
+        monitor_every=terms.monitor_every,
+        replace=terms.replace,
+    )
+
+
+def _in_touch(fleet: Fleet, terms: Terms) -> AbstractAsyncContextManager[None]:
+    """While a device works, its peers are met and answered, if it has any."""
+    if not terms.peers and terms.listen is None:
+        return nullcontext()
+    from asterism.surfaces.peers.staying import in_touch  # what it takes to have peers need not be installed
+
+    return in_touch(fleet, terms.peers, terms.listen)
 
 
 def _stopping(agent: DeviceAgent, run_id: str) -> str | None:

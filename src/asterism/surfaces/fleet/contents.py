@@ -67,6 +67,7 @@ def settings_lines(settings: Settings) -> Iterator[Text]:
         "large": f"beyond {size(settings.large)} inputs and outputs are kept apart",
         "most": f"beyond {size(settings.most)} they are refused",
         "hold": f"{span(settings.hold)} is how long nothing is taken away when most devices vanish at once",
+        "peer_timeout": f"{span(settings.peer_timeout)} after the last word of a peer what is left to it is taken over",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
         "notify_url": settings.notify_url or "none",
         "weights": weights,

@@ -31,7 +31,7 @@ async def create_run(
     of it beside that. ``waiting`` is whether its end will be told, too."""
     flow = wanted if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
     _check_input(flow, given)
-    run = await fleet.create(flow, given, **terms)
+    run = await fleet.create(flow, given, **{name: value for name, value in terms.items() if value is not None})
     if not quiet:
         click.echo(run.id)
         await _tell(fleet, run)

@@ -73,6 +73,7 @@ def lines(found: Details, width: int | None) -> Iterator[Text]:
             yield from wrapped(reason.text, width, "  ")
     yield from _story(run, width)
     yield from _previous(run, width)
+    yield from _superseded(run, width)
     yield from _scores(run, width)
     yield from _tail(found)
     if found.notices:
@@ -107,6 +108,7 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
     yield "priority", str(run.priority) if run.priority else ""
     yield "only on", run.pinned or ""
     yield "retry of", run.retry_of or ""
+    yield "keep", run.keep if run.keep != "epoch" else ""
     yield "attempts", _attempts(run)
 
 
@@ -161,6 +163,18 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
         for one in run.previous
     ]
     yield from table((*columns, Column("DETAIL", least=16)), rows, width)
+
+
+def _superseded(run: Run, width: int | None) -> Iterator[Text]:
+    if not run.superseded:
+        return
+    yield from _heading("Results that lost to this one when peers met")
+    columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
+    rows: list[list[Cell]] = [
+        [str(one.epoch), one.device, moment(one.ended_at), shorten(_value(one.output), LONGEST)]
+        for one in run.superseded
+    ]
+    yield from table(columns, rows, width)
 
 
 def _scores(run: Run, width: int | None) -> Iterator[Text]:

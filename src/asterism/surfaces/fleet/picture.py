@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from asterism.core.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
-from asterism.core.session import OPEN, Session
+from asterism.core.session import HEARD, Session
 from asterism.surfaces.drawing.ink import DIM, tone
 from asterism.surfaces.drawing.lettering import clean, plural, shorten
 from asterism.surfaces.fleet.looking import Look
@@ -67,7 +67,7 @@ def _chosen(look: Look, room: int) -> list[Run]:
 
 def _devices(look: Look, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and how long ago it was heard of."""
-    there = sorted((one for one in look.sessions.values() if one.state == OPEN), key=_order)
+    there = sorted((one for one in look.sessions.values() if one.state in HEARD), key=_order)
     if not there:
         return [Text("No device is joined: asterism device join NAME", tone("waiting"), no_wrap=True)]
     wide = max(len(shorten(one.device, WIDEST_DEVICE)) for one in there[:MOST_DEVICES])

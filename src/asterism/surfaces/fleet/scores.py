@@ -12,7 +12,7 @@ from asterism.core import assigning
 from asterism.core.placement import Outlook
 from asterism.core.run import Run
 from asterism.core.selection import Weights
-from asterism.core.session import OPEN, Session
+from asterism.core.session import HEARD, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.surfaces.drawing.ink import BOLD, DIM
@@ -72,7 +72,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
         why = refusal or ("no free slot" if session.device in choice.busy else "")
         found.append(Scored(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
-        if session.state == OPEN and session.device not in outlook.sessions:
+        if session.state in HEARD and session.device not in outlook.sessions:
             quiet = f"not heard of for {span(outlook.now - session.beat_at)}"
             found.append(Scored(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))

@@ -9,7 +9,7 @@ from typing import Any
 
 from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Assignment, Progress, Run
-from asterism.core.session import ENDED, OPEN, Session
+from asterism.core.session import ENDED, HEARD, OPEN, Session
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.why import Why
 from asterism.store.protocol import Notice, Report
@@ -18,7 +18,7 @@ _SAME = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
-    *("losses", "rounds", "error", "cancelled"),
+    *("losses", "rounds", "error", "cancelled", "keep"),
 )
 """The fields of a run that are what they are."""
 
@@ -42,6 +42,7 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "progress": _progress(progress_of(run, reports)),
         "input": plain(run.input),
         "output": plain(run.output),
+        "superseded": [{**one._asdict(), "output": plain(one.output)} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
     }
 
@@ -92,7 +93,7 @@ def workflow_json(workflow: Workflow) -> dict[str, Any]:
 
 def state_of(session: Session, now: float) -> str:
     """A device in one word."""
-    if session.state != OPEN:
+    if session.state not in HEARD:
         return "left" if session.state == ENDED else "replaced"
     if not session.reachable(now):
         return "silent"

@@ -113,7 +113,7 @@ class _Teller:
 
     def __init__(self, screen: Screen, word: Callable[[Run, Entry], str]) -> None:
         self._screen, self._word = screen, word
-        self._told: dict[str, int] = {}  # how much of each story
+        self._told: dict[str, tuple[Entry, ...]] = {}  # each story, as far as it was told
         self._began = False
         self._trouble = ""
 
@@ -135,16 +135,24 @@ class _Teller:
 
     def _lines(self, found: Look) -> Iterator[tuple[float, str]]:
         """What is new. At first that is where each run stands that has not ended."""
-        told = {run.id: len(run.story) for run in found.runs}
+        told = {run.id: run.story for run in found.runs}
         for run in found.runs:
             if not self._began:
                 entries = () if run.ended else run.story[-1:]
             else:
-                entries = run.story[self._told.get(run.id, 0) :]
+                entries = _news(self._told.get(run.id, ()), run.story)
             for entry in entries:
                 if entry.what not in _DULL:
                     yield entry.at, self._word(run, entry)
         self._told, self._began = told, True
+
+
+def _news(told: tuple[Entry, ...], story: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """What was not told yet. A story grows at its end, but one that was united with a peer's has become another."""
+    if story[: len(told)] == told:
+        return story[len(told) :]
+    known = set(told)
+    return tuple(entry for entry in story if entry not in known)
 
 
 def _line(run: Run, entry: Entry) -> str:

@@ -36,7 +36,7 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "beating", "commits", "documents", "dumping", "finding", "keeping", "losing",
+    "beating", "commits", "documents", "dumping", "feeding", "finding", "keeping", "losing",
     "model", "processes", "racing", "records", "taking", "values", "watching",
 )  # fmt: skip
 
@@ -50,6 +50,7 @@ from asterism.testing.stores.commits import Commits  # noqa: E402
 from asterism.testing.stores.documents import Documents  # noqa: E402
 from asterism.testing.stores.dumping import Dumping  # noqa: E402
 from asterism.testing.stores.engine import Elsewhere, EngineTests  # noqa: E402
+from asterism.testing.stores.feeding import Fed  # noqa: E402
 from asterism.testing.stores.finding import Finding  # noqa: E402
 from asterism.testing.stores.keeping import Keeping  # noqa: E402
 from asterism.testing.stores.losing import Losing  # noqa: E402
@@ -64,7 +65,7 @@ __all__ = ["Elsewhere", "EngineTests", "SharedStoreConformance", "StoreConforman
 
 
 class StoreConformance(
-    Commits, Documents, Taking, Beating, Finding, Losing, Keeping, Dumping, Watching, Values, Racing, Modelled
+    Commits, Documents, Taking, Beating, Finding, Losing, Keeping, Dumping, Watching, Values, Racing, Fed, Modelled
 ):
     """What every engine promises. Override ``open_store``, and ``open_another`` if there can be two connections."""
 

@@ -33,6 +33,9 @@ class EngineTests:
     """Whether a watch is left alone by commits of other topics. It may be woken for nothing in any case, but where
     this is True it is not woken for everything."""
 
+    has_feed = True
+    """Whether it can exchange records with peers. An engine that cannot says so."""
+
     async def open_store(self) -> Store:
         """A fresh and empty store."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a store is opened: override open_store")

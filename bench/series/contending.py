@@ -1,0 +1,151 @@
+"""Claims per second of one client that nobody disturbs, and how long it takes until the last of a hundred who claim at
+the same moment has its answer.
+
+The hundred are processes that run the command ``asterism series claim``, forked from one that has imported everything;
+on the register in memory, which no other process can see, they are tasks of one loop. Each has its answer when its
+process has ended.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from asterism.series.changing import Claim, Contended, Patience, claim
+from asterism.series.git import GitRegister
+from asterism.series.register import SeriesRegister
+from asterism.series.stores import StoreRegister
+from asterism.store.memory import MemoryStore
+from asterism.store.opening import open_store
+from bench.runs.server import SETTINGS, database
+from tests.series.register_openers import bare_repository, over_http
+from tests.series.series_processes import Ended, all_at_once
+from tests.store.postgres_server import Server
+
+NAME = "RFC-093"
+CONTENDERS = 100
+BAR = 90.0
+"""The last of a hundred on a bare repository is to be answered within so many seconds."""
+
+Place = Callable[[Path], AbstractContextManager[tuple[str, str]]]
+"""Gives the option that names the register, and its address, for as long as the block lasts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One register. ``last`` and ``tries`` are of those who do not give up; ``told`` is how many of those who try five
+    times were told that the series is contended, and ``told_last`` when the last of them had its answer."""
+
+    name: str
+    alone: float
+    contenders: int
+    last: float
+    tries: int
+    told: int
+    told_last: float
+
+    @property
+    def rate(self) -> float:
+        return self.contenders / self.last
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[tuple[str, str]]:
+    yield "--store", f"sqlite:///{folder}/fleet.db"
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[tuple[str, str]]:
+    with Server({**SETTINGS, "max_connections": 1000}) as server, database(server) as url:
+        yield "--store", url
+
+
+@contextmanager
+def git_file(folder: Path) -> Iterator[tuple[str, str]]:
+    yield "--remote", bare_repository(folder / "remote.git")
+
+
+@contextmanager
+def git_http(folder: Path) -> Iterator[tuple[str, str]]:
+    bare_repository(folder / "remote.git")
+    with over_http(folder) as (address, _):
+        yield "--remote", f"{address}/remote.git"
+
+
+PLACES: dict[str, Place] = {
+    "SQLite": sqlite,
+    "PostgreSQL": postgres,
+    "git, `file://`": git_file,
+    "git, smart HTTP": git_http,
+}
+
+
+def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | None = None) -> list[Measured]:
+    found = [_in_memory(contenders, alone)]
+    for name in PLACES if names is None else names:
+        found.append(_on(name, PLACES[name], contenders, alone))
+    return found
+
+
+def _in_memory(contenders: int, alone: int) -> Measured:
+    async def all_of_them(tries: int) -> tuple[float, int, int]:
+        register, began = StoreRegister(MemoryStore()), time.perf_counter()
+        patience = Patience(tries=tries)
+        asked = (claim(register, NAME, Claim(number + 1), patience=patience) for number in range(contenders))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        told = sum(isinstance(one, Contended) for one in found)
+        return time.perf_counter() - began, sum(getattr(one, "tries", 0) for one in found), told
+
+    rate = asyncio.run(_one_after_the_other(StoreRegister(MemoryStore()), alone))
+    last, tries, _ = asyncio.run(all_of_them(0))
+    told_last, _, told = asyncio.run(all_of_them(5))
+    return Measured("memory", rate, contenders, last, tries, told, told_last)
+
+
+def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
+    async def undisturbed(option: str, address: str) -> float:
+        register = GitRegister(address) if option == "--remote" else StoreRegister(await open_store(address))
+        try:
+            return await _one_after_the_other(register, alone)
+        finally:
+            await register.close()
+
+    ended: dict[int, list[Ended]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, tries in enumerate((0, 5, None)):
+            inside = Path(folder) / str(number)
+            inside.mkdir()
+            with place(inside) as (option, address):
+                if tries is None:
+                    rate = asyncio.run(undisturbed(option, address))
+                    continue
+                words = ["series", "claim", NAME, option, address, "--tries", str(tries), "--json"]
+                commands = [[*words, "--issue", str(issue + 1)] for issue in range(contenders)]
+                ended[tries] = all_at_once(commands, inside)
+    _one_winner(ended[0], contenders)
+    told = sum(one.code == 76 for one in ended[5])
+    last, told_last = (max(one.after for one in ended[tries]) for tries in (0, 5))
+    return Measured(name, rate, contenders, last, _tries(ended[0]), told, told_last)
+
+
+async def _one_after_the_other(register: SeriesRegister, number: int) -> float:
+    began = time.perf_counter()
+    for issue in range(number):
+        await claim(register, NAME, Claim(issue + 1))
+    return number / (time.perf_counter() - began)
+
+
+def _one_winner(ended: list[Ended], contenders: int) -> None:
+    """What was measured has to be right, or it is no figure."""
+    codes = sorted(one.code for one in ended)
+    if codes != [0] + [75] * (contenders - 1):
+        wrong = next((one for one in ended if one.code not in (0, 75)), None)
+        raise AssertionError(f"not one winner and all others queued: {codes}, {wrong}")
+
+
+def _tries(ended: list[Ended]) -> int:
+    return sum(int(json.loads(one.out)["tries"]) for one in ended)

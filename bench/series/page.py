@@ -1,0 +1,57 @@
+"""Writes what was measured of series to docs/benchmarks-series.md."""
+
+from asterism.series.changing import JITTER, MOST_SPREAD, TRIES
+from bench.page import met, table, time_text
+from bench.series import contending
+
+HEAD = """# Benchmarks of series
+
+Written by `make bench ARGS=series`; every figure on this page was measured in one run, side by side. Times vary from
+machine to machine and from hour to hour: read the ratios.
+"""
+
+
+def rate(value: float) -> str:
+    return f"{value:,.0f}/s" if value >= 20 else f"{value:.1f}/s"
+
+
+def claims(found: list[contending.Measured]) -> str:
+    number = found[0].contenders
+    text = f"""## Claims at the same moment
+
+*Alone* is one client that claims one issue after the other on one connection, with nobody else about. The other columns
+are {number} processes that claim different issues of one series at the same moment (tasks of one loop, where the
+register is memory): when the last of them has its answer, how many claims per second that makes, and how often each of
+them tried. They go on until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
+queued, or there would be no figure here. A try that came too late is followed by a pause of {JITTER[0]:g} to
+{JITTER[1]:g} s, whose upper end doubles with every try, up to {JITTER[1] * MOST_SPREAD:g} s: most of the time is spent
+waiting.
+
+"""
+    text += table(
+        ("register", "alone", "last answer", "claims", "tries per claim"),
+        (
+            (
+                one.name,
+                rate(one.alone),
+                time_text(one.last),
+                rate(one.rate),
+                f"{one.tries / one.contenders:.1f}",
+            )
+            for one in found
+        ),
+    )
+    text += f"""
+The same with the default of {TRIES} tries, after which a client is told that the series is contended (exit code 76):
+
+"""
+    text += table(
+        ("register", "claimed or queued", "contended", "last answer"),
+        ((one.name, str(number - one.told), str(one.told), time_text(one.told_last)) for one in found),
+    )
+    on_git = [one for one in found if "file" in one.name]
+    bars = [
+        (f"{number} on `file://` within {contending.BAR:g} s", time_text(one.last), met(one.last, contending.BAR))
+        for one in on_git
+    ]
+    return text + ("\n" + table(("bar", "found", ""), bars) if bars else "")

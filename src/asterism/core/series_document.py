@@ -1,0 +1,150 @@
+"""A series as it is written down: strictly checked, since what cannot be read counts as taken.
+
+There are two forms of the same state. That of issues is for people too: ``active_issue``, times in ISO 8601. That of
+runs is what stores keep beside them. What is not set is left out: ``since``, ``claim``, ``by``, ``lease``,
+``lease_until``, ``paused``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from asterism.core.errors import AsterismError, shown
+
+SCHEMA = 1
+
+Item = str | int
+
+
+class UnreadableSeries(AsterismError):
+    """A state document that is not one. It counts as taken, never as free."""
+
+
+class Form(NamedTuple):
+    """What differs between the two: the name of the active item, what an item is, how a time is written."""
+
+    active: str
+    is_item: Callable[[object], bool]
+    write_time: Callable[[float], Any]
+    read_time: Callable[[Any], float | None]
+    waits_for_nobody: bool
+    """Whether somebody may wait while nobody is active and nothing is paused. Runs are promoted by whoever leaves."""
+
+
+_KEYS = {"claim": "claim_id"}
+"""Keys of a document whose field has another name; ``series`` is the name, and the active item differs by form."""
+
+_TIMES = ("since", "lease_until")
+_TEXTS = ("claim", "by", "paused")
+_SOMETIMES = {*_TIMES, *_TEXTS, "lease"}
+
+
+def written(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    """The document of a series with these fields."""
+    sometimes = {key: fields[_KEYS.get(key, key)] for key in ("since", "claim", "by", "lease", "lease_until", "paused")}
+    return {
+        "series": fields["name"],
+        form.active: fields["active"],
+        "queue": list(fields["queue"]),
+        **{
+            key: form.write_time(value) if key in _TIMES else value
+            for key, value in sometimes.items()
+            if value is not None
+        },
+        "updated_at": form.write_time(fields["updated_at"]),
+        "version": SCHEMA,
+        "revision": fields["revision"],
+    }
+
+
+def read(data: object, form: Form) -> dict[str, Any]:
+    """The fields of a series. Raises UnreadableSeries for anything that ``written`` would not have written: a field too
+    few must not read as a series that is free, and a field too many would be lost with the next change."""
+    if not isinstance(data, Mapping):
+        raise UnreadableSeries(f"the state of a series is an object, not {shown(data)}")
+    version = data.get("version")
+    if type(version) is not int or version != SCHEMA:
+        raise UnreadableSeries(f"this is version {shown(version)} of a series; {SCHEMA} is known here")
+    always = {"series", form.active, "queue", "updated_at", "version", "revision"}
+    if not always <= set(data) <= always | _SOMETIMES:
+        raise UnreadableSeries(f"the state of a series has {', '.join(sorted(always))}, not {shown(data)}")
+    if not _are_right(data, form) or not _fit(data, form):
+        raise UnreadableSeries(f"the state of series {shown(data['series'])} contradicts itself: {shown(data)}")
+    fields = {_KEYS.get(key, key): data[key] for key in _SOMETIMES & set(data)}
+    fields |= {key: form.read_time(data[key]) for key in (*_TIMES, "updated_at") if key in data}
+    shared = {"name": data["series"], "active": data[form.active], "queue": tuple(data["queue"])}
+    return {**fields, **shared, "revision": data["revision"]}
+
+
+def _are_right(data: Mapping[str, Any], form: Form) -> bool:
+    """Whether every field is of its kind."""
+    active, queue = data[form.active], data["queue"]
+    return (
+        isinstance(data["series"], str)
+        and (active is None or form.is_item(active))
+        and isinstance(queue, list)
+        and all(form.is_item(item) for item in queue)
+        and type(data["revision"]) is int
+        and all(form.read_time(data[key]) is not None for key in (*_TIMES, "updated_at") if key in data)
+        and all(isinstance(data[key], str) and data[key] for key in _TEXTS if key in data)
+        and ("lease" not in data or (_finite(data["lease"]) or 0) > 0)
+    )
+
+
+def _fit(data: Mapping[str, Any], form: Form) -> bool:
+    """Whether the fields fit together."""
+    active, queue, revision = data[form.active], data["queue"], data["revision"]
+    if revision < 1:  # nobody has used it
+        return revision == 0 and active is None and not queue and not _SOMETIMES & set(data)
+    if active is not None:
+        return len({active, *queue}) == len(queue) + 1 and ("lease_until" not in data or "lease" in data)
+    nobody_waits = not queue or form.waits_for_nobody or "paused" in data
+    return nobody_waits and len(set(queue)) == len(queue) and not {"since", "claim", "by", "lease_until"} & set(data)
+
+
+def parsed(text: str, name: str) -> Any:
+    """What a text says, as data. Raises UnreadableSeries."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UnreadableSeries(f"the state of series {name} is not JSON: {shown(text)}") from None
+
+
+def is_issue(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_run(value: object) -> bool:
+    return isinstance(value, str) or type(value) is int
+
+
+def _finite(value: Any) -> float | None:
+    return value if type(value) in (int, float) and abs(value) < float("inf") else None
+
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)
+
+
+def _to_iso(seconds: float) -> str:
+    at = _BEGINNING + timedelta(milliseconds=round(seconds * 1000))
+    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _from_iso(text: Any) -> float | None:
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    seconds = ((at - _BEGINNING) // timedelta(milliseconds=1)) / 1000
+    return seconds if _to_iso(seconds) == text else None  # 12:00:00.000 is 12:00:00
+
+
+RUNS = Form("active", _is_run, float, _finite, waits_for_nobody=False)
+ISSUES = Form("active_issue", is_issue, _to_iso, _from_iso, waits_for_nobody=True)

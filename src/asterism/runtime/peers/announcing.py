@@ -1,0 +1,149 @@
+"""The devices of a peer, as it announces them: each store says which are its own, never what it heard of others'.
+
+They are kept as sessions that are abroad, heard of now by our own clock: an announcement has ages and no times. One
+that bears the id or the name of another's device is refused, or work and words could be stolen under that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from asterism.core.run import ASSIGNED
+from asterism.core.session import ABROAD, ENDED, OPEN, Session
+from asterism.runtime.peers import telling
+from asterism.runtime.peers.knowing import host_of, is_of
+from asterism.store import codec
+from asterism.store.errors import Conflict
+from asterism.store.protocol import Notice, PutSession, Query, Store, Write
+
+MOST_DEVICES = 1000
+LARGEST_PROFILE = 20_000
+_MOST = 1_000_000_000
+
+
+async def announcement(store: Store) -> list[dict[str, Any]]:
+    """Our own devices, as we tell a peer."""
+    now = store.clock()
+    return [
+        {
+            "id": session.id,
+            "device": session.device,
+            "joined": max(0.0, now - session.joined_at),
+            "can": sorted(session.can),
+            "slots": session.slots,
+            "backlog": session.backlog,
+            "accepts": session.accepts,
+            "timeout": session.timeout,
+            "profile": dict(session.profile),
+            "draining": session.draining,
+        }
+        for session in await store.sessions()
+        if session.state == OPEN and session.reachable(now)
+    ][:MOST_DEVICES]
+
+
+async def heard(store: Store, peer: str, devices: object) -> int:
+    """Keep what a peer announced. Returns how much of it was refused."""
+    while True:
+        refused = 0
+        writes: list[Write] = []
+        known = {session.id: session for session in await store.sessions(ended=True)}
+        announced: set[str] = set()
+        for one in devices[:MOST_DEVICES] if isinstance(devices, list) else ():
+            session = _session(one, peer, store.clock())
+            if session is None or session.id in announced:
+                refused += 1
+                words = f"peer {peer} announced what is no device: {str(one)[:80]}"
+                await telling.once(store, peer, Notice(store.clock(), "refused", words))
+                continue
+            whose = _of_another(session, peer, known.values())
+            if whose is not None:
+                refused += 1
+                await telling.once(store, peer, Notice(store.clock(), "impostor", whose))
+                continue
+            announced.add(session.id)
+            before = known.get(session.id)
+            revision = before.revision if before is not None else None
+            writes.append(PutSession(replace(session, revision=(revision or 0) + 1), revision))
+        for session in known.values():
+            if is_of(session, peer) and session.id not in announced and not await _at_work(store, session):
+                writes.append(PutSession(session.changed(state=ENDED), session.revision))
+        try:
+            await store.commit(writes)
+        except Conflict:
+            continue
+        return refused
+
+
+def _session(one: object, peer: str, now: float) -> Session | None:
+    """As it is kept; None for what cannot be a device."""
+    match one:
+        case {
+            "id": str(name), "device": str(device), "joined": int() | float() as joined, "can": list(can),
+            "slots": int(slots), "backlog": int(backlog), "accepts": str() | None as accepts,
+            "timeout": int() | float() as timeout, "profile": dict(profile), "draining": bool(draining),
+        }:  # fmt: skip
+            pass
+        case _:
+            return None
+    good = (
+        _is_name(name, 200)
+        and _is_name(device, 500)
+        and "|" not in device
+        and all(_is_name(word, 500) for word in can)
+        and 0 <= joined <= 100 * _MOST
+        and 0 < timeout <= _MOST
+        and 0 <= slots <= 100_000
+        and 0 <= backlog <= 100_000
+        and (accepts is None or len(accepts) <= 2000)
+        and len(can) <= 1000
+        and _fits(profile)
+    )
+    if not good:
+        return None
+    return Session(
+        name,
+        device,
+        now - joined,
+        host_of(peer),
+        frozenset(can),
+        slots,
+        backlog,
+        accepts,
+        float(timeout),
+        profile,
+        state=ABROAD,
+        draining=draining,
+    )
+
+
+def _is_name(text: object, longest: int) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= longest and text.isprintable()
+
+
+def _fits(profile: Mapping[str, Any]) -> bool:
+    try:
+        return len(codec.to_text(profile)) <= LARGEST_PROFILE
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _of_another(new: Session, peer: str, known: Sequence[Session] | Any) -> str | None:
+    """Whom it pretends to be, in words."""
+    for session in known:
+        if session.host == host_of(peer):
+            continue
+        there = session.state in (OPEN, ABROAD)
+        if session.id == new.id or (there and session.device == new.device):
+            whose = f"a device {session.host}" if session.host.startswith(host_of("")) else "a device of this store"
+            return f"peer {peer} announced a device {new.device}, which is {whose}: it gets no work and is not believed"
+    return None
+
+
+async def _at_work(store: Store, session: Session) -> bool:
+    """Whether it works on something that is ours to judge: that is for its own store, or nobody could say that it goes
+    on."""
+    owned = await store.find(Query(session=session.id, judged=True)) if session.used else []
+    return any(run.status is not ASSIGNED for run in owned)

@@ -1,0 +1,311 @@
+"""One meeting of two stores: each tells what is new since they met last, until neither has anything left to say. What
+happens during the meeting is for the next one, or under a steady load it would have no end.
+
+Who calls says something, who is called answers, and both messages have the same shape: whose store it is and what its
+clock says; how far it has come in the other's feed; what is new in its own, and the workflows that are needed for it;
+with the first message of a meeting its devices. How far one has come is kept with what was taken, so a meeting can be
+broken off anywhere and the next goes on there. A message that comes twice changes nothing, and one that comes after
+another was lost is passed over: the answer says where to go on.
+
+Who it is that speaks is known from the connection, never from the message. A store is known by its id, which is bound
+at the first contact.
+
+What is large comes before the record that refers to it: who calls fetches what it lacks; who is called takes the
+records before that, says what it wants, and is given it before the next message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.joining import identity
+from asterism.runtime.peers import announcing, telling
+from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
+from asterism.runtime.peers.messages import MOST_BLOBS, PROTOCOL, Cursor, Item, Message, is_blob, read
+from asterism.runtime.peers.sending import Part, Sending
+from asterism.runtime.peers.taking import Taken, Taking
+from asterism.store.dumps import blobs_of
+from asterism.store.protocol import Notice, feed_of
+
+__all__ = ["PROTOCOL", "Exchange", "Met", "PeerRefused", "PeerUnreachable", "Talk"]
+
+log = logging.getLogger("asterism.peers")
+
+SKEWED = 60.0
+"""By how many seconds two clocks may differ before it is said."""
+
+IN_VAIN = 3
+"""After how many rounds without any progress a meeting ends."""
+
+
+class PeerUnreachable(AsterismError):
+    """A peer does not answer just now."""
+
+
+class Talk(Protocol):
+    """A way to the other side. Each raises PeerUnreachable if there is no answer, and PeerRefused if the other side
+    will not have it."""
+
+    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+    async def fetch(self, blob: str) -> bytes: ...
+
+    async def give(self, blob: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What came of a meeting. ``lost`` says of each run that was lost here why; ``skew`` is by how many seconds the
+    peer's clock is ahead of ours."""
+
+    sent: int = 0
+    taken: int = 0
+    refused: int = 0
+    lost: tuple[str, ...] = ()
+    skew: float = 0.0
+
+
+class Exchange:
+    """Everything between a fleet's store and its peers but the wire. ``peers`` are those of the store."""
+
+    def __init__(self, fleet: Fleet, peers: Peers | None = None) -> None:
+        self.fleet, self.peers = fleet, peers or Peers(fleet.store)
+        self._ready: tuple[str, str, Sending, Taking] | None = None
+        self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
+        self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
+
+    # -- who calls ---------------------------------------------------------------------------------------------------
+
+    async def meet(self, peer: str, talk: Talk) -> Met:
+        """The client's side: asks ``talk`` until nothing is left. Raises UnknownPeer, PeerRefused, and what ``talk``
+        raises."""
+        store, feed, sending, taking = await self._opened()
+        known = await self.peers.get(peer)
+        sum_, sent, skew = Taken(), 0, 0.0
+        lacks: frozenset[str] = frozenset()
+        given: Counter[str] = Counter()
+        vain = 0
+        upto, theirs = await sending.newest(), None
+        devices: Any = await announcing.announcement(self.fleet.store)
+        while True:
+            part = await sending.part(known, self._told[peer]) if peer in self._told else Part()
+            at, _ = await taking.cursor(known)
+            message = self._message(store, feed, at, part, devices, await sending.newest(), lacks=lacks)
+            asked = self.fleet.store.clock()
+            answer = read(await talk.say(message))
+            if devices is not None:
+                known = await self._hear(peer, answer, (asked + self.fleet.store.clock()) / 2)
+                skew, devices = known.skew or 0.0, None
+                sum_.refused += await announcing.heard(self.fleet.store, peer, answer.devices)
+            self._must_be(known, answer)
+            taken = await self._take(known, answer, await self._fetched(answer.items, talk))
+            sum_.add(taken)
+            before, now = self._told.get(peer), answer.cursor or Cursor(feed, 0)
+            sent += len(part.records) if before != now else 0
+            self._told[peer] = now
+            given.update(answer.wants)
+            lacks = await self._give(answer.wants, talk, given)
+            theirs = answer.newest if theirs is None else theirs
+            at, _ = await taking.cursor(known)
+            heard_all = at is not None and at.feed == answer.feed and at.number >= theirs
+            idle = not answer.items and not answer.more
+            if (idle or heard_all) and not answer.wants and not await sending.behind(now, upto):
+                return Met(sent, sum_.taken, sum_.refused, tuple(sum_.lost), skew)
+            vain = 0 if before != now or not idle or answer.wants - lacks else vain + 1
+            if vain >= IN_VAIN:
+                log.warning("peer %s takes nothing more", peer)
+                return Met(sent, sum_.taken, sum_.refused, tuple(sum_.lost), skew)
+
+    async def _fetched(self, items: Sequence[Item], talk: Talk) -> frozenset[str]:
+        """Fetch what is large and not kept here. Returns what could not be had."""
+        missing = set()
+        for name in await self._missing(items):
+            try:
+                await self._keep(name, await talk.fetch(name))
+            except PeerRefused as error:
+                log.warning("%s cannot be had: %s", name, error)
+                missing.add(name)
+        return frozenset(missing)
+
+    async def _give(self, wanted: frozenset[str], talk: Talk, given: Counter[str]) -> frozenset[str]:
+        """Give what the other side lacks. Returns what we lack, too; or what it will not have, though it was given it
+        several times: it may have forgotten that it asked, or find it too large."""
+        lacks = set()
+        for name in sorted(wanted):
+            data = await self.fleet.store.blob(name)
+            if data is None or given[name] > IN_VAIN:
+                lacks.add(name)
+                continue
+            try:
+                await talk.give(name, data)
+            except PeerRefused as error:
+                log.warning("%s was not wanted after all: %s", name, error)
+        return frozenset(lacks)
+
+    # -- who is called -----------------------------------------------------------------------------------------------
+
+    async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The server's side: ``peer`` is whose token it was. Raises PeerRefused."""
+        store, feed, sending, taking = await self._opened()
+        asked = read(message)
+        known = await self.peers.get(peer)
+        devices: Any = None
+        if asked.devices is not None or known.store is None:
+            known = await self._hear(peer, asked, self.fleet.store.clock())
+            await announcing.heard(self.fleet.store, peer, asked.devices or [])
+            devices = await announcing.announcement(self.fleet.store)
+        self._must_be(known, asked)
+        whole, wants = await self._until_something_is_missing(asked)
+        for text in (await self._take(known, whole, asked.lacks)).lost:
+            log.warning("%s", text)
+        before = self._wanted.get(peer, frozenset())  # of another message, perhaps, which is being answered too
+        self._wanted[peer] = wants | before if len(before) < MOST_BLOBS else wants
+        part = await sending.part(known, asked.cursor or Cursor(feed, 0))
+        at, _ = await taking.cursor(known)
+        return self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
+
+    async def _until_something_is_missing(self, asked: Message) -> tuple[Message, frozenset[str]]:
+        """The records that can be taken, and what is missing for the next ones."""
+        missing = await self._missing(asked.items) - asked.lacks
+        if not missing:
+            return asked, frozenset()
+        first = next(
+            place
+            for place, item in enumerate(asked.items)
+            if item.run is not None and not missing.isdisjoint(blobs_of(item.run))
+        )
+        upto = asked.items[first - 1].number if first else asked.after
+        cut = Message(
+            **{name: getattr(asked, name) for name in Message.__slots__} | {"items": asked.items[:first], "upto": upto}
+        )
+        return cut, frozenset(sorted(missing)[:MOST_BLOBS])
+
+    async def fetch(self, peer: str, blob: str) -> bytes | None:
+        """The server's side of GET /v1/blobs/NAME; None if it is not kept here."""
+        await self.peers.get(peer)
+        return await self.fleet.store.blob(blob) if is_blob(blob) else None
+
+    async def give(self, peer: str, blob: str, data: bytes) -> None:
+        """The server's side of PUT /v1/blobs/NAME. Raises PeerRefused if the name is not that of the bytes, if it is
+        too large, or nobody has asked for it."""
+        await self.peers.get(peer)
+        if blob not in self._wanted.get(peer, ()):
+            raise PeerRefused("nobody has asked for it")
+        await self._keep(blob, data)
+        self._wanted[peer] -= {blob}
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    async def _opened(self) -> tuple[str, str, Sending, Taking]:
+        if self._ready is None:
+            store = await identity(self.fleet.store, self.fleet.clock)
+            feed = await feed_of(self.fleet.store).start_feed()
+            self._ready = (
+                store,
+                feed,
+                Sending(self.fleet, store, feed),
+                Taking(self.fleet, self.peers, store),
+            )
+        return self._ready
+
+    def _message(
+        self,
+        store: str,
+        feed: str,
+        cursor: Cursor | None,
+        part: Part,
+        devices: Any,
+        newest: int,
+        *,
+        wants: frozenset[str] = frozenset(),
+        lacks: frozenset[str] = frozenset(),
+    ) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "store": store,
+            "clock": self.fleet.store.clock(),
+            "feed": feed,
+            "cursor": None if cursor is None else cursor._asdict(),
+            "after": part.after,
+            "upto": part.upto,
+            "more": part.more,
+            "newest": newest,
+            "records": part.records,
+            "workflows": part.workflows,
+            "devices": devices,
+            "wants": sorted(wants),
+            "lacks": sorted(lacks),
+        }
+
+    async def _hear(self, peer: str, message: Message, now: float) -> Peer:
+        """Bind it if it is new, remember that it was heard of, and compare the clocks."""
+        own = (await self._opened())[0]
+        if message.store == own:
+            raise PeerRefused(
+                f"peer {peer} has a copy of the same store, and each would take itself for the other: restore the copy "
+                "from a backup, which gives it an id of its own"
+            )
+        await self.peers.bind(peer, message.store)
+        skew = message.clock - now
+        if abs(skew) > SKEWED:
+            words = f"the clock of peer {peer} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours"
+            await telling.once(self.fleet.store, peer, Notice(self.fleet.store.clock(), "clock", words), "skew")
+        else:
+            await telling.over(self.fleet.store, peer, "skew")
+        return await self.peers.heard(peer, skew)
+
+    def _must_be(self, peer: Peer, message: Message) -> None:
+        if message.store != peer.store:
+            raise PeerRefused(f"peer {peer.name} is store {(peer.store or '?')[:8]}…, and the message is of another")
+
+    async def _take(self, peer: Peer, message: Message, lacking: frozenset[str]) -> Taken:
+        taking = (await self._opened())[3]
+        cursor, _ = await taking.cursor(peer)
+        number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
+        upto = Cursor(message.feed, message.upto)
+        if message.after > number or (not message.items and upto == cursor):
+            return Taken()  # something got lost in between: we say how far we have come
+        if not message.items and (message.upto <= message.after or message.upto <= number):
+            return Taken()
+        bad = await self._keep_workflows(message.workflows)
+        return await taking.take(peer, message.items, upto._replace(number=max(number, message.upto)), bad, lacking)
+
+    async def _keep_workflows(self, workflows: Sequence[Any]) -> dict[str, str]:
+        """Returns what is wrong with those that cannot be kept, by kind."""
+        bad = {}
+        for data in workflows:
+            try:
+                flow = Workflow.from_json(data)
+                problem = await self.fleet.workflows.keep(flow)
+            except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
+                log.warning("a workflow of a peer cannot be kept: %s", error)
+                continue
+            if problem is not None:
+                bad[f"{flow.name}@{flow.version}"] = problem
+        return bad
+
+    async def _missing(self, items: Sequence[Item]) -> set[str]:
+        """What is large, referred to, and not kept here. What our own record refers to is."""
+        names: set[str] = set()
+        for item in items:
+            large = set(blobs_of(item.run)) if item.run is not None else set()
+            if item.run is not None and large:
+                mine = await self.fleet.store.run(item.run.id)
+                names |= large - set(blobs_of(mine)) if mine is not None else large
+        return {name for name in sorted(names) if await self.fleet.store.blob(name) is None}
+
+    async def _keep(self, name: str, data: bytes) -> None:
+        most = (await self.fleet.settings()).most
+        if len(data) > most:
+            raise PeerRefused(f"it has {len(data):,} bytes, and this fleet keeps {most:,} at most")
+        if hashlib.sha256(data).hexdigest() != name:
+            raise PeerRefused("its name is not that of its bytes")
+        await self.fleet.store.keep_blob(data)

@@ -1,0 +1,200 @@
+"""The peers of a store: whom it talks to, and what it knows of them.
+
+A peer is a register, ``peer/NAME``. Its store's id is bound at the first contact and never changes: who comes with
+the same token and another id is somebody else. No token is kept here, only what it is recognised by, so that dumps
+and backups give none away. A peer that is removed leaves an empty register behind, since a register that is removed
+and written again would begin at its first revision.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from asterism.core.errors import AsterismError
+from asterism.core.session import ABROAD, ENDED, Session
+from asterism.store.errors import Conflict
+from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write
+
+PREFIX = "peer/"
+LONGEST_NAME = 100
+
+
+class UnknownPeer(AsterismError):
+    """No peer of this name is known."""
+
+
+class PeerKnown(AsterismError):
+    """A peer of this name is there already."""
+
+
+class PeerRefused(AsterismError):
+    """A peer said something that cannot be true, or that it may not say. Nothing of the message was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """``store`` is the id of its store, None until the first contact. ``url`` is where it can be called, ``pin`` the
+    fingerprint of its certificate; ``token_sha256`` is kept by the side that invited. ``heard_at`` is when it was last
+    heard of, ``skew`` by how many seconds its clock was ahead of ours then."""
+
+    name: str
+    store: str | None = None
+    url: str | None = None
+    pin: str | None = None
+    token_sha256: str | None = None
+    invited_at: float | None = None
+    heard_at: float | None = None
+    skew: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept, without its name."""
+        data = asdict(self)
+        del data["name"]
+        return data
+
+
+_FIELDS = frozenset(field.name for field in fields(Peer)) - {"name"}
+
+
+class Peers:
+    """Those of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def add(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        pin: str | None = None,
+        token_sha256: str | None = None,
+        invited_at: float | None = None,
+        store: str | None = None,
+    ) -> Peer:
+        """Raises PeerKnown if the name is in use, AsterismError if it is none."""
+        must_be_a_name(name)
+        new = Peer(name, store, url, pin, token_sha256, invited_at)
+        while True:
+            found = await self._store.register(_key(name))
+            if found is not None and found.value:
+                raise PeerKnown(f"a peer {name!r} is there already; choose another name, or remove that one first")
+            if store is not None:
+                await self._must_be_nobody_else(name, store)
+            try:
+                await self._store.commit([PutRegister(_key(name), new.to_json(), found and found.revision)])
+            except Conflict:
+                continue
+            return new
+
+    async def get(self, name: str) -> Peer:
+        """Raises UnknownPeer."""
+        return (await self._read(name))[0]
+
+    async def all(self) -> list[Peer]:
+        """By name."""
+        found = await self._store.registers(PREFIX)
+        return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
+
+    async def remove(self, name: str) -> None:
+        """Talk to it no more. What was left to it is adopted by the monitor. Raises UnknownPeer."""
+        while True:
+            _, revision = await self._read(name)
+            writes: list[Write] = [PutRegister(_key(name), {}, revision)]
+            for kept in await self._store.registers(f"{_key(name)}/"):
+                writes.append(PutRegister(kept.key, {}, kept.revision))
+            for session in await self._store.sessions():
+                if is_of(session, name):
+                    writes.append(PutSession(session.changed(state=ENDED), session.revision))
+            try:
+                await self._store.commit(writes)
+            except Conflict:
+                continue
+            return
+
+    async def bind(self, name: str, store: str) -> Peer:
+        """It says that its store is this one. Raises PeerRefused if it is bound to another, or another peer to this
+        one."""
+        while True:
+            peer, revision = await self._read(name)
+            if peer.store == store:
+                return peer
+            if peer.store is not None:
+                raise PeerRefused(
+                    f"peer {name} is store {peer.store[:8]}…, and now says it is {store[:8]}…: if it was made anew, "
+                    "remove the peer and invite it again"
+                )
+            await self._must_be_nobody_else(name, store)
+            if await self._changed(peer, revision, {"store": store}):
+                continue
+
+    async def heard(self, name: str, skew: float) -> Peer:
+        """It was heard of, now."""
+        return await self.change(name, heard_at=self._store.clock(), skew=round(skew, 3))
+
+    async def change(self, name: str, **changes: Any) -> Peer:
+        """Change what is known of a peer: url, pin, token_sha256 and so on. Raises UnknownPeer."""
+        while True:
+            peer, revision = await self._read(name)
+            if after := await self._changed(peer, revision, changes):
+                return after
+
+    async def find_by_token_hash(self, sha256: str) -> Peer | None:
+        """Whose token it is. Every peer is compared, in a time that does not tell how much of it was right."""
+        given, found = sha256.encode(), None
+        for peer in await self.all():
+            known = (peer.token_sha256 or "").encode()
+            if known and hmac.compare_digest(known, given):
+                found = peer
+        return found
+
+    async def _read(self, name: str) -> tuple[Peer, int]:
+        found = await self._store.register(_key(name))
+        if found is None or not found.value:
+            known = ", ".join(one.name for one in await self.all()) or "none"
+            raise UnknownPeer(f"there is no peer {name!r}; known are: {known}")
+        return _peer(found), found.revision
+
+    async def _changed(self, peer: Peer, revision: int, changes: Mapping[str, Any]) -> Peer | None:
+        after = Peer(peer.name, **{**peer.to_json(), **changes})
+        try:
+            await self._store.commit([PutRegister(_key(peer.name), after.to_json(), revision)])
+        except Conflict:
+            return None
+        return after
+
+    async def _must_be_nobody_else(self, name: str, store: str) -> None:
+        for other in await self.all():
+            if other.store == store and other.name != name:
+                raise PeerRefused(f"store {store[:8]}… is known as peer {other.name} already, not as {name}")
+
+
+def must_be_a_name(name: str) -> None:
+    """Names stand in keys of registers and on command lines."""
+    good = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not good or "/" in name or "." in name or name != name.strip():
+        raise AsterismError(
+            f"the name of a peer is 1 to {LONGEST_NAME} printable characters, without / or a full stop, not {name!r}"
+        )
+
+
+def host_of(name: str) -> str:
+    """What stands as the host of a session that a peer announced."""
+    return f"via {name}"
+
+
+def is_of(session: Session, name: str) -> bool:
+    """Whether it is a session that this peer announced, and still does."""
+    return session.state == ABROAD and session.host == host_of(name)
+
+
+def _key(name: str) -> str:
+    return f"{PREFIX}{name}"
+
+
+def _peer(found: Register) -> Peer:
+    known = {name: value for name, value in found.value.items() if name in _FIELDS}
+    return Peer(found.key.removeprefix(PREFIX), **known)

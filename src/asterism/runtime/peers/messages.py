@@ -1,0 +1,169 @@
+"""What two peers say to each other: JSON, with a version. Whatever comes in is checked here before anything is made of
+it; what is wrong with the message as a whole raises PeerRefused, a record that is none is counted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from asterism.core.run import Run
+from asterism.core.wellformed import check
+from asterism.runtime.peers.knowing import PeerRefused
+from asterism.store import codec
+from asterism.store.dumps import blobs_of
+from asterism.store.errors import StoreError
+
+PROTOCOL = 1
+MOST_RECORDS = 500
+LARGEST_BATCH = 1 << 20
+"""How many records, and about how many characters of them, are in one message."""
+
+LARGEST_RECORD = 4 << 20
+MOST_BLOBS = 50
+"""How many large things are asked for at once."""
+
+_FIELDS = frozenset(field.name for field in fields(Run))
+_MOST = 1 << 53
+
+
+class Cursor(NamedTuple):
+    """How far somebody has come in a feed."""
+
+    feed: str
+    number: int
+
+
+class Item(NamedTuple):
+    """A record as it came: ``by`` is the store that wrote it, as its sender says. ``run`` is None if it is no record,
+    and ``why`` says what is wrong with it."""
+
+    number: int
+    by: str
+    run: Run | None
+    why: str = ""
+    name: str | None = None
+    """The id of the run, as far as it can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``feed`` is the sender's, of which ``items`` are the changes after number ``after`` up to ``upto``; ``more`` says
+    that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
+    receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
+    lacks, ``lacks`` those it was asked for and does not have either."""
+
+    store: str
+    clock: float
+    feed: str
+    cursor: Cursor | None
+    after: int
+    upto: int
+    more: bool
+    newest: int
+    items: Sequence[Item]
+    workflows: Sequence[Any]
+    devices: Sequence[Any] | None
+    wants: frozenset[str]
+    lacks: frozenset[str]
+
+
+def record(number: int, by: str, run: Run) -> dict[str, Any]:
+    """A run as it is sent."""
+    return {"number": number, "by": by, "run": [*codec.fixed(run), *codec.moving(run)]}
+
+
+def size_of(sent: Mapping[str, Any]) -> int:
+    return sum(len(one) for one in sent["run"] if isinstance(one, str))
+
+
+def read(data: object) -> Message:
+    """Raises PeerRefused."""
+    if not isinstance(data, Mapping):
+        raise PeerRefused("a message is a JSON object")
+    if data.get("protocol") != PROTOCOL:
+        raise PeerRefused(
+            f"the peer speaks version {data.get('protocol')!r} of this protocol, and {PROTOCOL} is spoken here"
+        )
+    try:
+        clock = float(data["clock"])
+        if not abs(clock) < _MOST:
+            raise ValueError("clock")
+        items = [_item(one) for one in _list(data["records"], MOST_RECORDS)]
+        return Message(
+            _word(data["store"]),
+            clock,
+            _word(data["feed"]),
+            None if data["cursor"] is None else Cursor(_word(data["cursor"]["feed"]), _whole(data["cursor"]["number"])),
+            _whole(data["after"]),
+            _whole(data["upto"]),
+            bool(data["more"]),
+            _whole(data["newest"]),
+            items,
+            _list(data["workflows"], MOST_RECORDS),
+            None if data["devices"] is None else _list(data["devices"], 1000),
+            frozenset(map(_blob, _list(data["wants"], MOST_BLOBS))),
+            frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise PeerRefused(f"the message is not complete, or not what it says: {error!r}") from None
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise ValueError(f"{str(value)[:40]} is no name")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"{str(value)[:40]} is no number")
+    return value
+
+
+def _list(value: Any, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"{str(value)[:40]} is no list of {most} at most")
+    return value
+
+
+def _blob(value: Any) -> str:
+    if not is_blob(value):
+        raise ValueError(f"{str(value)[:40]} names nothing")
+    return str(value)
+
+
+def is_blob(name: object) -> bool:
+    """Whether it is the name of something large: the SHA-256 of its bytes."""
+    return isinstance(name, str) and len(name) == 64 and not set(name) - set("0123456789abcdef")
+
+
+def _item(one: Any) -> Item:
+    number, by = _whole(one["number"]), _word(one["by"])
+    row = one["run"]
+    name = row[0] if isinstance(row, list) and row and isinstance(row[0], str) and 0 < len(row[0]) <= 200 else None
+    try:
+        run = _run(row)
+    except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Item(number, by, None, f"it is no record of a run: {str(error)[:200]}", name)
+    problems = check(run)
+    if problems:
+        return Item(number, by, None, f"it contradicts itself: {'; '.join(problems[:3])[:300]}", name)
+    if not all(is_blob(blob) for blob in blobs_of(run)):
+        return Item(number, by, None, "it refers to something large by what is no name", name)
+    return Item(number, by, run, "", run.id)
+
+
+def _run(row: Any) -> Run:
+    """Written and read again, so that nothing is in it that a store could not keep."""
+    if not isinstance(row, list) or len(row) != len(codec.COLUMNS):
+        raise ValueError("its columns are not those of a run")
+    if sum(len(one) for one in row if isinstance(one, str)) > LARGEST_RECORD:
+        raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
+    read = codec.run_of(row)
+    clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})
+    if set(read.__dict__) - _FIELDS - {"_told"}:
+        raise ValueError("it has fields that are not known here")
+    codec.fixed(clean)
+    codec.moving(clean)
+    return clean.changed()

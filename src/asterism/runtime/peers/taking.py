@@ -1,0 +1,275 @@
+"""What comes in from a peer: each record is judged, resolved with ours, and written; what cannot be taken is said.
+
+The records of a batch and how far we have come in the peer's feed are one commit. If somebody else writes one of them
+meanwhile, all of it is judged anew. What touches a series has a commit of its own, before that one. A batch that is
+taken twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from asterism.core.errors import AsterismError
+from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
+from asterism.core.run import OWNED, Progress, Run
+from asterism.runtime.fleet.fleet import LOST, Fleet
+from asterism.runtime.fleet.workflows import UnknownWorkflow
+from asterism.runtime.peers import telling
+from asterism.runtime.peers.knowing import Peer, Peers
+from asterism.runtime.peers.messages import Cursor, Item
+from asterism.runtime.peers.trusting import Trust, adds_a_wish
+from asterism.runtime.peers.wishing import made_anew
+from asterism.store.dumps import blobs_of
+from asterism.store.errors import Conflict
+from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Register, Write, feed_of
+
+log = logging.getLogger("asterism.peers")
+
+TRIES = 5
+"""How often a batch is tried as a whole before its records are written one by one."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words."""
+
+    taken: int = 0
+    refused: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def add(self, other: Taken) -> None:
+        self.taken += other.taken
+        self.refused += other.refused
+        self.lost += other.lost
+
+    def count(self, one: _Outcome) -> None:
+        self.taken += one.taken
+        self.refused += one.refused
+        self.lost += [one.lost] if one.lost is not None else []
+
+
+class _Outcome(NamedTuple):
+    """What is to be written for one record. ``alone`` if that is more than the record and notices of it."""
+
+    writes: Sequence[Write] = ()
+    taken: bool = False
+    refused: bool = False
+    lost: str | None = None
+    alone: bool = False
+
+
+NOTHING = _Outcome()
+
+
+class Taking:
+    """For the store of ``fleet``, whose id is ``own``."""
+
+    def __init__(self, fleet: Fleet, peers: Peers, own: str) -> None:
+        self._fleet, self._store, self._peers, self._own = fleet, fleet.store, peers, own
+        self._feed = feed_of(fleet.store)
+
+    async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
+        """How far we have come in its feed."""
+        found = await self._store.register(_key(peer.name))
+        if found is None or not found.value:
+            return None, found
+        return Cursor(found.value["feed"], found.value["number"]), found
+
+    async def take(
+        self, peer: Peer, items: Sequence[Item], upto: Cursor, bad: Mapping[str, str], lacking: frozenset[str]
+    ) -> Taken:
+        """Take a batch over, and remember that we have come so far. ``bad`` says of workflows, by kind, why runs of
+        them are refused; ``lacking`` names what is large and cannot be had."""
+        done = Taken()
+        for tries in range(10 * TRIES):
+            batch = await _Batch(self, peer, bad, lacking).prepared(items)
+            outcomes = [await batch.outcome(item) for item in items]
+            _, known = await self.cursor(peer)
+            mark = PutRegister(_key(peer.name), upto._asdict(), known and known.revision)
+            together = [one for one in outcomes if not one.alone] if tries < TRIES else []
+            try:
+                for one in outcomes:
+                    if one.alone or tries >= TRIES:
+                        await self._store.commit(one.writes)
+                        done.count(one)  # judged again, it is no news any more
+                await self._store.commit([mark, *(write for one in together for write in one.writes)])
+            except Conflict as conflict:
+                log.debug("judged anew: %s", conflict)
+                continue
+            for one in together:
+                done.count(one)
+            return done
+        raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
+
+
+class _Batch:
+    """One try."""
+
+    def __init__(self, taking: Taking, peer: Peer, bad: Mapping[str, str], lacking: frozenset[str]) -> None:
+        self._fleet, self._store, self._feed = taking._fleet, taking._store, taking._feed
+        self._peers, self._own = taking._peers, taking._own
+        self._peer, self._bad, self._lacking = peer, bad, lacking
+        self._keys: set[str] = set()
+        self._seen: set[str] = set()
+
+    async def prepared(self, items: Sequence[Item]) -> _Batch:
+        """Look at who is who, and what we have."""
+        settings = await self._fleet.settings()
+        self._now = self._store.clock()
+        self._oldest = self._now - settings.keep
+        peers = await self._peers.all()
+        sessions = await self._store.sessions(ended=True)
+        self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
+        ids = {item.run.id for item in items if item.run is not None}
+        self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
+        # after the runs: if one was written in between, its revision is not what we have seen
+        self._left = await self._feed.left_to(sorted(ids))
+        return self
+
+    # -- one record --------------------------------------------------------------------------------------------------
+
+    async def outcome(self, item: Item) -> _Outcome:
+        theirs = item.run
+        if theirs is None:
+            return await self._refuse(item.name, item.why)
+        if theirs.id in self._seen:
+            return await self._refuse(theirs.id, "it is twice in one message")
+        self._seen.add(theirs.id)
+        mine = self._mine[theirs.id]
+        if mine is None and theirs.ended and (theirs.ended_at or 0.0) < self._oldest:
+            return NOTHING  # we would have forgotten it by now, or have
+        if self._trust.passes_over(theirs):
+            return NOTHING
+        why = await self._objection(theirs, mine)
+        if why is not None:
+            return await self._refuse(theirs.id, why)
+        try:
+            return await (self._new(theirs, item.by) if mine is None else self._known(mine, theirs, item.by))
+        except NotTheSameRun as error:
+            return await self._refuse(theirs.id, f"it differs from ours in {', '.join(error.fields)}; ours is kept")
+
+    async def _objection(self, theirs: Run, mine: Run | None) -> str | None:
+        if theirs.kind in self._bad:
+            return self._bad[theirs.kind]
+        try:
+            await self._fleet.workflows.get(theirs.workflow, theirs.version)
+        except UnknownWorkflow:
+            return f"its workflow {theirs.kind} did not come with it"
+        if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
+            return "what is kept apart of it, because it is large, cannot be had"
+        forged = self._trust.forged(theirs, mine)
+        if forged is not None:
+            return f"it is forged: {forged}"
+        return await self._key_taken(theirs) if mine is None else None
+
+    async def _key_taken(self, theirs: Run) -> str | None:
+        if theirs.key is None:
+            return None
+        found = await self._store.find(Query(key=theirs.key))
+        if found or theirs.key in self._keys:
+            other = f"run {found[0].id}" if found else "another run"
+            return f"its key {theirs.key} is that of {other} here"
+        self._keys.add(theirs.key)
+        return None
+
+    async def _refuse(self, run_id: str | None, why: str) -> _Outcome:
+        if run_id is None:
+            notice = Notice(self._now, "refused", f"peer {self._peer.name}: {why}")
+            await telling.once(self._store, self._peer.name, notice)
+            return _Outcome(refused=True)
+        message = f"run {run_id} as peer {self._peer.name} has it was not taken: {why}"
+        notice = Notice(self._now, "refused", message, run_id)
+        return _Outcome(await telling.about_run(self._store, notice), refused=True)
+
+    def _judge(self, by: str, run: Run) -> str | None:
+        """To whom a record is left that is not of our own line; None if it is ours to judge. Not to somebody whom we do
+        not hear of: the sender may."""
+        if by == self._own or self._trust.is_ours(run):
+            return None
+        return by if self._trust.hears(by) else self._peer.store
+
+    async def _new(self, theirs: Run, by: str) -> _Outcome:
+        left_to = self._judge(by, theirs)
+        put = PutRun(theirs, None) if left_to is None else PutCopy(theirs, None, left_to, left_to == self._peer.store)
+        return _Outcome([put], taken=True)
+
+    async def _known(self, mine: Run, theirs: Run, by: str) -> _Outcome:
+        was_left_to = self._left.get(mine.id)
+        reached = await self._reached(mine)
+        ours = mine
+        if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
+            ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
+        kept, resolved = self._resolved(ours, theirs)
+        left_to = was_left_to if kept else self._judge(by, theirs)
+        same = not kept and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
+        wished = self._wished(mine, theirs, resolved, kept, left_to)
+        if wished is not resolved:
+            resolved, left_to = wished, None
+        after = taken_over(mine, resolved)
+        if after is None:
+            return self._marked_anew(mine, theirs, by, was_left_to)
+        put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
+        lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_ours(mine) else None
+        writes: list[Write] = [put, *(await self._lost(mine, lost, reached) if lost is not None else ())]
+        leaving = await self._leaving(after, left_to)
+        return _Outcome([*writes, *leaving], taken=True, lost=lost, alone=bool(leaving))
+
+    def _resolved(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
+        """Whether our line is kept, and the record."""
+        if not self._trust.is_ours(theirs):
+            return keeps(mine, theirs), resolve(mine, theirs)
+        # what our own device said we know, and better: all that can be new is a wish
+        if theirs.grant is not None and theirs.grant == mine.grant and adds_a_wish(mine, theirs):
+            theirs = theirs.changed(progress=mine.progress)
+            return False, resolve(mine, theirs)
+        return True, keeping(mine, theirs)
+
+    def _wished(self, mine: Run, theirs: Run, resolved: Run, kept: bool, left_to: str | None) -> Run:
+        if not kept:
+            return made_anew(mine, theirs, resolved, self._now)
+        return made_anew(theirs, mine, resolved, self._now) if left_to is None else resolved
+
+    def _marked_anew(self, mine: Run, theirs: Run, by: str, was_left_to: str | None) -> _Outcome:
+        """There is nothing new; but somebody has to be its judge, and one alone."""
+        again = mine.changed(revision=mine.revision + 1)
+        if mine.ended or theirs.changed(revision=mine.revision) != mine:
+            return NOTHING
+        if was_left_to is None and by == self._peer.store and self._trust.is_senders(mine):
+            # a wish of ours, which has arrived where its owner is
+            return _Outcome([PutCopy(again, mine.revision, by)])
+        if was_left_to == self._peer.store and by == self._own:  # each has left it to the other
+            return _Outcome([PutRun(again, mine.revision)])
+        return NOTHING
+
+    # -- what comes with it ------------------------------------------------------------------------------------------
+
+    async def _reached(self, mine: Run) -> Progress | None:
+        if mine.status not in OWNED:
+            return mine.progress
+        report = (await self._store.reports([mine.id])).get(mine.id)
+        return report.progress if report is not None and report.progress is not None else mine.progress
+
+    async def _lost(self, mine: Run, why: str, reached: Progress | None) -> list[Write]:
+        """Its user is told, and can insist on it."""
+        key = f"{LOST}{mine.id}"
+        found = await self._store.register(key)
+        lost = {"device": mine.device, "epoch": mine.epoch, "progress": None if reached is None else list(reached)}
+        far = f" (it had come to {reached})" if reached is not None else ""
+        return [
+            Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
+            PutRegister(key, lost, found and found.revision),
+        ]
+
+    async def _leaving(self, run: Run, left_to: str | None) -> list[Write]:
+        """Its series goes on here when it has ended; and if a peer holds it, or each of two stores would wait for a run
+        that the other one holds."""
+        if run.series is None or not (run.ended or (run.held and left_to is not None)):
+            return []
+        return await self._fleet.ledger.leaving(run, run.series)
+
+
+def _key(name: str) -> str:
+    return f"peer/{name}/cursor"

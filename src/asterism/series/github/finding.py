@@ -1,0 +1,109 @@
+"""Which series an issue belongs to, and which place it has there: told by its title, or by a label.
+
+A pattern is a regular expression with the group ``series`` and, for the order within it, ``micro``. Where there is no
+micro number the number of the issue serves. A pull request belongs to no series, and neither does a tracking issue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.series import Live
+from asterism.series.register import BadSeriesName, SeriesError, checked_name
+
+TITLE_PATTERN = r"^(?P<series>[A-Z]+-\d+)-(?P<micro>\d+)\b"
+LABEL_PATTERN = r"^series:(?P<series>[^/]+)(?:/(?P<micro>\d+))?$"
+TRACKING_LABEL = "asterism-series"
+
+
+class BadPattern(SeriesError):
+    """What should find series is no regular expression, or does not say which part of it is the series."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An issue of a series, as GitHub showed it."""
+
+    number: int
+    series: str
+    micro: int
+    open: bool
+    assigned: bool
+    form: Mapping[str, Any]
+
+    @property
+    def live(self) -> Live:
+        return Live(self.number, self.micro, self.assigned)
+
+
+class Assignee:
+    """Whom a series assigns. GitHub writes one bot in several ways: ``copilot-swe-agent`` where it is assigned,
+    ``Copilot`` where it is shown."""
+
+    _ONE_BOT = frozenset({"copilot-swe-agent", "copilot"})
+
+    def __init__(self, login: str) -> None:
+        self.login = login.removeprefix("@")
+        plain = self.login.lower().removesuffix("[bot]")
+        self._names = self._ONE_BOT if plain in self._ONE_BOT else frozenset({plain})
+        self.is_bot = self.login.lower().endswith("[bot]") or plain in self._ONE_BOT
+
+    def named(self, login: object) -> bool:
+        return isinstance(login, str) and login.lower().removesuffix("[bot]") in self._names
+
+    def among(self, issue: Mapping[str, Any]) -> bool:
+        """Whether this issue is assigned to it."""
+        people = issue.get("assignees") or []
+        return any(self.named(person.get("login")) for person in people if isinstance(person, Mapping))
+
+
+class Finder:
+    """Raises BadPattern for patterns that cannot be used."""
+
+    def __init__(
+        self, title: str = TITLE_PATTERN, label: str = LABEL_PATTERN, assignee: Assignee | None = None
+    ) -> None:
+        self._title, self._label = _compiled(title), _compiled(label)
+        self._assignee = assignee
+
+    def find(self, issue: Mapping[str, Any]) -> Found | None:
+        """None for one that belongs to no series. A label says more than the title."""
+        if "pull_request" in issue or TRACKING_LABEL in labels_of(issue):
+            return None
+        title = self._title.search(str(issue.get("title") or ""))
+        match = next(filter(None, map(self._label.search, labels_of(issue))), title)
+        if match is None:
+            return None
+        try:
+            series = checked_name(match["series"] or "")
+        except BadSeriesName:
+            return None
+        number = int(issue["number"])
+        micro = _micro(match) or (_micro(title) if title else None)
+        assigned = self._assignee is not None and self._assignee.among(issue)
+        return Found(number, series, int(micro or number), issue.get("state") == "open", assigned, issue)
+
+
+def labels_of(issue: Mapping[str, Any]) -> list[str]:
+    return [
+        str(label.get("name") if isinstance(label, Mapping) else label)
+        for label in issue.get("labels") or []
+        if label is not None
+    ]
+
+
+def _micro(match: re.Match[str]) -> str | None:
+    return match.groupdict().get("micro")
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise BadPattern(f"{pattern!r} is no regular expression: {error}") from None
+    if "series" not in compiled.groupindex:
+        raise BadPattern(f"{pattern!r} does not say which part is the series: it needs a group (?P<series>…)")
+    return compiled

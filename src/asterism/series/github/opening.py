@@ -1,0 +1,32 @@
+"""Which repository, by whose leave, at which address: what the environment and the caller say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from asterism.series.github.caching import AnswerCache
+from asterism.series.github.client import PATIENCE, GitHubClient, scope_of
+from asterism.series.github.connecting import Connection
+from asterism.series.github.credentials import DEFAULT_API, credentials_from, repository_of
+from asterism.series.github.register import GitHubRegister
+
+
+def open_github(
+    repository: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+    patience: float = PATIENCE,
+) -> GitHubRegister:
+    """The register of ``owner/name``. Nothing is asked yet. The credentials are those of the environment (see
+    ``credentials.py``), and so is the address (GITHUB_API_URL). ``cache`` is a file for what is known already.
+    Raises BadRepository and NoCredentials."""
+    environ = os.environ if environ is None else environ
+    owner, name = repository_of(repository)
+    credentials = credentials_from(environ)
+    base_url = environ.get("GITHUB_API_URL") or DEFAULT_API
+    scope = scope_of(base_url, owner, name, credentials.token or f"app {credentials.app_id}")
+    connection = Connection(base_url, credentials, owner, name)
+    return GitHubRegister(GitHubClient(owner, name, connection, AnswerCache(cache, scope), patience=patience))

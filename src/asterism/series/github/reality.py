@@ -1,0 +1,136 @@
+"""What is so on GitHub: which issues of a series are open and assigned, and what became of those that are not.
+
+The open issues are listed, not searched for: a search lags behind. An issue that is missing from the list is looked at
+by itself before anything is concluded, since the list was made a moment ago. Closed by a pull request that was merged,
+or by a commit, it is completed; closed otherwise it is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from asterism.core.series import Item
+from asterism.series.github.client import GitHubClient, Refused
+from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, labels_of
+from asterism.series.register import RegisterUnavailable
+
+PAGE = 100
+STEADY = 5
+"""How often a list that changes while it is read is read again."""
+_CLOSER = """query($owner: String!, $name: String!, $number: Int!) { repository(owner: $owner, name: $name) {
+  issue(number: $number) { timelineItems(itemTypes: [CLOSED_EVENT], last: 1) { nodes { ... on ClosedEvent {
+    closer { __typename ... on PullRequest { number merged } ... on Commit { oid } } } } } } } }"""
+
+
+class Fate(StrEnum):
+    """What became of an issue that was in a series."""
+
+    COMPLETED = "completed"
+    ABANDONED = "abandoned"
+    TRANSFERRED = "transferred"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+    """Open, but of this series no more."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The open issues by series, and the tracking issues among them."""
+
+    series: Mapping[str, Mapping[int, Found]]
+    tracking: tuple[Mapping[str, Any], ...]
+
+
+@dataclass
+class Reality:
+    """Of one series: what lives, and what became of what was known and lives no more."""
+
+    live: dict[int, Found] = field(default_factory=dict)
+    gone: dict[int, Fate] = field(default_factory=dict)
+
+    def holders(self) -> list[int]:
+        """Those that the bot is assigned to, in the order of their micro numbers."""
+        ordered = sorted(self.live.values(), key=lambda found: (found.micro, found.number))
+        return [found.number for found in ordered if found.assigned]
+
+
+class Looking:
+    """Asks GitHub with ``client`` and tells series apart with ``finder``. ``label`` narrows the list, if all issues of
+    all series have it; the tracking issues are then listed apart."""
+
+    def __init__(self, client: GitHubClient, finder: Finder, label: str | None = None) -> None:
+        self._client, self._finder, self._label = client, finder, label
+
+    async def survey(self, steady: bool = False) -> Survey:
+        """``steady`` is for who relies on nothing being missing: an issue that is closed while a list of several pages
+        is read moves the others, and one of them can slip through between two pages. Then it is read again until it
+        stays the same; what has not changed costs nothing."""
+        try:
+            narrowed = {"labels": self._label} if self._label else {}
+            issues = await self._listed(narrowed)
+            for _ in range(STEADY if steady and len(issues) >= PAGE else 0):
+                before, issues = issues, await self._listed(narrowed)
+                if before == issues:
+                    break
+            else:
+                if steady and len(issues) >= PAGE:
+                    raise RegisterUnavailable(f"the issues of {self._client.url} change too quickly to be listed")
+            if self._label:
+                issues += await self._listed({"labels": TRACKING_LABEL})
+        except Refused as refused:
+            raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
+        series: dict[str, dict[int, Found]] = {}
+        tracking: dict[int, Mapping[str, Any]] = {}
+        for issue in issues:
+            found = self._finder.find(issue)
+            if found is not None:
+                series.setdefault(found.series, {})[found.number] = found
+            elif TRACKING_LABEL in labels_of(issue) and "pull_request" not in issue:
+                tracking[int(issue["number"])] = issue
+        return Survey(series, tuple(tracking[number] for number in sorted(tracking)))
+
+    async def _listed(self, narrowed: Mapping[str, str]) -> list[Any]:
+        asked = {"state": "open", "sort": "created", "direction": "asc", **narrowed}
+        return await self._client.pages("issues", asked)
+
+    async def reality(self, name: str, survey: Survey, known: Iterable[Item | None]) -> Reality:
+        """``known`` are the issues that the state knows of."""
+        reality = Reality(dict(survey.series.get(name, {})))
+        for number in known:
+            if isinstance(number, int) and number not in reality.live:
+                seen = await self.look(number, name)
+                if isinstance(seen, Found):
+                    reality.live[number] = seen
+                else:
+                    reality.gone[number] = seen
+        return reality
+
+    async def look(self, number: int, name: str) -> Found | Fate:
+        """One issue by itself."""
+        try:
+            issue = await self._client.get(f"issues/{number}")
+        except Refused as refused:
+            if refused.status in (301, 302, 307, 308):
+                return Fate.TRANSFERRED
+            if refused.status in (404, 410):
+                return Fate.DELETED
+            raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
+        if issue.get("state") != "open":
+            return await self._fate(number)
+        found = self._finder.find(issue)
+        return found if found is not None and found.series == name else Fate.RENAMED
+
+    async def _fate(self, number: int) -> Fate:
+        asked = {"owner": self._client.owner, "name": self._client.name, "number": number}
+        data, errors = await self._client.ask(_CLOSER, asked)
+        try:
+            events = data["repository"]["issue"]["timelineItems"]["nodes"]
+            closer = (events[-1] if events else {}).get("closer") or {}
+        except (KeyError, TypeError, AttributeError):
+            said = "; ".join(str(error.get("message")) for error in errors) or "no reason was given"
+            raise RegisterUnavailable(f"what closed issue #{number} is not known: {said}") from None
+        merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
+        return Fate.COMPLETED if merged else Fate.ABANDONED

@@ -1,0 +1,64 @@
+"""What a series becomes when it is held against reality. Pure: nothing is asked here, and nothing done."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+
+from asterism.core.series import SCHEMA, Live, Series
+from asterism.series.changing import told
+from asterism.series.github.reality import Reality
+
+
+@dataclass(frozen=True)
+class InStep:
+    """Who is gone leaves, who is new is queued in the order of the micro numbers, and if nobody is active the head of
+    the queue is promoted. A series that is new begins with what is assigned already.
+
+    ``gone`` are only issues that were looked at: an issue that came into the state after that stays there."""
+
+    reality: Reality
+    claim: str
+    by: str | None = None
+    mending: bool = False
+
+    def __call__(self, series: Series, now: float) -> Series:
+        current = series
+        if series.revision == 0 or self.mending:
+            current = current.rebuild(self._live(), now)
+        for number in self.reality.gone:
+            current = current.release(number, now)
+        current = current.expire(now)
+        current = current.enqueue([(one.item, one.micro) for one in self._live()], now)
+        return current.promote(now, self.claim, self.by).as_one_change_of(series)
+
+    def _live(self) -> list[Live]:
+        return [found.live for found in self.reality.live.values()]
+
+    def told(self, before: Series, after: Series) -> str:
+        """The message of the change: what happened, in a few words."""
+        parts = [
+            f"{fate} #{number}" for number, fate in self.reality.gone.items() if before.position(number) is not None
+        ]
+        if after.active != before.active and after.active is not None:
+            parts.append(f"{'promote' if after.active in before.queue else 'claim'} #{after.active}")
+        new = [f"#{item}" for item in after.queue if before.position(item) is None]
+        if new:
+            parts.append(f"queue {', '.join(new[:10])}{' and more' if len(new) > 10 else ''}")
+        if self.mending:
+            parts.insert(0, "rebuild")
+        return told("sync: " + ("; ".join(parts) or "in step"), self.by)
+
+
+def in_step(reality: Reality, by: str | None, mending: bool = False) -> InStep:
+    return InStep(reality, uuid.uuid4().hex, by, mending)
+
+
+def is_newer(text: str | None) -> bool:
+    """Whether a later version of Asterism wrote this: then it is not broken, and not ours to write over."""
+    try:
+        version = json.loads(text or "null")["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return type(version) is int and version > SCHEMA

@@ -1,0 +1,330 @@
+"""``sync``: reality becomes state, the next issue is promoted, assigned and read back, and the view is written.
+
+It may be run as often as anybody likes, by any number of processes at once. When all is in step it asks two questions
+whose answers it usually knows, and writes nothing. The order of its steps is what makes it safe:
+
+1. The open issues are listed, and what the states know of but the list does not show is looked at.
+2. The state is changed by compare-and-swap: that alone decides who is active.
+3. If the active issue is not assigned, or others are, the turn of this series is taken (``turns.py``), everything is
+   read again, the others are unassigned and read back, and only then the active one is assigned and read back.
+4. The tracking issue is written, if it shows something else.
+
+Modes: ``observe`` writes the view and nothing else; ``enforce`` does all of this; ``announce`` adds a comment for each
+promotion, made by the one who promoted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asterism.core.series import Series, UnreadableSeries
+from asterism.series.changing import Contended, Counts, Patience, change, mend
+from asterism.series.github.assigning import Assigning, CannotAssign
+from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
+from asterism.series.github.reality import Fate, Looking, Reality, Survey
+from asterism.series.github.register import GitHubRegister
+from asterism.series.github.reports import SeriesReport, SyncReport
+from asterism.series.github.steps import InStep, in_step, is_newer
+from asterism.series.github.tracking import Tracking, body_of
+from asterism.series.github.turns import NotMyTurn, Turn, Turns
+from asterism.series.metrics import Metrics
+from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
+
+Mode = Literal["observe", "enforce", "announce"]
+
+TURN_DEADLINE = 30.0
+"""How long to wait while another assigns in the same series, in seconds."""
+LONGEST_PAUSE = 5.0
+"""Between two looks whether the turn is free, in seconds."""
+OBSERVED = "Asterism only observes this series: nothing is assigned or promoted by it."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None."""
+
+    assignee: str
+    mode: Mode = "enforce"
+    pattern: str = TITLE_PATTERN
+    label_pattern: str = LABEL_PATTERN
+    label: str | None = None
+    way: str = "auto"
+    only: frozenset[str] | None = None
+    by: str | None = None
+    view: bool = True
+    dry_run: bool = False
+    turn_deadline: float = TURN_DEADLINE
+    patience: Patience = field(default_factory=Patience)
+
+    @property
+    def acts(self) -> bool:
+        return self.mode != "observe" and not self.dry_run
+
+
+class GitHubSeries:
+    """The series of one repository. ``metrics`` adds up over all syncs that are made with it."""
+
+    def __init__(
+        self,
+        register: GitHubRegister,
+        settings: Settings,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.register, self.settings = register, settings
+        self.metrics = Metrics(facts={"repository": register.url, "mode": settings.mode})
+        self.turns = Turns(register)
+        self._assignee = Assignee(settings.assignee)
+        finder = Finder(settings.pattern, settings.label_pattern, self._assignee)
+        self._finder = finder
+        self._looking = Looking(register.client, finder, settings.label)
+        self._tracking = Tracking(register)
+        self._assigning = Assigning(register.client, self._assignee, settings.way)
+        self._sleep, self._chance = sleep, chance or random.SystemRandom()
+
+    async def sync(self, only: frozenset[str] | None = None) -> SyncReport:
+        """Bring all series in step, or those that are named. What goes wrong with one is in its report, and does not
+        hold up the others. Raises RegisterUnavailable and RateLimited if nothing can be asked."""
+        self.register.client.begin()
+        before = self.register.client.calls.copy()
+        survey = await self._looking.survey()
+        heads = await self.register.heads()
+        wanted = only if only is not None else self.settings.only
+        names = {name for ref in heads if (name := self.register.name_of(ref)) is not None} | set(survey.series)
+        names = {name for name in names if wanted is None or name in wanted}
+        texts = await self.register.texts(self._tokens(names, heads))
+        reports = []
+        for name in sorted(names):
+            token = heads.get(self.register.ref_of(name))
+            seen = Snapshot(texts[token] if token else None, token)
+            token = heads.get(self._tracking.register.ref_of(name))
+            shown = Snapshot(texts[token] if token else None, token)
+            reports.append(await self._reported(name, survey, seen, shown))
+        self._count(reports, self.register.client.calls - before)
+        return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
+
+    async def series_of(self, issue: int) -> str | None:
+        """The series that an issue belongs to by its title or labels, whatever its state."""
+        found = self._finder.find(await self.register.client.get(f"issues/{issue}"))
+        return found.series if found is not None else None
+
+    def _tokens(self, names: set[str], heads: dict[str, str]) -> list[str]:
+        """What is to be read of each: all of it is asked for at once."""
+        places = (self.register, self._tracking.register, self.turns.register)
+        refs = [place.ref_of(name) for name in names for place in places]
+        return [heads[ref] for ref in refs if ref in heads]
+
+    # -- one series ----------------------------------------------------------------------------------------------------
+
+    async def _reported(self, name: str, survey: Survey, seen: Snapshot, shown: Snapshot) -> SeriesReport:
+        report = SeriesReport(name, Series.salvaged(seen.text, name))
+        try:
+            await self._in_step(report, survey, seen)
+        except Contended as error:
+            report.status, report.problem = "contended", str(error)
+        except UnreadableSeries as error:
+            report.status, report.problem = "unreadable", str(error)
+            return report  # what the view should show is not known
+        except CannotAssign as error:
+            report.status, report.problem = "unassignable", str(error)
+        except SeriesError as error:
+            report.status, report.problem = "unavailable", str(error)
+        if self.settings.view and not self.settings.dry_run:
+            await self._view(report, survey, shown)
+        return report
+
+    async def _in_step(self, report: SeriesReport, survey: Survey, seen: Snapshot) -> None:
+        name, counts = report.name, Counts()
+        reality = await self._looking.reality(name, survey, _items(report.state))
+        try:
+            if not self.settings.acts:
+                self._observed(report, reality, seen)
+                return
+            await self._stepped(report, reality, seen, counts)
+            if self._settled(report, reality):
+                return
+            # Who did not promote may be late: whoever did is likely to have assigned it by now.
+            if report.promoted is not None or not await self._looked_again(report):
+                await self._assigned(report)
+        finally:
+            for key in ("retries", "conflicts", "unsure", "promotion_events"):
+                self.metrics.add(key, getattr(counts, key))
+
+    def _observed(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
+        """What would be, written nowhere."""
+        unreadable = _unreadable(seen.text, report.name)
+        if unreadable and is_newer(seen.text):
+            raise unreadable
+        if unreadable:
+            report.status, report.problem = "unreadable", f"{unreadable}; enforce would rebuild it"
+        step = in_step(reality, None, unreadable is not None)
+        self._told(report, report.state, step(report.state, self.register.clock()), step)
+        report.duplicates = [number for number in reality.holders() if number != report.state.active]
+        report.assigned = report.state.active in reality.holders()
+
+    async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot, counts: Counts) -> None:
+        unreadable = _unreadable(seen.text, report.name)
+        if unreadable and is_newer(seen.text):
+            raise unreadable
+        step = in_step(reality, self.settings.by, unreadable is not None)
+        before = report.state
+        if unreadable is None and step(before, self.register.clock()) is before:
+            return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
+        make = mend if unreadable is not None else change
+        outcome = await make(
+            self.register, report.name, step, step.told, patience=self.settings.patience, counts=counts
+        )
+        report.rebuilt = unreadable is not None
+        self._told(report, outcome.before, outcome.after, step)
+
+    def _told(self, report: SeriesReport, before: Series, after: Series, step: InStep) -> None:
+        if after.claim_id == step.claim:
+            before = report.state  # ours, also if the reply to it was lost and it was found done
+            report.promoted = after.active if isinstance(after.active, int) else None
+        report.changed = report.changed or after is not before
+        report.state = after
+        gone = step.reality.gone
+        report.left.update({number: gone[number] for number in gone if before.position(number) is not None})
+        report.queued += [item for item in after.queue if isinstance(item, int) and before.position(item) is None]
+
+    def _settled(self, report: SeriesReport, reality: Reality) -> bool:
+        """Whether exactly the active one is assigned; of a paused series without one, at most one."""
+        holders, active = reality.holders(), report.state.active
+        report.assigned = active in holders
+        if active is None:
+            return len(holders) <= (1 if report.state.paused else 0)
+        return holders == [active]
+
+    # -- assigning -----------------------------------------------------------------------------------------------------
+
+    async def _assigned(self, report: SeriesReport) -> None:
+        """In turn with all others who assign in this series. While another has the turn, look: it may do what is to be
+        done here."""
+        tries = 0
+        async for turn in self._turns_of(report.name):
+            tries += 1
+            if turn is None:
+                if await self._looked_again(report):
+                    return
+                continue
+            try:
+                again = await self._in_turn(report, turn)
+            finally:
+                await self.turns.give_back(turn)
+            if not again:
+                return
+        raise Contended(report.name, tries, self.settings.turn_deadline)
+
+    async def _turns_of(self, name: str) -> AsyncIterator[Turn | None]:
+        """A turn, or None after a pause while another has it; until there is no patience left. The pauses grow, for it
+        may be a hundred who wait."""
+        waited, tries = 0.0, 0
+        while waited < self.settings.turn_deadline:
+            tries += 1
+            try:
+                yield await self.turns.take(name)
+            except NotMyTurn:
+                pause = min(LONGEST_PAUSE, self._chance.uniform(*self.settings.patience.jitter) * 1.5**tries)
+                waited += pause
+                await self._sleep(pause)
+                yield None
+
+    async def _looked_again(self, report: SeriesReport) -> bool:
+        """Whether all is settled by now, as state and issues are by now."""
+        reality = await self._fresh(report)
+        return self._settled(report, reality)
+
+    async def _fresh(self, report: SeriesReport, steady: bool = False) -> Reality:
+        seen = await self.register.read(report.name)
+        report.state = Series.from_text(seen.text, report.name)
+        return await self._looking.reality(report.name, await self._looking.survey(steady), [report.state.active])
+
+    async def _in_turn(self, report: SeriesReport, turn: Turn) -> bool:
+        """Whether to go on, since the active issue is not open any more and another has to be promoted."""
+        reality = await self._fresh(report, steady=True)
+        holders, active = reality.holders(), report.state.active
+        if active is None and report.state.paused:
+            active = holders[0] if holders else None  # somebody has taken over by hand
+        for number in holders:
+            if number != active:
+                report.duplicates.append(number)
+                await self._assigning.unassign(number, turn.guard)
+                report.duplicates.remove(number)
+                report.repaired.append(number)
+        if isinstance(active, int) and active in reality.live and active not in holders:
+            await self._assigning.assign(active, turn.guard)
+            self.metrics.add("assigned")
+        report.assigned = active is not None and active in reality.live
+        if active in reality.gone:
+            await self._stepped(report, reality, Snapshot(report.state.to_text(), None), Counts())
+            return True
+        return False
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    async def _view(self, report: SeriesReport, survey: Survey, shown: Snapshot) -> None:
+        """A view that cannot be written now is written in the next cycle: it decides nothing."""
+        note = "" if self.settings.mode != "observe" else OBSERVED
+        try:
+            body = body_of(report.state, note)
+            report.tracking = await self._tracking.show(report.name, body, survey.tracking, shown)
+            if report.tracking is None:
+                report.tracking = await self._new_view(report.name, body)
+            if self.settings.mode == "announce" and report.promoted is not None and report.problem is None:
+                text = (
+                    f"#{report.promoted} is the active issue of {report.name} now (revision {report.state.revision})."
+                    + "".join(f"\n- #{number} left: {fate}" for number, fate in report.left.items())
+                )
+                await self._tracking.comment(report.tracking, text)
+        except (RegisterUnavailable, Unsure) as error:
+            if report.problem is None:
+                report.status, report.problem = "no view", f"the view was not written: {error}"
+
+    async def _new_view(self, name: str, body: str) -> int:
+        """In the turn of the series, or by another in its."""
+        async for turn in self._turns_of(name):
+            if turn is not None:
+                try:
+                    number = await self._tracking.show_anew(name, body, create=True)
+                finally:
+                    await self.turns.give_back(turn)
+            else:
+                number = await self._tracking.show_anew(name, body, create=False)
+            if number is not None:
+                return number
+        raise RegisterUnavailable(f"there is no tracking issue of {name} yet: others have the turn to make it")
+
+    def _count(self, reports: list[SeriesReport], calls: dict[str, int]) -> None:
+        add = self.metrics.add
+        for report in reports:
+            fates = list(report.left.values())
+            add("completed", fates.count(Fate.COMPLETED))
+            add("abandoned", fates.count(Fate.ABANDONED))
+            add("departed", sum(fate not in (Fate.COMPLETED, Fate.ABANDONED) for fate in fates))
+            add("duplicate_prevented", len(report.queued) if report.state.active is not None else 0)
+            add("duplicates_found", len(report.duplicates) + len(report.repaired))
+            add("unassigned", len(report.repaired))
+            add("rebuilt", report.rebuilt)
+            add("contended", report.status == "contended")
+            add("problems", report.problem is not None)
+            self.metrics.gauges[report.name] = report.gauges()
+        add("api_requests", calls.get("requests", 0))
+        add("api_not_modified", calls.get("not_modified", 0))
+        add("rate_limited", calls.get("rate_limited", 0))
+
+
+def _items(series: Series) -> list[int | str | None]:
+    return [series.active, *series.queue]
+
+
+def _unreadable(text: str | None, name: str) -> UnreadableSeries | None:
+    try:
+        Series.from_text(text, name)
+    except UnreadableSeries as error:
+        return error
+    return None

@@ -1,0 +1,176 @@
+"""The tracking issue of a series: a view for people, one for each series.
+
+GitHub has no conditional update of an issue, so what stands in its body is never read as the state: it is written from
+the state, and what people or accidents make of it is written over. Which issue it is stands in a ref of its own,
+``refs/asterism/tracking/NAME``, decided by compare-and-swap. Who creates one and comes second closes it again. When the
+issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
+the series (``turns.py``), so that a hundred who find none do not make a hundred.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.series import Series
+from asterism.series.github.client import GitHubClient, Refused
+from asterism.series.github.finding import TRACKING_LABEL, labels_of
+from asterism.series.github.register import GitHubRegister
+from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+
+
+def title_of(name: str) -> str:
+    return f"{name} Series State"
+
+
+def body_of(series: Series, note: str = "") -> str:
+    """The state as people read it: the same text for the same state, so that it is written only when it changes."""
+    rows = [f"| active | {_shown(series.active)} |"]
+    rows += [f"| {place} | {_shown(item)} |" for place, item in enumerate(series.queue, 1)]
+    lines = [
+        f"<!-- asterism-series: {_plain(series.name)} -->",
+        f"The state of the series **{_plain(series.name)}**: at most one of its issues is assigned at a time, the "
+        "others wait in this order. Asterism keeps this view; what is written here by hand is overwritten.",
+        *([f"> {note}"] if note else []),
+        *([f"> Paused {_plain(series.paused)}. Nobody is promoted until it is resumed."] if series.paused else []),
+        "",
+        "| place | issue |",
+        "| --- | --- |",
+        *rows,
+        "",
+        "```json",
+        series.to_text().rstrip("\n"),
+        "```",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(item: object) -> str:
+    return "nobody" if item is None else f"#{item}"
+
+
+def _plain(text: str) -> str:
+    """So that a name or a reason cannot end a comment, a table or a mention."""
+    return "".join(letter if letter.isalnum() or letter in " .,:;_-/()" else "·" for letter in text)
+
+
+class Tracking:
+    """Keeps the tracking issues of a repository."""
+
+    def __init__(self, register: GitHubRegister) -> None:
+        self._client: GitHubClient = register.client
+        self.register = GitHubRegister(register.client, "tracking")
+
+    async def show(
+        self, name: str, body: str, candidates: tuple[Mapping[str, Any], ...], seen: Snapshot, create: bool = False
+    ) -> int | None:
+        """The number of the issue that now shows ``body``; None if there is none and it is not to be created.
+        ``candidates`` are the open issues with the label, ``seen`` is what the register says. Raises
+        RegisterUnavailable and Unsure: then the next cycle does it."""
+        ours = [issue for issue in candidates if issue.get("title") == title_of(name)]
+        issue = await self._registered(name, seen, candidates)
+        if issue is None:
+            if not ours and not create:
+                return None
+            issue = await self._decided(name, body, ours, seen)
+        number = int(issue["number"])
+        await self._written(issue, name, body)
+        for other in ours:
+            if int(other["number"]) != number:
+                await self._closed(int(other["number"]))
+        return number
+
+    async def show_anew(self, name: str, body: str, create: bool) -> int | None:
+        """As ``show``, with what is so by now."""
+        seen = await self.register.read(name)
+        try:
+            listed = await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL})
+        except Refused as refused:
+            raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
+        return await self.show(name, body, tuple(listed), seen, create)
+
+    async def comment(self, number: int, text: str) -> None:
+        """At most once: a comment whose reply is lost is not sent again."""
+        try:
+            await self._client.send("POST", f"issues/{number}/comments", {"body": text}, again=False)
+        except (Unsure, Refused):
+            return
+
+    # -- which issue ---------------------------------------------------------------------------------------------------
+
+    async def _registered(
+        self, name: str, seen: Snapshot, candidates: tuple[Mapping[str, Any], ...]
+    ) -> Mapping[str, Any] | None:
+        """The issue that the register names, if it is there still."""
+        number = _number(seen.text, name)
+        if number is None:
+            return None
+        for issue in candidates:
+            if int(issue["number"]) == number:
+                return issue
+        try:
+            found: Mapping[str, Any] = await self._client.get(f"issues/{number}")
+        except Refused:  # deleted, transferred, or never there
+            return None
+        return None if "pull_request" in found else found
+
+    async def _decided(self, name: str, body: str, ours: list[Mapping[str, Any]], seen: Snapshot) -> Mapping[str, Any]:
+        issue = ours[0] if ours else await self._created(name, body)
+        for _ in range(4):
+            try:
+                text = json.dumps({"series": name, "issue": int(issue["number"])}) + "\n"
+                await self.register.swap(name, seen.token, text, f"#{issue['number']} shows {name}")
+                return issue
+            except (Moved, Unsure):
+                seen = await self.register.read(name)
+                chosen = await self._registered(name, seen, tuple(ours))
+                if chosen is not None:
+                    if chosen["number"] != issue["number"]:
+                        await self._closed(int(issue["number"]))
+                    return chosen
+        raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
+
+    async def _created(self, name: str, body: str) -> Mapping[str, Any]:
+        form = {"title": title_of(name), "body": body, "labels": [TRACKING_LABEL]}
+        try:
+            created: Mapping[str, Any] = await self._client.send("POST", "issues", form, again=False)
+            return created
+        except Refused as refused:
+            raise RegisterUnavailable(f"the tracking issue of {name} cannot be created: {refused}") from None
+        except Unsure:
+            listed = await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL})
+            found = [issue for issue in listed if issue.get("title") == title_of(name)]
+            if not found:
+                raise
+            oldest: Mapping[str, Any] = min(found, key=lambda issue: int(issue["number"]))
+            return oldest
+
+    # -- what it shows -------------------------------------------------------------------------------------------------
+
+    async def _written(self, issue: Mapping[str, Any], name: str, body: str) -> None:
+        wanted: dict[str, Any] = {"title": title_of(name), "body": body, "state": "open"}
+        if TRACKING_LABEL not in labels_of(issue):
+            wanted["labels"] = [*labels_of(issue), TRACKING_LABEL]
+        here = {**issue, "body": (issue.get("body") or "").replace("\r\n", "\n").rstrip()}
+        changes = {key: value for key, value in wanted.items() if key == "labels" or here.get(key) != value}
+        if changes:
+            try:
+                await self._client.send("PATCH", f"issues/{issue['number']}", changes)
+            except Refused as refused:
+                raise RegisterUnavailable(f"the view of {name} cannot be written: {refused}") from None
+
+    async def _closed(self, number: int) -> None:
+        """One too many, made in a race."""
+        try:
+            await self._client.send("PATCH", f"issues/{number}", {"state": "closed", "state_reason": "not_planned"})
+        except (Refused, Unsure):
+            return
+
+
+def _number(text: str | None, name: str) -> int | None:
+    try:
+        data = json.loads(text or "null")
+        return data["issue"] if data["series"] == name and type(data["issue"]) is int else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,124 @@
+"""Whose turn it is to assign issues of a series.
+
+The state of a series changes by compare-and-swap, but an assignment on GitHub has no condition: who decided to make one
+and was then held up would make it after others have gone on, beside theirs. So all assignments of a series are made in
+turn. A turn is a second ref, ``refs/asterism/turns/NAME``, taken by compare-and-swap and given back. Whoever has it
+reads the state and the issues again before assigning anything.
+
+Who dies with the turn in hand holds up the others until it runs out, by GitHub's clock. Who is alive stops well before
+that, by its own clock, counted from before it asked for the turn: it sends nothing that could arrive late. What remains
+is a request that GitHub itself would carry out more than ``MARGIN`` seconds after its sender gave up waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+from asterism.series.github.client import Refused
+from asterism.series.github.connecting import TIMEOUT
+from asterism.series.github.register import GitHubRegister
+from asterism.series.register import Moved, RateLimited, RegisterUnavailable, SeriesError, Unsure
+
+LENGTH = 90.0
+"""How long a turn may take, in seconds."""
+MARGIN = 15.0
+GIVING_BACK = 5
+"""How often to try."""
+GRACE = 2.0
+"""GitHub's clock is known to the second."""
+
+
+class NotMyTurn(SeriesError):
+    """Another is assigning in this series just now."""
+
+
+class TurnOver(SeriesError):
+    """It took too long: others may be assigning by now. Nothing more was sent."""
+
+
+class Turn:
+    """One turn in hand."""
+
+    def __init__(self, name: str, holder: str, token: str, ends: float, clock: Callable[[], float]) -> None:
+        self.name, self.holder, self.token = name, holder, token
+        self._ends, self._clock = ends, clock
+
+    def guard(self) -> None:
+        """Raises TurnOver if a request that is sent now could arrive after the end."""
+        if self._clock() + TIMEOUT + MARGIN > self._ends:
+            raise TurnOver(f"the turn to assign in series {self.name} is over: it took too long")
+
+
+class _Written(NamedTuple):
+    holder: str | None
+    until: float
+
+
+class Turns:
+    """The turns of all series of a repository."""
+
+    def __init__(self, register: GitHubRegister, clock: Callable[[], float] = time.monotonic) -> None:
+        self.register = GitHubRegister(register.client, "turns")
+        self._clock = clock
+
+    async def take(self, name: str) -> Turn:
+        """Raises NotMyTurn if another has it, or was quicker."""
+        holder = uuid.uuid4().hex
+        seen = await self.register.read(name)
+        if seen.token is not None:
+            written = await self._written(seen.text or "", seen.token)
+            if written.holder is not None and self.register.clock() < written.until + GRACE:
+                raise NotMyTurn(f"another is assigning in series {name}")
+        begun = self._clock()
+        text = _text(name, holder, self.register.clock() + LENGTH)
+        try:
+            token = await self.register.swap(name, seen.token, text, f"a turn in {name}")
+        except Moved:
+            raise NotMyTurn(f"another was quicker to take the turn in series {name}") from None
+        except Unsure:
+            again = await self.register.read(name)
+            if again.text != text or again.token is None:
+                raise NotMyTurn(f"the turn in series {name} was not taken, or another has it") from None
+            token = again.token
+        return Turn(name, holder, token, begun + LENGTH, self._clock)
+
+    async def give_back(self, turn: Turn) -> None:
+        """If it is ours still. A reply that was lost is looked after, for others wait. What cannot be given back runs
+        out by itself."""
+        text = _text(turn.name, None, 0.0)
+        for _ in range(GIVING_BACK):
+            try:
+                await self.register.swap(turn.name, turn.token, text, f"the end of a turn in {turn.name}")
+                return
+            except Moved:
+                return
+            except RateLimited:
+                return
+            except (Unsure, RegisterUnavailable):
+                continue
+
+    async def _written(self, text: str, token: str) -> _Written:
+        """Something that nobody of ours wrote counts as a turn that began when it was committed."""
+        try:
+            data = json.loads(text)
+            holder, until = data["holder"], float(data["until"])
+            plausible = until <= self.register.clock() + LENGTH + GRACE
+            if holder is None or (isinstance(holder, str) and plausible):
+                return _Written(holder, until)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        try:
+            commit = await self.register.client.get(f"git/commits/{token}")
+            at = datetime.fromisoformat(commit["committer"]["date"]).timestamp()
+        except (Refused, KeyError, TypeError, ValueError):
+            return _Written(None, 0.0)  # not even a commit: no turn was ever that
+        return _Written("somebody", at + LENGTH)
+
+
+def _text(name: str, holder: str | None, until: float) -> str:
+    return json.dumps({"series": name, "holder": holder, "until": round(until, 3)}) + "\n"

@@ -1,0 +1,348 @@
+"""``asterism series``: at most one active issue in each series, whoever assigns."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.commands.series_serve import serve
+from asterism.surfaces.commands.series_sync import sync
+from asterism.surfaces.fleet.access import note, tell_json
+from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.series.opening import (
+    QUEUED,
+    UNREADABLE,
+    Rehearsal,
+    Terms,
+    change_options,
+    place_options,
+    taken_from,
+    with_register,
+)
+from asterism.surfaces.series.telling import make_change, now_active, tell_outcome, would
+
+if TYPE_CHECKING:
+    from asterism.core.series import Live, Series
+    from asterism.series.changing import Outcome
+    from asterism.series.register import SeriesRegister, Snapshot
+    from asterism.surfaces.series.views import Looked
+
+
+def issue_number(text: str) -> int:
+    """``123``, or ``#123`` as people write it."""
+    digits = text.strip().removeprefix("#")
+    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
+        raise click.BadParameter(f"{text!r} is no number of an issue: write 123.")
+    return int(digits)
+
+
+name_argument = click.argument("name", metavar="SERIES")
+issue_option = click.option(
+    "--issue", type=issue_number, required=True, metavar="NUMBER", help="The issue that is meant."
+)
+
+
+@click.group()
+def series() -> None:
+    """One active issue per series: claim, status, release and more."""
+
+
+@series.command()
+@name_argument
+@issue_option
+@click.option("--lease", type=duration, metavar="DURATION", help="It is free again after that, unless it is renewed.")
+@click.option("--renew", is_flag=True, help="If it is active already, its lease begins anew.")
+@change_options
+def claim(name: str, issue: int, lease: float | None, renew: bool, **options: Any) -> int:
+    """Make an issue the active one of its series, or queue it.
+
+    Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
+    at every try, and nothing was written."""
+    from asterism.series.changing import Claim
+    from asterism.series.changing import claim as claimed
+
+    if lease is not None and lease <= 0:
+        raise click.UsageError("A lease is longer than nothing.")
+    if renew and lease is None:
+        raise click.UsageError("--renew takes --lease: for how long?")
+    place, terms, as_json = taken_from(options)
+    wanted = Claim(issue, terms.by, lease, renew)
+
+    async def use(register: SeriesRegister) -> int:
+        target = Rehearsal(register) if terms.dry_run else register
+        outcome = await claimed(target, name, wanted, patience=terms.patience)
+        active = outcome.after.active == issue
+        if as_json:
+            status = "claimed" if active else "queued"
+            tell_outcome(outcome, terms, status=status, issue=issue, position=outcome.after.position(issue))
+        elif active:
+            click.echo(_claimed(outcome, issue, terms))
+        else:
+            click.echo(_queued(outcome, issue, terms, register.clock()))
+        return 0 if active else QUEUED
+
+    return with_register(place, use, as_json=as_json, create=not terms.dry_run)
+
+
+def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
+    after = outcome.after
+    if not outcome.changed:
+        return f"{after.name} is #{issue}'s already (revision {after.revision})"
+    if outcome.before.active == issue and outcome.before.since == after.since:
+        return f"{would(terms, 'renewed', 'renew')} the lease of #{issue} on {after.name} (revision {after.revision})"
+    return f"{would(terms, 'claimed', 'claim')} {after.name} for #{issue} (revision {after.revision})"
+
+
+def _queued(outcome: Outcome, issue: int, terms: Terms, now: float) -> str:
+    from asterism.surfaces.series.views import holder
+
+    after = outcome.after
+    place = after.queue.index(issue) + 1
+    ahead = f"behind {holder(after, now)}" if after.active is not None else "with nobody active"
+    waits = f" (paused {after.paused})" if after.paused is not None else ""
+    what = would(terms, "queued", "queue") if outcome.changed else "waits:"
+    return f"{what} #{issue} in {after.name} {ahead}; it is number {place} of {len(after.queue)} in the queue{waits}"
+
+
+@series.command()
+@click.argument("name", metavar="[SERIES]", required=False)
+@place_options
+def status(name: str | None, **options: Any) -> int:
+    """Show who is active, who waits, since when and why.
+
+    Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read."""
+    place, _, as_json = taken_from(options)
+
+    async def use(register: SeriesRegister) -> int:
+        from asterism.series.register import read_all
+        from asterism.surfaces.fleet.speaking import say_lines
+        from asterism.surfaces.series.views import status_json, status_lines, status_table
+
+        seen = {name: await register.read(name)} if name is not None else await read_all(register)
+        found = [_looked(one, snapshot) for one, snapshot in seen.items()]
+        now = register.clock()
+        if as_json:
+            told = [status_json(one, now) for one in found]
+            tell_json({"series": told} if name is None else told[0])
+        elif name is not None:
+            say_lines(lambda width: status_lines(found[0], now))
+        elif found:
+            say_lines(lambda width: status_table(found, now, width))
+        else:
+            note(f"There is no series in {register.url} yet: the first claim makes one.")
+        return UNREADABLE if name is not None and found[0].series is None else 0
+
+    return with_register(place, use, as_json=as_json, create=False)
+
+
+def _looked(name: str, seen: Snapshot) -> Looked:
+    from asterism.core.series import Series, UnreadableSeries
+    from asterism.surfaces.series.views import Looked
+
+    try:
+        return Looked(name, Series.from_text(seen.text, name))
+    except UnreadableSeries as error:
+        return Looked(name, None, str(error))
+
+
+@series.command()
+@name_argument
+@issue_option
+@click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if others wait.")
+@change_options
+def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
+    """Take an issue out of its series; the next one in the queue is active then.
+
+    An issue that is not in the series is out of it already."""
+    from asterism.series.changing import Release, change
+
+    place, terms, as_json = taken_from(options)
+    step = Release(issue, terms.by, not no_promote)
+
+    async def use(register: SeriesRegister) -> int:
+        target = Rehearsal(register) if terms.dry_run else register
+        outcome = await change(target, name, step, step.told, patience=terms.patience)
+        if as_json:
+            tell_outcome(outcome, terms, status="released" if outcome.changed else "unchanged", issue=issue)
+        elif not outcome.changed:
+            click.echo(f"#{issue} is not in {name}")
+        else:
+            what = would(terms, "released", "release")
+            click.echo(f"{what} {name} from #{issue}; {now_active(outcome)}")
+        return 0
+
+    return with_register(place, use, as_json=as_json, create=False)
+
+
+@series.command()
+@name_argument
+@change_options
+def promote(name: str, **options: Any) -> int:
+    """Let the first of the queue have its turn, if nobody is active.
+
+    A lease that has run out is ended by this. A series that is paused stays without an active issue."""
+
+    def step(before: Series, now: float) -> Series:
+        return before.expire(now).promote(now, by=place_and_terms[1].by).as_one_change_of(before)
+
+    def told(outcome: Outcome, terms: Terms) -> str:
+        after = outcome.after
+        if outcome.changed and outcome.promoted is not None:
+            return f"{would(terms, 'promoted', 'promote')} #{outcome.promoted} in {name} (revision {after.revision})"
+        if outcome.changed:
+            return f"{would(terms, 'ended', 'end')} the lease of #{outcome.before.active} on {name}; nobody waits"
+        if after.active is not None:
+            return f"nothing to promote: #{after.active} is active in {name}"
+        return f"nothing to promote: {name} is {f'paused {after.paused}' if after.paused else 'empty'}"
+
+    place_and_terms = taken_from(options)
+    return make_change(name, place_and_terms, step, "promote", told)
+
+
+@series.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why, for those who look.")
+@change_options
+def pause(name: str, reason: str, **options: Any) -> int:
+    """Let nobody become active in a series until it is resumed.
+
+    Who is active stays so, and claims are queued."""
+    given = taken_from(options)
+
+    def step(before: Series, now: float) -> Series:
+        return before.pause(now, given[1].by, reason)
+
+    def told(outcome: Outcome, terms: Terms) -> str:
+        if not outcome.changed:
+            return f"{name} is paused already, {outcome.after.paused}"
+        active = outcome.after.active
+        stays = f"; #{active} stays active" if active is not None else ""
+        return f"{would(terms, 'paused', 'pause')} {name}{stays}"
+
+    return make_change(name, given, step, f"pause: {reason}" if reason else "pause", told)
+
+
+@series.command()
+@name_argument
+@change_options
+def resume(name: str, **options: Any) -> int:
+    """End a pause, and let the first of the queue have its turn if nobody is active."""
+    given = taken_from(options)
+
+    def step(before: Series, now: float) -> Series:
+        if before.paused is None:
+            return before
+        return before.resume(now).expire(now).promote(now, by=given[1].by).as_one_change_of(before)
+
+    def told(outcome: Outcome, terms: Terms) -> str:
+        if not outcome.changed:
+            return f"{name} is not paused"
+        return f"{would(terms, 'resumed', 'resume')} {name}; {now_active(outcome)}"
+
+    return make_change(name, given, step, "resume", told)
+
+
+@series.command()
+@name_argument
+@issue_option
+@change_options
+def front(name: str, issue: int, **options: Any) -> int:
+    """Put an issue that waits at the head of the queue.
+
+    Exits with 64 if it is not in the queue."""
+    given = taken_from(options)
+
+    def step(before: Series, now: float) -> Series:
+        if before.position(issue) is None:
+            raise click.ClickException(f"#{issue} is not in the queue of {name}: claim it first.")
+        return before.front(issue, now)
+
+    def told(outcome: Outcome, terms: Terms) -> str:
+        if outcome.changed:
+            return f"{would(terms, 'moved', 'move')} #{issue} to the head of the queue of {name}"
+        return f"#{issue} is {'active in' if outcome.after.active == issue else 'at the head of the queue of'} {name}"
+
+    return make_change(name, given, step, f"front #{issue}", told)
+
+
+@series.command()
+@name_argument
+@click.option(
+    "--issue", "issues", type=issue_number, multiple=True, metavar="NUMBER", help="One that lives; in their order."
+)
+@click.option("--active", type=issue_number, metavar="NUMBER", help="The one that is being worked on.")
+@click.option("--empty", is_flag=True, help="None lives.")
+@change_options
+def rebuild(name: str, issues: tuple[int, ...], active: int | None, empty: bool, **options: Any) -> int:
+    """Write a series anew from the issues that live.
+
+    They are asked from GitHub with --github, and named in their order with --issue elsewhere. The active one stays
+    active if it lives. This is the way out of a state that cannot be read."""
+    from asterism.core.series import Live
+
+    given = taken_from(options)
+    named = bool(issues or active is not None or empty)
+    if given[0].github is None and not named:
+        raise click.UsageError("Which issues live? Name them with --issue, in their order, or say --empty.")
+    live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
+    if active is not None and active not in issues:
+        live.append(Live(active, -1, True))
+
+    async def look(register: SeriesRegister) -> None:
+        if not named:
+            live.extend(await _open_issues(register, name))
+
+    def step(before: Series, now: float) -> Series:
+        replaced = active is not None and before.active not in (None, active)
+        kept = before.release(before.active or 0, now) if replaced else before
+        return kept.rebuild(live, now).as_one_change_of(before)
+
+    def told(outcome: Outcome, terms: Terms) -> str:
+        from asterism.surfaces.series.views import issue, line_of_queue
+
+        after = outcome.after
+        what = would(terms, "rebuilt", "rebuild") if outcome.changed else "nothing to rebuild in"
+        queue = f"the queue is {line_of_queue(after.queue)}" if after.queue else "nobody waits"
+        return f"{what} {name}: {issue(after.active)} is active, {queue} (revision {after.revision})"
+
+    return make_change(name, given, step, "rebuild", told, mending=look)
+
+
+async def _open_issues(register: Any, name: str) -> list[Live]:
+    """The issues of a series that are open on GitHub. Who is assigned matters if it is known whom series assign."""
+    from asterism.series.github.finding import Assignee, Finder
+    from asterism.series.github.reality import Looking
+
+    assignee = os.environ.get("ASTERISM_SERIES_ASSIGNEE")
+    survey = await Looking(register.client, Finder(assignee=Assignee(assignee) if assignee else None)).survey()
+    return [found.live for found in survey.series.get(name, {}).values()]
+
+
+@series.command()
+@name_argument
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many changes.")
+@place_options
+def history(name: str, limit: int, **options: Any) -> int:
+    """Show the last changes of a series, the newest first."""
+    place, _, as_json = taken_from(options)
+
+    async def use(register: SeriesRegister) -> int:
+        from asterism.surfaces.fleet.speaking import say_lines
+        from asterism.surfaces.series.views import history_json, history_table
+
+        changes = await register.history(name, limit)
+        if as_json:
+            tell_json(history_json(name, changes))
+        elif changes:
+            say_lines(lambda width: history_table(name, changes, width))
+        else:
+            note(f"Nothing has happened in {name} yet.")
+        return 0
+
+    return with_register(place, use, as_json=as_json, create=False)
+
+
+series.add_command(sync)
+series.add_command(serve)

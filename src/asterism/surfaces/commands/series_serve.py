@@ -1,0 +1,90 @@
+"""``asterism series serve``: an endpoint for GitHub's webhook, which syncs when something happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.commands.series_sync import opened, service_options, settings_of
+from asterism.surfaces.fleet.values import duration
+
+if TYPE_CHECKING:
+    from asterism.series.github.reports import SyncReport
+
+SHORTEST_SECRET = 16
+
+
+@click.command()
+@service_options
+@click.option(
+    "--listen", default="127.0.0.1:8974", show_default=True, metavar="HOST:PORT", help="Where; 0 for any port."
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The webhook's secret; $GITHUB_WEBHOOK_SECRET if left out.",
+)
+@click.option(
+    "--every", type=duration, default="10m", show_default=True, help="Sync everything this often, come what may."
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The certificate, with its chain.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
+@click.option("--behind-proxy", is_flag=True, help="A proxy does TLS: listen on more than this machine without.")
+def serve(listen: str, secret_file: Path | None, every: float, **options: Any) -> int:
+    """Sync when GitHub says that something happened, within a second.
+
+    The webhook of the repository sends issues and pull requests to /webhook, signed with the secret."""
+    tls = (options.pop("tls_cert"), options.pop("tls_key"), options.pop("behind_proxy"))
+    secret = _secret(secret_file)
+    if every <= 0:
+        raise click.UsageError("--every is longer than nothing.")
+    try:
+        asyncio.run(_served(listen, tls, secret, every, options))
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
+        ) from None
+    return 0
+
+
+def _secret(file: Path | None) -> bytes:
+    text = file.read_text("utf-8") if file is not None else os.environ.get("GITHUB_WEBHOOK_SECRET", "")
+    secret = text.strip().encode()
+    if len(secret) < SHORTEST_SECRET:
+        raise click.UsageError(
+            f"The webhook needs a secret of at least {SHORTEST_SECRET} letters: set $GITHUB_WEBHOOK_SECRET, or give "
+            "--secret-file."
+        )
+    return secret
+
+
+async def _served(
+    listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, options: dict[str, Any]
+) -> None:
+    from asterism.series.github.finding import Assignee, Finder
+    from asterism.surfaces.series_hooks.endpoint import Endpoint
+    from asterism.surfaces.series_hooks.serving import listening_at
+    from asterism.surfaces.series_hooks.serving import serve as serve_until_stopped
+    from asterism.surfaces.series_hooks.worker import Worker
+
+    listening = listening_at(listen, *tls)
+    service = opened(options)
+
+    def after(report: SyncReport) -> None:
+        for one in report.series:
+            if one.changed or one.repaired or one.problem:
+                click.echo("\n".join(one.lines()))
+        service.metrics.write(options["metrics"], options["prometheus"])
+
+    settings = settings_of(options, dry_run=False)
+    finder = Finder(settings.pattern, settings.label_pattern, Assignee(settings.assignee))
+    worker = Worker(service, every, after)
+    endpoint = Endpoint(worker, options["repository"], finder, secret, metrics=listening.is_loopback)
+    try:
+        await serve_until_stopped(endpoint.app, worker, listening, lambda url: click.echo(f"listening on {url}"))
+    finally:
+        await service.register.close()

@@ -1,0 +1,242 @@
+"""``asterism series sync``: what the open issues of a repository say becomes the state, and the state is assigned."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.fleet.access import Function, tell_json, whoami
+from asterism.surfaces.fleet.values import duration
+
+if TYPE_CHECKING:
+    from asterism.series.github.reports import SyncReport
+    from asterism.series.github.syncing import GitHubSeries, Settings
+
+UNUSABLE = 64
+UNREADABLE = 65
+OUT_OF_REACH = 69
+QUEUED = 75
+CONTENDED = 76
+
+CODES = {"unassignable": UNUSABLE, "unreadable": UNREADABLE, "unavailable": OUT_OF_REACH, "contended": CONTENDED}
+"""The worst comes first."""
+
+
+_WHAT = (
+    click.option(
+        "--github",
+        "repository",
+        metavar="ORG/REPO",
+        envvar="GITHUB_REPOSITORY",
+        required=True,
+        help="The repository; $GITHUB_REPOSITORY if left out.",
+    ),
+    click.option(
+        "--assign",
+        "assignee",
+        metavar="LOGIN",
+        envvar="ASTERISM_SERIES_ASSIGNEE",
+        required=True,
+        help="Whom the active issue is assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["observe", "enforce", "announce"]),
+        default="enforce",
+        show_default=True,
+        help="Only write the tracking issues; assign too; comment on promotions too.",
+    ),
+)
+"""Which repository, whom to assign, and how far to go."""
+
+_SERIES = (
+    click.option("--series", "names", multiple=True, metavar="NAME", help="Only this series; may be repeated."),
+    click.option("--pattern", metavar="REGEX", help="How titles name series, with (?P<series>…) and (?P<micro>…)."),
+    click.option("--label-pattern", metavar="REGEX", help="How labels name series."),
+    click.option("--label", metavar="NAME", help="Only issues with this label belong to series."),
+    click.option(
+        "--assign-with",
+        "way",
+        type=click.Choice(["auto", "rest", "graphql"]),
+        default="auto",
+        show_default=True,
+        help="How to assign: bots by GraphQL and people by REST, or as said.",
+    ),
+)
+"""Which series, and how they are found."""
+
+_TERMS = (
+    click.option("--no-view", is_flag=True, help="Keep no tracking issues."),
+    click.option(
+        "--metrics",
+        type=click.Path(dir_okay=False, path_type=Path),
+        is_flag=False,
+        flag_value=Path("assignment_mutex_metrics.json"),
+        metavar="[FILE]",
+        help="Write the figures as JSON, to assignment_mutex_metrics.json if no file is named.",
+    ),
+    click.option(
+        "--prometheus",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write them as text for Prometheus too.",
+    ),
+    click.option(
+        "--cache",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Keep what is known in this file: what has not changed is then free.",
+    ),
+    click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
+    click.option(
+        "--tries",
+        type=click.IntRange(min=0),
+        default=5,
+        show_default=True,
+        help="How often to try while others are first; 0 for no limit.",
+    ),
+    click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+)
+"""What is written beside, and how long to try."""
+
+
+def service_options(function: Function) -> Function:
+    """What ``sync`` and ``serve`` take."""
+    for option in reversed((*_WHAT, *_SERIES, *_TERMS)):
+        function = option(function)
+    return function
+
+
+@click.command()
+@service_options
+@click.option("--issue", type=int, metavar="NUMBER", help="Only the series of this issue, and how it stands there.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Bring the series of a repository on GitHub in step with its issues.
+
+    Who is closed leaves, who is new is queued, the next one is promoted, assigned and read back, and the tracking
+    issues show it. It may be run as often as you like, and by many at once.
+
+    Exits with 0 if all is in step. With --issue: with 0 if it is the active one, with 75 if it waits. With 76 if others
+    were first at every try, 64 if the assignee cannot be assigned, 65 if a state is of a later version, 69 if GitHub is
+    out of reach."""
+    try:
+        return asyncio.run(_synced(options, issue, dry_run, as_json))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
+    from asterism.series.register import RegisterUnavailable, Unsure
+
+    command = asyncio.current_task()
+    assert command is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
+    service = opened(options, dry_run=dry_run)
+    try:
+        only = await _only(service, issue)
+        report = await service.sync(only)
+    except (RegisterUnavailable, Unsure) as error:
+        if as_json:
+            tell_json({"status": "unavailable", "error": str(error)})
+        click.echo(f"Error: {error}", err=True)
+        return OUT_OF_REACH
+    finally:
+        await service.register.close()
+    service.metrics.write(options["metrics"], options["prometheus"])
+    standing = _standing(report, issue, only) if issue is not None else None
+    _tell(report, standing, as_json)
+    return _code(report, standing)
+
+
+def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
+    """The service that the options describe."""
+    try:
+        from asterism.series.github.opening import open_github
+        from asterism.series.github.syncing import GitHubSeries
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
+        ) from None
+    return GitHubSeries(open_github(options["repository"], cache=options["cache"]), settings_of(options, dry_run))
+
+
+def settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
+    from asterism.series.changing import Patience
+    from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN
+    from asterism.series.github.syncing import TURN_DEADLINE, Settings
+
+    return Settings(
+        options["assignee"],
+        options["mode"],
+        options["pattern"] or TITLE_PATTERN,
+        options["label_pattern"] or LABEL_PATTERN,
+        options["label"],
+        options["way"],
+        frozenset(options["names"]) or None,
+        options["by"] or whoami(),
+        not options["no_view"],
+        dry_run,
+        turn_deadline=options["deadline"] or TURN_DEADLINE,
+        patience=Patience(tries=options["tries"], deadline=options["deadline"]),
+    )
+
+
+async def _only(service: GitHubSeries, issue: int | None) -> frozenset[str] | None:
+    from asterism.series.github.client import Refused
+
+    if issue is None:
+        return None
+    try:
+        name = await service.series_of(issue)
+    except Refused as refused:
+        raise click.ClickException(f"issue #{issue} cannot be read: {refused}") from None
+    if name is None:
+        raise click.ClickException(f"#{issue} belongs to no series: neither its title nor a label names one.")
+    return frozenset({name})
+
+
+def _standing(report: SyncReport, issue: int, only: frozenset[str] | None) -> dict[str, Any]:
+    """How one issue stands: claimed, queued, or not in the series (any more), for it is closed."""
+    one = report.series[0] if report.series else None
+    position = one.state.position(issue) if one else None
+    status = "left" if position is None else "claimed" if position == 0 else "queued"
+    if one is not None and one.status in CODES:
+        status = one.status
+    return {
+        "status": status,
+        "issue": issue,
+        "series": next(iter(only or ()), None),
+        "active": one.state.active if one else None,
+        "position": position,
+    }
+
+
+def _tell(report: SyncReport, standing: dict[str, Any] | None, as_json: bool) -> None:
+    for one in report.series:
+        if one.problem:
+            click.echo(f"{one.name}: {one.problem}", err=True)
+    if as_json:
+        tell_json({**(standing or {}), "sync": report.to_json()})
+        return
+    for one in report.series:
+        for line in one.lines():
+            click.echo(line)
+    if not report.series:
+        click.echo("no open issue belongs to a series")
+    if standing is not None and standing["status"] in ("claimed", "queued"):
+        place = "" if standing["status"] == "claimed" else f", number {standing['position']} in the queue"
+        click.echo(f"#{standing['issue']} is {standing['status']} in {standing['series']}{place}")
+
+
+def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
+    found = {one.status for one in report.series}
+    for status, code in CODES.items():
+        if status in found:
+            return code
+    return QUEUED if standing is not None and standing["status"] == "queued" else 0

@@ -1,0 +1,48 @@
+"""Inviting by command: where this store is reached, what it is called, and the line to run on the other machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from urllib.parse import urlsplit
+
+import click
+
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.peers.invitations import PORT, address_of, invite
+from asterism.surfaces.fleet.access import note, tell_json
+from asterism.surfaces.fleet.spans import span
+
+
+def address_here(url: str | None) -> str:
+    """Where others reach this machine, if nothing better is known than its name. Raises InvalidInvitation."""
+    return address_of(url or f"https://{platform.node() or 'localhost'}:{PORT}")
+
+
+def name_in(address: str) -> str:
+    """What a store is called by the machine it is on: ``kitchen-pc`` for kitchen-pc.local. An address of numbers is no
+    name; then it is the machine's own."""
+    host = urlsplit(address).hostname or ""
+    if host.replace(".", "").isdigit() or ":" in host or host == "localhost":
+        host = platform.node()
+    return host.partition(".")[0] or "peer"
+
+
+async def invited(
+    fleet: Fleet, name: str, url: str, called: str, valid: float, *, as_json: bool, said: str | None
+) -> None:
+    """Invite, and tell how to accept. ``said`` is how the store was named, if it was."""
+    invitation = await invite(fleet.store, name, url=url, called=called, valid_for=valid)
+    line = invitation.line()
+    if as_json:
+        until = fleet.store.clock() + valid
+        tell_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": until})
+        return
+    note(f"Run this on the other machine within {span(valid)}. It is a secret: whoever runs it first is {name}.")
+    click.echo(f"asterism peer accept {shlex.quote(line)}")
+    options = f"--listen 0.0.0.0:{urlsplit(invitation.url).port}"
+    if said is not None and said != os.environ.get("ASTERISM_STORE"):
+        options += f" --store {shlex.quote(fleet.store.url)}"
+    note(f"This store has to listen then: asterism peer serve {options}")
+    note(f"or, if this machine is to work, too: asterism device join NAME {options}")

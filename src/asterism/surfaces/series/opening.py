@@ -1,0 +1,211 @@
+"""How a command gets at series: the options that all of them take, the register they mean, how it ends.
+
+Importing this is quick: git, stores and GitHub are imported when one of them is meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from asterism.surfaces.fleet.access import Function, tell_json, whoami
+from asterism.surfaces.fleet.values import duration
+
+if TYPE_CHECKING:
+    from asterism.series.changing import Patience
+    from asterism.series.register import Change, SeriesRegister, Snapshot
+
+Value = TypeVar("Value")
+
+UNREADABLE = 65
+OUT_OF_REACH = 69
+QUEUED = 75
+CONTENDED = 76
+
+
+class Place(NamedTuple):
+    """Where the series are kept, as it was said on the command line."""
+
+    remote: str | None
+    github: str | None
+    store: str | None
+
+
+class Terms(NamedTuple):
+    """How a change is made."""
+
+    by: str
+    tries: int
+    deadline: float | None
+    dry_run: bool
+
+    @property
+    def patience(self) -> Patience:
+        from asterism.series.changing import Patience
+
+        return Patience(tries=self.tries, deadline=self.deadline)
+
+
+def place_options(function: Function) -> Function:
+    """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes."""
+    options = (
+        click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
+        click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its interface."),
+        click.option(
+            "--store",
+            metavar="URL",
+            envvar="ASTERISM_STORE",
+            help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if nothing is said, or a file in your data "
+            "directory.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def change_options(function: Function) -> Function:
+    """What every command takes that changes a series, beside ``place_options``."""
+    options = (
+        click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
+        click.option(
+            "--tries",
+            type=click.IntRange(min=0),
+            default=5,
+            show_default=True,
+            help="How often to try while others are first; 0 for no limit.",
+        ),
+        click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+        click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return place_options(function)
+
+
+def taken_from(options: dict[str, Any]) -> tuple[Place, Terms, bool]:
+    """The options above, out of those a command was given: place, terms, and whether to print JSON."""
+    place = Place(*(options.pop(name) for name in Place._fields))
+    by = options.pop("by", None) or whoami()
+    terms = Terms(by, options.pop("tries", 5), options.pop("deadline", None), options.pop("dry_run", False))
+    return place, terms, options.pop("as_json")
+
+
+def with_register(place: Place, use: Callable[[SeriesRegister], Awaitable[int]], *, as_json: bool, create: bool) -> int:
+    """Open the register, use it, and close it. Returns the exit code: what can go wrong with a series has codes of its
+    own, so that a script can tell who has to wait from who has to look."""
+    from asterism.core.series import UnreadableSeries
+    from asterism.series.changing import Contended
+    from asterism.series.register import RegisterUnavailable, Unsure
+
+    _only_one(place)
+
+    async def main() -> int:
+        command = asyncio.current_task()
+        assert command is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
+        register = await _opened(place, create)
+        try:
+            return await use(register)
+        finally:
+            await register.close()
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except Contended as error:
+        return _failed("contended", error, CONTENDED, as_json)
+    except UnreadableSeries as error:
+        mended = f"{error}. It counts as taken; `asterism series rebuild` writes it anew from the issues that live"
+        return _failed("unreadable", mended, UNREADABLE, as_json)
+    except Unsure as error:
+        return _failed("unsure", error, OUT_OF_REACH, as_json)
+    except RegisterUnavailable as error:
+        return _failed("unavailable", error, OUT_OF_REACH, as_json)
+
+
+def _failed(status: str, error: object, code: int, as_json: bool) -> int:
+    if as_json:
+        tell_json({"status": status, "error": str(error)})
+    click.echo(f"Error: {error}", err=True)
+    return code
+
+
+def _only_one(place: Place) -> None:
+    context = click.get_current_context()
+    named = [
+        f"--{name}"
+        for name in Place._fields
+        if getattr(place, name) is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} name different places: give one of them.")
+
+
+async def _opened(place: Place, create: bool) -> SeriesRegister:
+    if place.remote is not None:
+        from asterism.series.git import GitRegister
+
+        return GitRegister(_address(place.remote))
+    if place.github is not None:
+        # the register on GitHub, and all that goes with it, is opened in one place
+        from asterism.series.github.opening import open_github
+
+        return open_github(place.github)
+    if place.store is not None and place.store.lower().startswith("memory:"):
+        raise click.UsageError(
+            "A store in memory lasts as long as one process, so nobody could share a series in it; "
+            "use sqlite:///file.db, or --remote."
+        )
+    from asterism.series.stores import StoreRegister
+    from asterism.store.opening import open_store
+
+    return StoreRegister(await open_store(place.store, create=create))
+
+
+def _address(remote: str) -> str:
+    """A remote of the checkout one stands in may be meant by its name."""
+    if ":" in remote or "/" in remote or os.path.isdir(remote) or remote.startswith("-"):
+        return remote
+    asked = subprocess.run(["git", "remote", "get-url", "--", remote], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise click.UsageError(f"there is no directory {remote}, and no remote of that name in this checkout.")
+    return asked.stdout.strip()
+
+
+class Rehearsal:
+    """A register that is read and never written: what would be written is forgotten."""
+
+    def __init__(self, register: SeriesRegister) -> None:
+        self._register = register
+
+    @property
+    def url(self) -> str:
+        return self._register.url
+
+    def clock(self) -> float:
+        return self._register.clock()
+
+    async def read(self, name: str) -> Snapshot:
+        return await self._register.read(name)
+
+    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
+        return "not written"
+
+    async def names(self) -> list[str]:
+        return await self._register.names()
+
+    async def history(self, name: str, limit: int) -> list[Change]:
+        return await self._register.history(name, limit)
+
+    async def close(self) -> None:
+        await self._register.close()

@@ -1,0 +1,71 @@
+"""Making a change of a series for a command, and telling what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.surfaces.fleet.access import tell_json
+from asterism.surfaces.series.opening import Place, Rehearsal, Terms, with_register
+
+if TYPE_CHECKING:
+    from asterism.series.changing import Outcome, Step
+    from asterism.series.register import SeriesRegister
+
+
+def make_change(
+    name: str,
+    given: tuple[Place, Terms, bool],
+    step: Step,
+    message: str,
+    told: Callable[[Outcome, Terms], str],
+    *,
+    mending: Callable[[SeriesRegister], Awaitable[None]] | None = None,
+) -> int:
+    """Take a step, and tell what came of it. ``mending`` is what to do before, where the state need not be readable."""
+    from asterism.series.changing import change, mend
+    from asterism.series.changing import told as message_by
+
+    place, terms, as_json = given
+
+    async def use(register: SeriesRegister) -> int:
+        target = Rehearsal(register) if terms.dry_run else register
+        if mending is not None:
+            await mending(register)
+        make = change if mending is None else mend
+        outcome = await make(target, name, step, message_by(message, terms.by), patience=terms.patience)
+        if as_json:
+            tell_outcome(outcome, terms, status="changed" if outcome.changed else "unchanged")
+        else:
+            click.echo(told(outcome, terms))
+        return 0
+
+    return with_register(place, use, as_json=as_json, create=False)
+
+
+def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
+    tell_json(
+        {
+            **first,
+            "active": outcome.after.active,
+            "promoted": outcome.promoted,
+            "tries": outcome.tries,
+            "dry_run": terms.dry_run,
+            "state": outcome.after.to_document(),
+        }
+    )
+
+
+def would(terms: Terms, done: str, do: str) -> str:
+    return f"would {do}" if terms.dry_run else done
+
+
+def now_active(outcome: Outcome) -> str:
+    after = outcome.after
+    if outcome.promoted is not None:
+        return f"#{outcome.promoted} is active now (revision {after.revision})"
+    who = "nobody" if after.active is None else f"#{after.active}"
+    waiting = f", {len(after.queue)} waiting" if after.queue else ""
+    return f"{who} is active{waiting} (revision {after.revision})"

@@ -1,0 +1,103 @@
+"""Serves the endpoint until it is told to stop, with the worker beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+
+from asterism.core.errors import AsterismError
+from asterism.surfaces.series_hooks.worker import Worker
+
+
+class CannotServe(AsterismError):
+    """The address cannot be listened on, or must not be."""
+
+
+class Listening(NamedTuple):
+    """Where, and with which certificate. ``behind_proxy`` says that TLS is somebody else's."""
+
+    host: str
+    port: int
+    certificate: str | None = None
+    key: str | None = None
+    behind_proxy: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def listening_at(text: str, certificate: str | None, key: str | None, behind_proxy: bool) -> Listening:
+    """From ``host:port``. Raises CannotServe: what is wider than this machine takes TLS, here or at a proxy."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise CannotServe(f"{text!r} is no address to listen on: it takes the form 127.0.0.1:8080")
+    listening = Listening(host, int(port), certificate, key, behind_proxy)
+    if bool(certificate) != bool(key):
+        raise CannotServe("a certificate goes with its key: give --tls-cert and --tls-key")
+    if not (listening.is_loopback or certificate or behind_proxy):
+        raise CannotServe(
+            f"{host} can be reached by others: give --tls-cert and --tls-key, or say --behind-proxy if one does TLS"
+        )
+    return listening
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn's own answer ends the process before anything else can be closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(app: Starlette, worker: Worker, listening: Listening, began: Callable[[str], None]) -> None:
+    """Until a signal says stop, or the worker ends by an error. ``began`` is told the address once it listens."""
+    try:
+        sock = socket.create_server((listening.host, listening.port), family=_family(listening.host))
+    except OSError as error:
+        raise CannotServe(f"{listening.host}:{listening.port} cannot be listened on: {error}") from None
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=200,
+        h11_max_incomplete_event_size=64 * 1024,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=listening.key,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+    working = asyncio.create_task(worker.work(), name="series worker")
+    working.add_done_callback(lambda task: setattr(server, "should_exit", True))
+    scheme = "https" if listening.certificate else "http"
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    began(f"{scheme}://{host}:{sock.getsockname()[1]}/webhook")
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        sock.close()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,114 @@
+"""The stores of a world of peers, and who sees all of them: what a device said itself, who lost, and who was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from asterism.core.resolve import line_of, result_of
+from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
+from asterism.testing.sim.machine import Machine
+from asterism.testing.sim.witness import Execution, Witness, _OrderedWatches
+
+
+@dataclass
+class PeerWitness(Witness):
+    """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
+    ``devices`` are the sessions that each store has had, ``completions`` who has completed what."""
+
+    sessions: dict[str, str] = field(default_factory=dict)
+    recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
+    lost: int = 0
+
+    def begins(self, run: str, epoch: int, machine: Machine) -> Execution:
+        self.note(f"{run[-6:]} epoch {epoch} begins on {machine.name}")
+        execution = Execution(run, epoch, machine, self.now())
+        self.executions.append(execution)
+        return execution
+
+    def saw(self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]) -> None:
+        after = write.run
+        mark = f" (left to {write.left_to[-4:]})" if isinstance(write, PutCopy) else ""
+        self.note(
+            f"{store}: {after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
+            f"{after.device or ''} {after.story[-1].why}{mark}"
+        )
+        if before is None:
+            return
+        if after.revision <= before.revision:
+            self.broken(f"{store}: run {after.id} went from revision {before.revision} to {after.revision}")
+        if not set(before.story) <= set(after.story):
+            self.broken(f"{store}: the story of run {after.id} has lost something")
+        went_on = line_of(after)[: len(line_of(before))] == line_of(before)
+        if before.ended and went_on and len(line_of(after)) > len(line_of(before)):
+            self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
+        if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
+            self._completed(store, after)
+        if not went_on:
+            self._loser_is_told(store, before, after, writes)
+
+    def _completed(self, store: str, run: Run) -> None:
+        [result] = result_of(run)
+        if self.sessions.get(store) != result.device:
+            return  # another store's word, which was taken over
+        known = self.recorded.setdefault(run.id, set())
+        if (result.device, result.epoch) in {(device, epoch) for device, epoch, _ in known}:
+            self.broken(f"{store}: run {run.id} was completed twice in epoch {result.epoch} by {result.device}")
+        known.add((result.device, result.epoch, result.ended_at))
+
+    def _loser_is_told(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
+        if before.device != self.sessions.get(store):
+            return
+        owner = before.status in (CLAIMED, PROCESSING) and before.grant != after.grant
+        result = before.status is COMPLETED and result_of(before) != result_of(after)
+        if not owner and not result:
+            return
+        self.lost += 1
+        told = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
+        if not told or told[0].device != before.device:
+            self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and nobody was told")
+
+
+class PeerStore(MemoryStore):
+    """The store of one machine, which survives it."""
+
+    def __init__(self, name: str, clock: Callable[[], float], witness: PeerWitness) -> None:
+        super().__init__(clock)
+        self.name, self._witness = name, witness
+        self.url = f"sim:{name}"
+        self._watches = _OrderedWatches()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        before = {one.run.id: self._runs.get(one.run.id) for one in writes if isinstance(one, PutRun | PutCopy)}
+        await super().commit(writes)
+        for one in writes:
+            if isinstance(one, PutRun | PutCopy):
+                self._witness.saw(self.name, before[one.run.id], one, writes)
+
+
+class Disk:
+    """The store as its own machine reaches it: always, unless it is frozen or dead."""
+
+    def __init__(self, store: PeerStore, machine: Machine) -> None:
+        self._store, self._machine = store, machine
+        self.url, self.clock = store.url, store.clock
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def ask(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            await self._machine.gate()
+            return await method(*args, **kwargs)
+
+        return ask
+
+    def watch(self, topics: frozenset[str]) -> Watch:
+        return self._store.watch(topics)
+
+    async def close(self) -> None:
+        """The machine may crash, its disk stays."""

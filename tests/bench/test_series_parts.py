@@ -1,0 +1,45 @@
+"""The benchmarks of series: every register has one winner and loses nobody, or there is no figure; the page says what
+was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import __main__ as command
+from bench.series import contending, page
+from tests.series.series_processes import Ended
+
+
+@pytest.mark.parametrize("name", contending.PLACES)
+def test_every_register_is_measured(name: str) -> None:
+    memory, found = contending.measure(contenders=3, alone=2, names=[name])
+    assert (memory.name, found.name) == ("memory", name)
+    for one in (memory, found):
+        assert one.contenders == 3
+        assert one.tries >= 3
+        assert one.alone > 0
+        assert one.last > 0
+        assert one.told == 0
+
+
+def test_without_one_winner_there_is_no_figure() -> None:
+    right = [Ended(75, "", "", 1.0), Ended(0, "", "", 1.0), Ended(75, "", "", 1.0)]
+    contending._one_winner(right, 3)
+    for code in (0, 76, 1):
+        with pytest.raises(AssertionError, match="not one winner"):
+            contending._one_winner([*right[:2], Ended(code, "", "", 1.0)], 3)
+
+
+def test_the_page_says_what_was_found() -> None:
+    found = [
+        contending.Measured("memory", 5000.0, 100, 0.5, 500, 3, 0.4),
+        contending.Measured("git, `file://`", 9.0, 100, 95.0, 700, 80, 20.0),
+    ]
+    text = page.claims(found)
+    assert "| git, `file://` | 9.0/s | 95.00 s | 1.1/s | 7.0 |" in text
+    assert "| git, `file://` | 20 | 80 | 20.00 s |" in text
+    assert "| 100 on `file://` within 90 s | 95.00 s | **missed** |" in text
+
+
+def test_the_page_is_one_of_those_that_can_be_written() -> None:
+    assert command.PAGES["series"][2] == "benchmarks-series.md"

@@ -1,0 +1,368 @@
+"""The loop that changes a series: it loses nobody, says what it does not know, and gives up only as it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from asterism.core.series import Live, Series, UnreadableSeries
+from asterism.series.changing import (
+    JITTER,
+    TRIES,
+    Claim,
+    Contended,
+    Counts,
+    Patience,
+    Release,
+    change,
+    claim,
+    expired,
+    mend,
+)
+from asterism.series.register import Moved, RateLimited, RegisterUnavailable, Unsure
+from asterism.series.stores import StoreRegister
+from asterism.store.memory import MemoryStore
+from asterism.testing.loop import run
+from asterism.testing.registers import Faulty
+
+NAME = "RFC-093"
+
+
+class Clocked(StoreRegister):
+    """Its clock is that of the loop."""
+
+    def clock(self) -> float:
+        return 1000.0 + asyncio.get_running_loop().time()
+
+
+def patience(**terms: Any) -> Patience:
+    return Patience(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **terms)
+
+
+def play(scene: Callable[[Faulty, Clocked], Awaitable[None]]) -> None:
+    async def main() -> None:
+        register = Clocked(MemoryStore())
+        await scene(Faulty(register), register)
+
+    run(main())
+
+
+def moved(times: int) -> list[Moved]:
+    return [Moved(NAME)] * times
+
+
+async def state(register: StoreRegister) -> Series:
+    return Series.from_text((await register.read(NAME)).text, NAME)
+
+
+# -- tries -------------------------------------------------------------------------------------------------------------
+
+
+def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += moved(100)
+        counts = Counts()
+        with pytest.raises(Contended, match="others were first at each of 5 tries") as caught:
+            await claim(faulty, NAME, Claim(1), patience=patience(), counts=counts)
+        assert (TRIES, JITTER) == (5, (0.2, 0.8))
+        assert caught.value.tries == 5
+        assert 4 * 0.2 <= asyncio.get_running_loop().time() <= 4 * 0.8
+        assert (counts.conflicts, counts.retries, counts.swaps) == (5, 4, 0)
+        assert (await register.read(NAME)).token is None, "nothing was written"
+
+    play(scene)
+
+
+def test_without_a_limit_it_is_tried_until_it_is_done() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += moved(2000)
+        outcome = await claim(faulty, NAME, Claim(1), patience=patience(tries=0))
+        assert (outcome.tries, outcome.after.active, outcome.changed) == (2001, 1, True)
+
+    play(scene)
+
+
+def test_a_deadline_ends_it_and_is_never_overstepped() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += moved(10_000)
+        with pytest.raises(Contended):
+            await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=60.0))
+        assert 40.0 < asyncio.get_running_loop().time() < 60.0
+
+    play(scene)
+
+
+def test_each_try_sees_the_newest_state() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        async def another() -> None:
+            number = (await state(register)).revision + 10
+            await claim(register, NAME, Claim(number))
+
+        faulty.swaps += [another, another, None]
+        outcome = await claim(faulty, NAME, Claim(1), patience=patience())
+        assert (outcome.after.active, outcome.after.queue, outcome.tries) == (10, (11, 1), 3)
+
+    play(scene)
+
+
+def test_what_changes_nothing_is_not_written() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        first = await claim(faulty, NAME, Claim(1))
+        again = await claim(faulty, NAME, Claim(1))
+        assert (again.changed, again.token, again.after) == (False, first.token, first.after)
+        assert faulty.swapped == 1
+
+    play(scene)
+
+
+# -- lost replies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_was_lost_at_the_last_try_is_no_contention() -> None:
+    """It may still come true, so nobody is told that nothing was written."""
+
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += [*moved(4), "before"]
+        with pytest.raises(Unsure):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+
+    play(scene)
+
+
+def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgotten() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += ["after"]
+        faulty.reads += [None, RegisterUnavailable("out of reach")]
+        with pytest.raises(Unsure):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+        assert (await state(register)).active == 1, "it did happen"
+
+    play(scene)
+
+
+def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        async def another() -> None:
+            await claim(register, NAME, Claim(9))
+
+        faulty.reads += [None, another]
+        faulty.swaps += ["before", *moved(4)]
+        with pytest.raises(Contended):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+
+    play(scene)
+
+
+def test_a_reading_whose_reply_was_lost_is_no_doubt() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [Unsure("the reply was lost")] * 5
+        with pytest.raises(Contended):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+        faulty.reads += [Unsure("the reply was lost")]
+        assert (await claim(faulty, NAME, Claim(1), patience=patience())).after.active == 1
+
+    play(scene)
+
+
+def test_a_register_that_is_out_of_reach_is_told_at_once() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [RegisterUnavailable("out of reach")]
+        with pytest.raises(RegisterUnavailable, match="out of reach"):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+
+    play(scene)
+
+
+def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of_the_same_issue() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1, "ann"))
+
+        async def claimed_anew() -> None:
+            await claim(register, NAME, Claim(1, "bob"))
+
+        faulty.swaps += ["after"]
+        faulty.reads += [None, claimed_anew]
+        step = Release(1)
+        await change(faulty, NAME, step, step.told, patience=patience())
+        found = await state(register)
+        assert (found.active, found.by) == (1, "bob")
+
+    play(scene)
+
+
+# -- rate limits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_register_that_asks_for_patience_gets_it() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [RateLimited("too often", 30.0)]
+        counts = Counts()
+        await claim(faulty, NAME, Claim(1), patience=patience(), counts=counts)
+        assert 30.0 < asyncio.get_running_loop().time() < 31.0
+        assert counts.rate_limited == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("deadline", "asked"), [(20.0, 30.0), (None, 3600.0)])
+def test_a_wait_beyond_the_deadline_or_all_reason_is_not_waited_for(deadline: float | None, asked: float) -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [RateLimited("too often", asked)]
+        with pytest.raises(RateLimited):
+            await claim(faulty, NAME, Claim(1), patience=patience(deadline=deadline))
+        assert asyncio.get_running_loop().time() == 0.0
+
+    play(scene)
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_series_whose_holders_all_died_goes_on_by_itself() -> None:
+    """The first claims with a lease and dies; so does the second, while it waits. The third is up after two leases."""
+
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1, lease=60.0))
+        await claim(register, NAME, Claim(2, lease=60.0))
+        active = []
+        for _ in range(13):
+            active.append((await claim(register, NAME, Claim(3, lease=60.0))).after.active)
+            await asyncio.sleep(10.0)
+        assert active == [1] * 6 + [2] * 6 + [3]
+
+    play(scene)
+
+
+def test_a_lease_that_is_renewed_goes_on_and_one_that_is_not_ends() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1, lease=60.0))
+        await claim(register, NAME, Claim(2))
+        for _ in range(5):
+            await asyncio.sleep(50.0)
+            renewed = await claim(register, NAME, Claim(1, lease=60.0, renew=True))
+            assert renewed.after.active == 1
+        assert (await register.history(NAME, 1))[0].message == "renew #1"
+        await asyncio.sleep(60.0)
+        late = await claim(register, NAME, Claim(1, lease=60.0, renew=True))
+        assert (late.after.active, late.after.queue, late.promoted) == (2, (1,), 2)
+
+    play(scene)
+
+
+def test_who_is_first_in_the_queue_takes_over_from_a_lease_that_has_run_out_with_its_own() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1, lease=60.0))
+        await claim(register, NAME, Claim(2))
+        await asyncio.sleep(61.0)
+        wanted = Claim(2, "bob", lease=5.0)
+        after = (await claim(register, NAME, wanted)).after
+        assert (after.active, after.claim_id, after.by, after.lease_until) == (2, wanted.id, "bob", 1066.0)
+
+    play(scene)
+
+
+def test_a_lease_that_has_run_out_can_be_ended_by_anybody_who_looks() -> None:
+    series = Series(NAME).claim(1, 10.0, lease=5.0).claim(2, 11.0)
+    assert expired(series, 14.0) is series
+    after = expired(series, 15.0)
+    assert (after.active, after.revision) == (2, series.revision + 1)
+
+
+# -- states that cannot be read ----------------------------------------------------------------------------------------
+
+
+def test_two_who_mend_at_once_mend_it_once() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await register.swap(NAME, None, "{", "by hand")
+        live = [Live(5, 2), Live(4, 1)]
+
+        async def another() -> None:
+            await mend(register, NAME, lambda series, now: series.rebuild(live, now), "theirs")
+
+        faulty.swaps += [another]
+        outcome = await mend(faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", patience=patience())
+        assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
+        assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
+
+    play(scene)
+
+
+def test_what_cannot_be_read_is_nobodys_to_change() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await register.swap(NAME, None, "{", "by hand")
+        with pytest.raises(UnreadableSeries):
+            await change(faulty, NAME, lambda series, now: series.promote(now), "promote", patience=patience())
+        assert faulty.swapped == 0
+
+    play(scene)
+
+
+# -- many at once, in virtual time -------------------------------------------------------------------------------------
+
+SEEDS = int(os.environ.get("ASTERISM_SERIES_SEEDS", "5"))
+"""How many interleavings of a hundred contenders; ``make series-million`` tries more."""
+
+
+class Slow(Clocked):
+    """Every question takes a while, of chance length, in which the others go on."""
+
+    def __init__(self, store: MemoryStore, chance: random.Random) -> None:
+        super().__init__(store)
+        self._chance = chance
+
+    async def read(self, name: str) -> Any:
+        await asyncio.sleep(self._chance.uniform(0.01, 0.2))
+        return await super().read(name)
+
+    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
+        await asyncio.sleep(self._chance.uniform(0.01, 0.2))
+        token = await super().swap(name, expected, text, message)
+        if self._chance.random() < 0.1:
+            raise Unsure("the reply was lost")
+        return token
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_hundred_contenders_and_lost_replies_have_one_winner_and_lose_nobody(seed: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        register, counts = Slow(MemoryStore(), chance), Counts()
+        terms = Patience(tries=0, chance=chance, clock=asyncio.get_running_loop().time)
+        outcomes = await asyncio.gather(
+            *(claim(register, NAME, Claim(item), patience=terms, counts=counts) for item in range(1, 101))
+        )
+        winners = [one for place, one in enumerate(outcomes, 1) if one.after.active == place]
+        assert len(winners) == 1
+        found = await state(register)
+        assert sorted([found.active, *found.queue]) == list(range(1, 101))  # type: ignore[type-var]
+        assert found.revision == 100
+        assert counts.duplicate_prevented == 99
+        assert counts.unsure > 0
+        assert counts.conflicts > 100
+
+    run(main(), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_hundred_contenders_with_five_tries_are_claimed_queued_or_told(seed: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        register = Slow(MemoryStore(), chance)
+        terms = Patience(chance=chance, clock=asyncio.get_running_loop().time)
+        outcomes = await asyncio.gather(
+            *(claim(register, NAME, Claim(item), patience=terms) for item in range(1, 101)), return_exceptions=True
+        )
+        found = await state(register)
+        told = {item for item, one in enumerate(outcomes, 1) if not isinstance(one, BaseException)}
+        unsure = {item for item, one in enumerate(outcomes, 1) if isinstance(one, Unsure)}
+        there = {found.active, *found.queue}
+        assert told <= there <= told | unsure
+        assert sum(found.active == item for item in told | unsure) == 1
+        assert {type(one) for one in outcomes if isinstance(one, BaseException)} <= {Contended, Unsure}
+
+    run(main(), seed=seed)

@@ -1,0 +1,163 @@
+"""The proof: claims from many processes at the same moment, on real registers, and clients killed in the middle.
+
+Whatever happens, there is one winner; every other is queued once, or is told that the series is contended and is not in
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.series.register_openers import bare_repository, over_http
+from tests.series.series_processes import Ended, all_at_once
+
+NAME = "RFC-093"
+CLAIMED, QUEUED, CONTENDED = 0, 75, 76
+COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
+
+
+def claims(numbers: Sequence[int], *place: str) -> list[list[str]]:
+    return [["series", "claim", NAME, "--issue", str(number), "--json", *place] for number in numbers]
+
+
+def state(*place: str) -> dict[str, object]:
+    done = subprocess.run(
+        [*COMMAND, "series", "status", NAME, "--json", *place], capture_output=True, text=True, check=True
+    )
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Counter[int]:
+    """How many ended in which way, after what they were told was held against what is there."""
+    strange = [one for one in ended if one.code not in (CLAIMED, QUEUED, CONTENDED)]
+    assert not strange, strange[0]
+    by_code = {
+        code: {number for number, one in zip(numbers, ended, strict=True) if one.code == code}
+        for code in (CLAIMED, QUEUED, CONTENDED)
+    }
+    found = state(*place)
+    queue = found["queue"]
+    assert isinstance(queue, list)
+    assert by_code[CLAIMED] == {found["active_issue"]}, "there is exactly one winner, and it knows"
+    assert set(queue) == by_code[QUEUED], "who was told that it is queued is, and nobody else"
+    assert len(set(queue)) == len(queue)
+    assert found["revision"] == 1 + len(queue)
+    return Counter(one.code for one in ended)
+
+
+# -- git ---------------------------------------------------------------------------------------------------------------
+
+HUNDRED = range(1, 101)
+
+
+def test_a_hundred_claims_on_a_bare_repository_are_claimed_queued_or_contended(tmp_path: Path) -> None:
+    place = ("--remote", bare_repository(tmp_path / "remote.git"))
+    found = judged(all_at_once(claims(HUNDRED, *place), tmp_path), HUNDRED, *place)
+    assert found[CLAIMED] == 1
+    assert found[QUEUED] + found[CONTENDED] == 99
+
+
+def test_a_hundred_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
+    place = ("--remote", bare_repository(tmp_path / "remote.git"))
+    found = judged(all_at_once(claims(HUNDRED, *place, "--tries", "0"), tmp_path), HUNDRED, *place)
+    assert found == {CLAIMED: 1, QUEUED: 99}
+
+
+def test_fifty_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
+    numbers = range(1, 51)
+    bare_repository(tmp_path / "remote.git")
+    with over_http(tmp_path) as (address, _):
+        place = ("--remote", f"{address}/remote.git")
+        found = judged(all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path), numbers, *place)
+    assert found == {CLAIMED: 1, QUEUED: 49}
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+
+def thousand(tmp_path: Path, url: str) -> None:
+    """Fifty processes, each of which claims for twenty issues, one after the other."""
+    numbers = range(1, 1001)
+    processes = [numbers[first::50] for first in range(50)]
+    words = [["series-claims", url, NAME, *map(str, own)] for own in processes]
+    ended = all_at_once(words, tmp_path)
+    assert {one.code for one in ended} == {0}, next(one.err for one in ended if one.code)
+    told = [(number, code) for one in ended for number, code in json.loads(one.out)]
+    assert sorted(number for number, _ in told) == list(numbers)
+    place = ("--store", url)
+    judged([Ended(code, "", "", 0.0) for _, code in sorted(told)], numbers, *place)
+    assert Counter(code for _, code in told) == {CLAIMED: 1, QUEUED: 999}
+
+
+def test_a_thousand_claims_from_fifty_processes_on_sqlite_lose_nobody(tmp_path: Path) -> None:
+    thousand(tmp_path, f"sqlite:///{tmp_path}/fleet.db")
+
+
+def test_a_thousand_claims_from_fifty_processes_on_postgresql_lose_nobody(tmp_path: Path, postgres_url: str) -> None:
+    thousand(tmp_path, postgres_url)
+
+
+# -- killed in the middle ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("longest", [0.4, 0.8])
+def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: Path, longest: float) -> None:
+    chance = random.Random(longest)
+    place = ("--remote", bare_repository(tmp_path / "remote.git"))
+    numbers = range(1, 17)
+    words = [
+        [*one, "--tries", "0", "--killed-after", f"{chance.uniform(0.05, longest if number % 2 else 2.0):.3f}"]
+        for number, one in zip(numbers, claims(numbers, *place), strict=True)
+    ]
+    ended = all_at_once([*words, *claims([99], *place, "--tries", "0")], tmp_path)
+    told = {number: one.code for number, one in zip([*numbers, 99], ended, strict=True)}
+    assert set(told.values()) <= {-signal.SIGKILL, CLAIMED, QUEUED}
+    found = state(*place)
+    queue = found["queue"]
+    assert isinstance(queue, list)
+    assert {number for number, code in told.items() if code == QUEUED} <= set(queue)
+    assert {number for number, code in told.items() if code == CLAIMED} <= {found["active_issue"]}
+    assert len({found["active_issue"], *queue}) == 1 + len(queue) == found["revision"]
+
+
+@pytest.mark.parametrize(("register", "longest"), [("git", 0.6), ("git", 0.2), ("sqlite", 0.3)])
+def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
+    tmp_path: Path, register: str, longest: float
+) -> None:
+    """Each is killed at an instant of chance, while others go on. What it had begun happened or did not; what is there
+    can be read, nobody is in it twice, and whoever comes next gets its turn when the leases have run out."""
+    chance = random.Random(longest)
+    remote = ("--remote", bare_repository(tmp_path / "remote.git"))
+    place = remote if register == "git" else ("--store", f"sqlite:///{tmp_path}/fleet.db")
+    lease = ("--lease", "200ms", "--tries", "0")
+    doomed = [
+        [*words, *lease, "--killed-after", f"{chance.uniform(0.001, longest):.3f}"]
+        for words in claims(range(1, 13), *place)
+    ]
+    [survivor] = claims([99], *place, *lease)
+    ended = all_at_once([*doomed, survivor], tmp_path)
+    assert {one.code for one in ended[:-1]} <= {-signal.SIGKILL, CLAIMED, QUEUED}
+    assert ended[-1].code in (CLAIMED, QUEUED), ended[-1]
+    assert -signal.SIGKILL in {one.code for one in ended}, "nobody was killed"
+    found = state(*place)
+    queue = found["queue"]
+    assert isinstance(queue, list)
+    here = [number for number in (found["active_issue"], *queue) if number is not None]
+    assert len(set(here)) == len(here)
+    assert 99 in here
+    assert set(here) <= {*range(1, 13), 99}
+    while True:  # nobody else lives, so each lease that runs out lets the next one have its turn, and then 99
+        done = subprocess.run([*COMMAND, *survivor], capture_output=True, text=True, check=False)
+        assert done.returncode in (CLAIMED, QUEUED), done.stderr
+        if done.returncode == CLAIMED:
+            return

@@ -1,0 +1,429 @@
+"""A register on a git remote: what it does there and here, and what it makes of what git says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.series import git
+from asterism.series.changing import Claim, Patience, claim
+from asterism.series.git import GitRegister
+from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+from tests.series.register_openers import bare_repository, over_http
+
+NAME = "RFC-093"
+REF = "refs/asterism/series/RFC-093"
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    bare_repository(tmp_path / "remote.git")
+    return tmp_path / "remote.git"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory in which only what is tested leaves anything."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def using(url: str, scene: Callable[[GitRegister], Awaitable[None]], **terms: object) -> None:
+    async def main() -> None:
+        register = GitRegister(url, **terms)  # type: ignore[arg-type]
+        try:
+            await scene(register)
+        finally:
+            await register.close()
+
+    asyncio.run(main())
+
+
+def told(path: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(path), *words], capture_output=True, text=True, check=True).stdout
+
+
+# -- what it leaves ----------------------------------------------------------------------------------------------------
+
+
+def test_on_the_remote_there_is_one_ref_and_nothing_else(remote: Path) -> None:
+    async def scene(register: GitRegister) -> None:
+        first = await register.swap(NAME, None, "one\n", "the first")
+        await register.swap(NAME, first, "two\n", "the second")
+        assert told(remote, "for-each-ref", "--format=%(refname) %(objecttype)") == f"{REF} commit\n"
+        assert told(remote, "log", "--format=%s|%P", REF).splitlines() == [f"the second|{first}", "the first|"]
+        assert told(remote, "ls-tree", "--name-only", REF) == "series.json\n"
+        assert told(remote, "show", f"{REF}:series.json") == "two\n"
+
+    using(f"file://{remote}", scene)
+
+
+def test_nothing_is_left_behind_here(remote: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = temporary.parent / "checkout"
+    subprocess.run(["git", "clone", "--quiet", str(remote), str(checkout)], check=True, capture_output=True)
+    before = {path: path.stat().st_mtime_ns for path in checkout.rglob("*")}
+    monkeypatch.chdir(checkout)
+
+    async def scene(register: GitRegister) -> None:
+        await register.swap(NAME, None, "one", "m")
+        await register.read(NAME)
+        assert len(os.listdir(temporary)) == 1
+
+    using("../remote.git", scene)
+    assert list(temporary.iterdir()) == []
+    assert {path: path.stat().st_mtime_ns for path in checkout.rglob("*")} == before
+
+
+def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote: Path, monkeypatch: Any) -> None:
+    other = remote.parent / "other.git"
+    bare_repository(other)
+    monkeypatch.setenv("GIT_DIR", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / "index"))
+
+    async def scene(register: GitRegister) -> None:
+        await register.swap(NAME, None, "one", "m")
+
+    using(f"file://{remote}", scene)
+    monkeypatch.delenv("GIT_DIR")
+    assert told(remote, "for-each-ref")
+    assert not told(other, "for-each-ref")
+    assert not list((other / "objects").glob("??"))
+
+
+def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
+    old, young, foreign = (temporary / name for name in (f"{git.LITTER}old", f"{git.LITTER}young", "another"))
+    for path in (old, young, foreign):
+        (path / "objects").mkdir(parents=True)
+        os.utime(path, (0, 0) if path is not young else None)
+
+    async def scene(register: GitRegister) -> None:
+        await register.read(NAME)
+
+    using(f"file://{remote}", scene)
+    assert sorted(temporary.iterdir()) == sorted([young, foreign])
+
+
+def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "pre-push").write_text("#!/bin/sh\nexit 1\n")
+    (hooks / "pre-push").chmod(0o755)
+    config = tmp_path / "gitconfig"
+    config.write_text(f"[core]\n\thooksPath = {hooks}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+
+    async def scene(register: GitRegister) -> None:
+        await register.swap(NAME, None, "one", "m")
+
+    using(f"file://{remote}", scene)
+
+
+# -- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["", "--upload-pack=touch /tmp/x", "a\nb"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(RegisterUnavailable, match="is no address of a git remote"):
+        GitRegister(url)
+
+
+def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def scene(register: GitRegister) -> None:
+        for attempt in (register.read(NAME), register.names(), register.history(NAME, 3)):
+            with pytest.raises(RegisterUnavailable, match="does not appear to be a git repository"):
+                await attempt
+        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*does not appear to be a git repository"):
+            await register.swap(NAME, None, "x", "m")
+
+    using(f"file://{tmp_path}/nowhere.git", scene)
+
+
+def test_a_password_is_not_shown() -> None:
+    async def scene(register: GitRegister) -> None:
+        with pytest.raises(RegisterUnavailable) as caught:
+            await register.read(NAME)
+        assert "hunter2" not in str(caught.value)
+        assert "127.0.0.1" in str(caught.value)
+
+    using("http://ann:hunter2@127.0.0.1:1/remote.git", scene)
+
+
+def test_without_the_program_it_says_so(remote: Path) -> None:
+    async def scene(register: GitRegister) -> None:
+        with pytest.raises(RegisterUnavailable, match="there is no program git"):
+            await register.read(NAME)
+
+    using(f"file://{remote}", scene, environment={"PATH": "/nowhere"})
+
+
+def test_a_remote_that_rejects_is_told_in_its_own_words(remote: Path) -> None:
+    hook = remote / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+
+    async def scene(register: GitRegister) -> None:
+        with pytest.raises(RegisterUnavailable, match=r"rejects the change of series RFC-093: .*hook declined"):
+            await register.swap(NAME, None, "x", "m")
+        assert await register.read(NAME) == Snapshot(None, None)
+
+    using(f"file://{remote}", scene)
+
+
+# -- what became of a push ---------------------------------------------------------------------------------------------
+
+
+def test_what_somebody_pushed_by_hand_is_not_free_and_can_be_replaced(remote: Path, tmp_path: Path) -> None:
+    """A branch, or even a file, under the name of a series: it is taken, and who mends it replaces exactly that."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(remote), str(clone)], check=True, capture_output=True)
+    (clone / "note").write_text("mine")
+    blob = told(clone, "hash-object", "-w", "note").strip()
+    told(clone, "push", "--quiet", str(remote), f"{blob}:{REF}")
+
+    async def scene(register: GitRegister) -> None:
+        seen = await register.read(NAME)
+        assert seen == Snapshot("", blob)
+        token = await register.swap(NAME, blob, "mended", "m")
+        assert await register.read(NAME) == Snapshot("mended", token)
+
+    using(f"file://{remote}", scene)
+
+
+def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None:
+    async def scene(register: GitRegister) -> None:
+        first = await register.swap(NAME, None, "one", "m")
+        other, late = GitRegister(register.url), GitRegister(register.url)
+        second = await other.swap(NAME, first, "two", "m")
+        with pytest.raises(Moved):
+            await late.swap(NAME, first, "three", "m")
+        assert await register.read(NAME) == Snapshot("two", second)
+        await other.close()
+        await late.close()
+
+    using(f"file://{remote}", scene)
+
+
+@pytest.mark.parametrize(
+    ("line", "judged"),
+    [
+        (f"*\tabc:{REF}\t[new reference]", ("*", "[new reference]")),
+        (f" \tabc:{REF}\tabc..def", (" ", "abc..def")),
+        (f"=\tabc:{REF}\t[up to date]", ("=", "[up to date]")),
+        (f"!\tabc:{REF}\t[rejected] (stale info)", ("!", "[rejected] (stale info)")),
+        (f"!\tabc:{REF}0\t[rejected] (stale info)", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_porcelain_output_is_read(line: str, judged: tuple[str, str]) -> None:
+    assert git._judged(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
+
+
+class Witness(GitRegister):
+    """Says what a push says."""
+
+    says = ""
+
+    async def _run(self, *words: str, given: bytes = b"") -> git._Answer:
+        if words[0] == "push":
+            return git._Answer(1, self.says.encode(), "fatal: the remote end hung up unexpectedly")
+        return await super()._run(*words, given=given)
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ("", Unsure),
+        (f"!\tx:{REF}\t[rejected] (stale info)\n", Moved),
+        (f"!\tx:{REF}\t[remote rejected] (failed to update ref)\n", Moved),
+        (f"!\tx:{REF}\t[remote rejected] (cannot lock ref 'x': is at a but expected b)\n", Moved),
+        (f"!\tx:{REF}\t[remote rejected] (deny updating a hidden ref)\n", RegisterUnavailable),
+    ],
+)
+def test_what_a_push_says_decides_and_not_only_its_exit_code(remote: Path, says: str, kind: type[Exception]) -> None:
+    async def main() -> None:
+        register = Witness(f"file://{remote}")
+        register.says = says
+        try:
+            with pytest.raises(kind):
+                await register.swap(NAME, None, "x", "m")
+        finally:
+            await register.close()
+
+    asyncio.run(main())
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A git that never ends, and the file in which it notes its process."""
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho $$ >> "{tmp_path}/started"\nsleep 1000 &\necho $! >> "{tmp_path}/started"\nwait\n'
+    )
+    program.chmod(0o755)
+    return tmp_path / "started", {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def noted(file: Path) -> None:
+    """Wait until it has noted both its processes."""
+    while not file.exists() or len(file.read_text().split()) < 2:
+        time.sleep(0.01)
+
+
+def ended(file: Path) -> None:
+    """Wait until the processes noted there are gone."""
+    pids = [int(line) for line in file.read_text().split()] if file.exists() else []
+    patience = time.monotonic() + PATIENCE
+    while not all(gone(pid) for pid in pids):
+        assert time.monotonic() < patience, "some are left"
+        time.sleep(0.01)
+
+
+def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: tuple[Path, dict[str, str]]) -> None:
+    file, environment = frozen
+
+    async def scene(register: GitRegister) -> None:
+        with pytest.raises(RegisterUnavailable, match=r"does not answer: git fetch took longer than 0\.5 s"):
+            await register.read(NAME)
+
+    using("file:///x.git", scene, timeout=0.5, environment=environment)
+    ended(file)
+
+
+def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
+    frozen: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is there before its parent knows of it: at that very moment the parent is interrupted."""
+    file, environment = frozen
+    start = asyncio.create_subprocess_exec
+
+    async def slowly(*words: Any, **terms: Any) -> Any:
+        process = await start(*words, **terms)
+        await asyncio.to_thread(noted, file)
+        reading.cancel()
+        await asyncio.sleep(0)
+        return process
+
+    async def scene(register: GitRegister) -> None:
+        nonlocal reading
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+        reading = asyncio.ensure_future(register.read(NAME))
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    reading: asyncio.Future[Any]
+    using("file:///x.git", scene, environment=environment)
+    ended(file)
+
+
+def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, dict[str, str]]) -> None:
+    file, environment = frozen
+
+    async def scene(register: GitRegister) -> None:
+        reading = asyncio.ensure_future(register.read(NAME))
+        await asyncio.to_thread(noted, file)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    using("file:///x.git", scene, environment=environment)
+    ended(file)
+
+
+# -- replies that are lost, over HTTP ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
+def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
+    with over_http(remote.parent) as (address, to_come):
+
+        async def scene(register: GitRegister) -> None:
+            await claim(register, NAME, Claim(1), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+            to_come.extend(faults)
+            outcome = await claim(register, NAME, Claim(2), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+            assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
+            to_come.clear()
+            assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
+
+        using(f"{address}/remote.git", scene)
+
+
+def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Path) -> None:
+    """What carries a push may send it again when its connection breaks; the second is rejected, since the first was
+    not. That it is ours which is there decides."""
+    with over_http(remote.parent) as (address, to_come):
+
+        async def scene(register: GitRegister) -> None:
+            to_come.append("after")
+            token = await register.swap(NAME, None, "x", "m")
+            assert not to_come
+            assert await register.read(NAME) == Snapshot("x", token)
+
+        using(f"{address}/remote.git", scene)
+
+
+def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_too(remote: Path) -> None:
+    def built_upon() -> None:
+        words = ["-c", "user.name=x", "-c", "user.email=x", "commit-tree", f"{REF}^{{tree}}", "-p", REF, "-m", "theirs"]
+        told(remote, "update-ref", REF, told(remote, *words).strip())
+
+    with over_http(remote.parent) as (address, to_come):
+
+        async def scene(register: GitRegister) -> None:
+            to_come.append(built_upon)
+            token = await register.swap(NAME, None, "x", "ours")
+            assert not to_come
+            found = await register.history(NAME, 9)
+            assert [one.message for one in found] == ["theirs", "ours"]
+            assert found[1].token == token
+
+        using(f"{address}/remote.git", scene)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://token@host/r.git", "https://host/r.git"),
+        ("https://ann:secret@host/r.git", "https://host/r.git"),
+        ("ssh://git@host:22/r.git", "ssh://git@host:22/r.git"),
+        ("ssh://git:secret@host/r.git", "ssh://git@host/r.git"),
+        ("git@host:org/r.git", "git@host:org/r.git"),
+        ("/srv/r.git", "/srv/r.git"),
+    ],
+)
+def test_an_address_is_shown_without_what_is_secret_in_it(address: str, shown: str) -> None:
+    assert GitRegister(address).url == shown
+
+
+def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: Path) -> None:
+    with over_http(remote.parent) as (address, to_come):
+
+        async def scene(register: GitRegister) -> None:
+            to_come.extend(["after"] * 9)
+            with pytest.raises(Unsure):
+                await register.swap(NAME, None, "x", "m")
+            assert (await register.read(NAME)).text == "x"
+
+        using(f"{address}/remote.git", scene)

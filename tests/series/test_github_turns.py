@@ -1,0 +1,212 @@
+"""All assignments of a series are made in turn; without that, one that is late lands beside another's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+from github_scenes import QUICK, SERIES, assigned, merged, opened, service_of, sync, synced, world_of
+from github_server import Faults, GitHubServer
+
+from asterism.series.changing import change
+from asterism.series.github import turns as turns_module
+from asterism.series.github.turns import LENGTH, NotMyTurn, Turn, TurnOver, Turns
+from asterism.series.register import STATE_FILE
+
+REF = f"refs/asterism/turns/{SERIES}"
+
+
+@pytest.fixture
+def server():
+    with GitHubServer(world_of()) as running:
+        yield running
+
+
+async def released(server: GitHubServer, issue: int) -> None:
+    """What ``series release`` does: the state changes, and the issue stays assigned."""
+    register = opened(server)
+    await change(register, SERIES, lambda series, now: series.leave(issue, now), "release", patience=QUICK)
+    await register.close()
+
+
+async def late_assignment(server: GitHubServer) -> str:
+    """One sync is held up just before it assigns #1. Then #1 is released, and another sync wants to assign #2. Returns
+    how that one ended, before the first goes on."""
+    gate = server.hold("POST", "/issues/1/assignees")
+    late = asyncio.create_task(synced(server))
+    await asyncio.to_thread(gate.arrived.wait)
+    await released(server, 1)
+    other = await synced(server, turn_deadline=0.05)
+    gate.open()
+    await late
+    return other.series[0].status
+
+
+def test_an_assignment_that_is_late_does_not_land_beside_another(server):
+    assert asyncio.run(late_assignment(server)) == "contended"
+    assert assigned(server) == [1]  # the late one has arrived: nobody else had been assigned
+    report = sync(server)
+    assert (report.state.active, report.repaired) == (2, [1])
+    assert assigned(server) == [2]
+    assert server.world.doubles == []
+
+
+def test_without_turns_it_does(server, monkeypatch):
+    async def take(self: Turns, name: str) -> Turn:
+        return Turn(name, "anybody", "", float("inf"), lambda: 0.0)
+
+    async def give_back(self: Turns, turn: Turn) -> None:
+        return None
+
+    monkeypatch.setattr(Turns, "take", take)
+    monkeypatch.setattr(Turns, "give_back", give_back)
+    asyncio.run(late_assignment(server))
+    assert server.world.doubles != []
+
+
+def test_a_turn_is_taken_by_one_and_given_back(server):
+    async def scene() -> None:
+        register = opened(server)
+        turns = Turns(register)
+        turn = await turns.take(SERIES)
+        with pytest.raises(NotMyTurn):
+            await turns.take(SERIES)
+        await turns.take("OPS-7")  # another series has turns of its own
+        await turns.give_back(turn)
+        await turns.take(SERIES)
+        await register.close()
+
+    asyncio.run(scene())
+
+
+def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
+    async def scene() -> list[Turn | BaseException]:
+        registers = [opened(server) for _ in range(10)]
+        taken = await asyncio.gather(*(Turns(one).take(SERIES) for one in registers), return_exceptions=True)
+        for register in registers:
+            await register.close()
+        return taken
+
+    taken = asyncio.run(scene())
+    assert len([one for one in taken if isinstance(one, Turn)]) == 1
+    assert len([one for one in taken if isinstance(one, NotMyTurn)]) == 9
+
+
+def test_a_turn_whose_reply_was_lost_is_recognised(server):
+    server.faults.lose, server.faults.only = 1.0, lambda method, path: path.endswith("/git/refs")
+
+    async def scene() -> None:
+        register = opened(server)
+        turn = await Turns(register).take(SERIES)
+        turn.guard()
+        await register.close()
+
+    asyncio.run(scene())
+
+
+def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
+    async def scene() -> None:
+        register = opened(server)
+        turns = Turns(register)
+        turn = await turns.take(SERIES)
+        await register._repository("")  # so that only the swap itself is asked of GraphQL
+        left = [2]
+
+        def twice(method: str, path: str) -> bool:
+            left[0] -= path == "/graphql"
+            return path == "/graphql" and left[0] >= 0
+
+        server.faults = Faults(drop=1.0, only=twice)
+        await turns.give_back(turn)
+        assert left[0] < 0
+        await turns.take(SERIES)
+        await register.close()
+
+    asyncio.run(scene())
+
+
+def held(server: GitHubServer, **document: object) -> None:
+    text = json.dumps({"series": SERIES, **document})
+    server.call(lambda world: world.write_document(REF, text, STATE_FILE))
+
+
+async def can_take(server: GitHubServer) -> bool:
+    register = opened(server)
+    try:
+        await Turns(register).take(SERIES)
+    except NotMyTurn:
+        return False
+    finally:
+        await register.close()
+    return True
+
+
+def test_the_turn_of_one_who_died_runs_out_by_the_clock_of_github(server):
+    held(server, holder="the dead", until=time.time() + 20)
+    assert not asyncio.run(can_take(server))
+    held(server, holder="the dead", until=time.time() - 20)
+    assert asyncio.run(can_take(server))
+
+
+def test_a_turn_that_nobody_of_ours_wrote_lasts_as_long_as_one_from_its_commit(server):
+    server.world.clock = datetime.now(UTC)
+    for text in ("{broken", json.dumps({"holder": "x", "until": time.time() + 1e9}), '{"holder": 7, "until": 1}'):
+        server.call(lambda world, text=text: world.write_document(REF, text, STATE_FILE))
+        assert not asyncio.run(can_take(server))
+    server.world.clock = datetime.fromtimestamp(time.time() - LENGTH - 60, UTC)
+    server.call(lambda world: world.write_document(REF, "{broken still", STATE_FILE))
+    assert asyncio.run(can_take(server))
+
+
+def test_who_was_held_up_for_too_long_sends_nothing_more(server):
+    now = [0.0]
+
+    async def scene() -> None:
+        register = opened(server)
+        service = service_of(register)
+        service.turns = Turns(register, clock=lambda: now[0])
+        take = service.turns.take
+
+        async def slow(name: str) -> Turn:
+            turn = await take(name)
+            now[0] = LENGTH - 20.0
+            return turn
+
+        service.turns.take = slow  # type: ignore[method-assign]
+        [report] = (await service.sync()).series
+        assert (report.status, report.assigned) == ("unavailable", False)
+        assert "took too long" in (report.problem or "")
+        await register.close()
+
+    asyncio.run(scene())
+    assert assigned(server) == []
+    assert not [path for _, path, _ in server.log if path.endswith("/assignees")]
+
+
+def test_the_margins_leave_time_to_work_and_time_to_arrive():
+    assert turns_module.TIMEOUT + turns_module.MARGIN < LENGTH / 2
+    turn = Turn(SERIES, "me", "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
+    turn.guard()
+    late = Turn(SERIES, "me", "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
+    with pytest.raises(TurnOver):
+        late.guard()
+
+
+def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):
+    gate = server.hold("GET", f"/git/ref/asterism/turns/{SERIES}")
+
+    async def scene() -> None:
+        slow = asyncio.create_task(synced(server))
+        await asyncio.to_thread(gate.arrived.wait)
+        await asyncio.to_thread(merged, server, 1)
+        gate.open()
+        [report] = (await slow).series
+        assert report.state.active == 2
+
+    asyncio.run(scene())
+    assert assigned(server) == [2]
+    assert ("assign", 1, "robot") not in server.world.assigned_log
+    assert server.world.doubles == []

@@ -1,0 +1,121 @@
+"""A register in the project's store: apart from runs, with a history that does not grow for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from asterism.core.series import Series
+from asterism.series import stores
+from asterism.series.changing import Claim, claim
+from asterism.series.register import RegisterUnavailable, Unsure
+from asterism.series.stores import StoreRegister
+from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutRegister, Register, Write
+
+NAME = "RFC-093"
+
+
+def play(scene: Callable[[StoreRegister, MemoryStore], Awaitable[None]]) -> None:
+    store = MemoryStore()
+    asyncio.run(scene(StoreRegister(store), store))
+
+
+def test_issues_and_runs_of_one_name_are_two_series() -> None:
+    async def scene(register: StoreRegister, store: MemoryStore) -> None:
+        await store.commit([PutRegister(f"series/{NAME}", Series(NAME).claim("r1", 1.0).to_json(), None)])
+        await claim(register, NAME, Claim(7))
+        assert await register.names() == [NAME]
+        found = await store.register(f"series/{NAME}")
+        assert found is not None
+        assert Series.from_json(found.value).active == "r1"
+
+    play(scene)
+
+
+def test_old_changes_are_forgotten_and_the_last_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "KEPT", 10)
+    monkeypatch.setattr(stores, "TIDY_EVERY", 5)
+
+    async def scene(register: StoreRegister, store: MemoryStore) -> None:
+        token = None
+        for number in range(1, 43):
+            token = await register.swap(NAME, token, str(number), f"change {number}")
+            await register.swap(f"{NAME}/x", None, "other", "m") if number == 1 else None
+        assert [one.text for one in await register.history(NAME, 99)] == [str(n) for n in range(42, 30, -1)]
+        assert len(await register.history(f"{NAME}/x", 99)) == 1
+
+    play(scene)
+
+
+def test_a_store_that_was_restored_goes_on_counting_changes() -> None:
+    """Revisions of registers begin anew there; the order of the history does not."""
+
+    async def scene(register: StoreRegister, store: MemoryStore) -> None:
+        token = None
+        for number in range(3):
+            token = await register.swap(NAME, token, str(number), f"change {number}")
+        restored = MemoryStore()
+        await restored.load(store.dump())
+        again = StoreRegister(restored)
+        seen = await again.read(NAME)
+        await again.swap(NAME, seen.token, "3", "change 3")
+        assert [one.text for one in await again.history(NAME, 9)] == ["3", "2", "1", "0"]
+
+    play(scene)
+
+
+def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended() -> None:
+    async def scene(register: StoreRegister, store: MemoryStore) -> None:
+        await store.commit([PutRegister(f"{stores.STATES}{NAME}", [1, 2], None)])
+        seen = await register.read(NAME)
+        assert seen.text == "[1, 2]"
+        await register.swap(NAME, seen.token, "mended", "m")
+        assert (await register.read(NAME)).text == "mended"
+
+    play(scene)
+
+
+class Failing(MemoryStore):
+    error: StoreError
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        raise self.error
+
+    async def register(self, key: str) -> Register | None:
+        raise self.error
+
+    async def registers(self, prefix: str) -> list[Register]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreUnavailable("gone"), Unsure),
+        (StoreBusy("locked"), RegisterUnavailable),
+        (StoreFull("full"), RegisterUnavailable),
+        (StoreReadOnly("read only"), RegisterUnavailable),
+    ],
+)
+def test_what_the_store_says_is_said_in_the_words_of_a_register(error: StoreError, kind: type[Exception]) -> None:
+    store = Failing()
+    store.error = error
+    with pytest.raises(kind):
+        asyncio.run(StoreRegister(store).swap(NAME, None, "x", "m"))
+
+
+def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
+    store = Failing()
+    store.error = StoreUnavailable("gone")
+    register = StoreRegister(store)
+
+    async def scene() -> None:
+        for attempt in (register.read(NAME), register.names(), register.history(NAME, 1)):
+            with pytest.raises(RegisterUnavailable, match="gone"):
+                await attempt
+
+    asyncio.run(scene())

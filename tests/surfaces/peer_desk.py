@@ -1,0 +1,114 @@
+"""A server for peers in this process, with something that stands for an exchange behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.peers.calling import Caller
+from asterism.runtime.peers.identity import identity_of
+from asterism.runtime.peers.invitations import invite
+from asterism.runtime.peers.knowing import PeerRefused, Peers
+from asterism.store.sqlite import SqliteStore
+from asterism.surfaces.peers.guarding import Guard
+from asterism.surfaces.peers.listening import listen, place_of, served
+from asterism.surfaces.peers.serving import peer_app
+
+MOST = 5000
+
+
+class Said(Exception):
+    """What went wrong inside."""
+
+
+class Hearer:
+    """Stands for an exchange: answers with what it was told, and by whom."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.peers = fleet, Peers(fleet.store)
+        self.error: Exception | None = None
+        self.blobs: dict[str, bytes] = {}
+        self.heard = 0
+
+    async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        self.heard += 1
+        if self.error is not None:
+            raise self.error
+        return {"peer": peer, "message": message}
+
+    async def fetch(self, peer: str, blob: str) -> bytes | None:
+        return self.blobs.get(blob)
+
+    async def give(self, peer: str, blob: str, data: bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != blob:
+            raise PeerRefused("the name is not that of the bytes")
+        self.blobs[blob] = data
+
+
+def trusting() -> ssl.SSLContext:
+    """Believes everybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def connected(
+    url: str, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A bare connection; without a context, also without TLS."""
+    host, port = url.removeprefix("https://").split(":")
+    return await asyncio.open_connection(host, int(port), ssl=context)
+
+
+class Scene:
+    """A server at ``url``, for which ``hearer`` answers; ``clock`` is the time in its store, and that of its guard."""
+
+    def __init__(self, hearer: Hearer, url: str, clock: list[float]) -> None:
+        self.hearer, self.url, self.clock = hearer, url, clock
+
+    async def token(self, name: str = "laptop", **terms: Any) -> str:
+        store = self.hearer.fleet.store
+        return (await invite(store, name, url=self.url, called="kitchen", **terms)).token
+
+    def caller(self, token: str) -> Caller:
+        return Caller(self.url, identity_of(self.hearer.fleet.store).fingerprint, token)
+
+    def client(self, token: str = "") -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return httpx.AsyncClient(base_url=self.url, verify=trusting(), headers=headers, trust_env=False)
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[Scene]:
+    clock = [1000.0]
+    store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
+    async with Fleet(store) as fleet:
+        await fleet.configure(most=MOST)
+        hearer = Hearer(fleet)
+        guard = Guard(store, hearer.peers, lambda: clock[0])
+        app = peer_app(hearer, guard)  # type: ignore[arg-type]
+        sock = listen("127.0.0.1:0")
+        async with served(app, sock, identity_of(store)):
+            yield Scene(hearer, place_of(sock), clock)
+
+
+def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with scene(folder) as there:
+            await play(there)
+
+    asyncio.run(main())
+
+
+def sentence(answer: httpx.Response) -> str:
+    told = answer.json()
+    assert list(told) == ["error"]
+    return str(told["error"])

@@ -1,0 +1,245 @@
+"""The webhook endpoint: what is signed and new leads to a sync at once, and nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from series_github import GitHubServer, scenes
+
+from asterism.series.github.deliveries import Memory, concern_of, is_signed
+from asterism.series.github.finding import Finder
+from asterism.surfaces.series_hooks.serving import CannotServe, listening_at
+
+SECRET = "a secret of some length"
+ASTERISM = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
+
+
+def signature(body: bytes, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def payload(action: str = "closed", **more: Any) -> dict[str, Any]:
+    issue = {"number": 1, "title": "RFC-093-01: part 1", "state": "closed", "labels": []}
+    return {
+        "action": action,
+        "issue": issue,
+        "repository": {"full_name": "Acme/Rocket"},
+        "nonce": str(uuid.uuid4()),
+        **more,
+    }
+
+
+# -- what is delivered -------------------------------------------------------------------------------------------------
+
+
+def test_a_signature_is_right_for_one_body_and_one_secret():
+    body = b'{"a": 1}'
+    assert is_signed(SECRET.encode(), body, signature(body))
+    for wrong in (
+        None,
+        "",
+        "sha256=",
+        signature(body)[:-1],
+        signature(b"{}"),
+        signature(body, "another secret"),
+        "sha1=é",
+    ):
+        assert not is_signed(SECRET.encode(), body, wrong)
+
+
+def test_a_delivery_is_new_once_by_its_id_and_by_its_body():
+    memory = Memory(most=2)
+    assert memory.is_new("1", b"a")
+    assert not memory.is_new("1", b"b")  # the same id
+    assert not memory.is_new("2", b"a")  # the same body under another id, which is not signed
+    for number in range(5):
+        memory.is_new(f"more {number}", f"{number}".encode())
+    assert memory.is_new("1", b"a")  # what is remembered is bounded
+
+
+def concern(event: str, form: dict[str, Any]) -> frozenset[str] | None:
+    return concern_of(event, json.dumps(form).encode(), "acme/rocket", Finder()).series
+
+
+def test_an_event_concerns_the_series_of_its_issue():
+    assert concern("issues", payload()) == {"RFC-093"}
+    assert concern("issues", payload("edited", changes={"title": {"from": "OPS-7-1: before"}})) == {"RFC-093", "OPS-7"}
+    assert concern("issues", payload("unlabeled", label={"name": "series:house/1"})) == {"RFC-093", "house"}
+    assert concern("issues", {**payload(), "issue": {"number": 9, "title": "a question"}}) == frozenset()
+    assert concern("issues", {**payload(), "repository": {"full_name": "acme/other"}}) == frozenset()
+    assert concern("pull_request", payload("closed")) is None
+    assert concern("pull_request", payload("labeled")) == frozenset()
+    assert concern("star", payload()) == frozenset()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"repository": {"full_name": "acme/rocket"}}', b"\xff"])
+def test_a_body_that_is_not_githubs_is_refused(body):
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own errors are of this kind, and there are several
+        concern_of("issues", body, "acme/rocket", Finder())
+
+
+@pytest.mark.parametrize("text", ["", "8080", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":8080"])
+def test_what_is_no_address_cannot_be_listened_on(text):
+    with pytest.raises(CannotServe, match="no address"):
+        listening_at(text, None, None, False)
+
+
+def test_more_than_this_machine_takes_tls():
+    for here in ("127.0.0.1:0", "[::1]:0", "localhost:8080"):
+        assert listening_at(here, None, None, False).is_loopback
+    with pytest.raises(CannotServe, match="--tls-cert"):
+        listening_at("0.0.0.0:8080", None, None, False)
+    with pytest.raises(CannotServe, match="goes with its key"):
+        listening_at("0.0.0.0:8080", "cert.pem", None, False)
+    assert not listening_at("0.0.0.0:8080", "cert.pem", "key.pem", False).is_loopback
+    assert listening_at("0.0.0.0:8080", None, None, True).behind_proxy
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(server: Any, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``asterism series serve`` as a process, and where it listens."""
+    known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET}
+    options = ["--github", "acme/rocket", "--assign", "robot", "--listen", "127.0.0.1:0", "--every", "1h", *words]
+    process = subprocess.Popen(
+        [*ASTERISM, "series", "serve", *options], stdout=subprocess.PIPE, env={**os.environ, **known}, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("listening on ")
+        yield process, line.split()[-1].removesuffix("/webhook")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def deliver(
+    url: str, form: Any, event: str = "issues", *, sign: str | None = None, delivery: str | None = None
+) -> httpx.Response:
+    body = form if isinstance(form, bytes) else json.dumps(form).encode()
+    headers = {"X-GitHub-Event": event, "X-GitHub-Delivery": delivery or str(uuid.uuid4())}
+    headers["X-Hub-Signature-256"] = signature(body) if sign is None else sign
+    return httpx.post(f"{url}/webhook", content=body, headers=headers)
+
+
+@pytest.fixture
+def server():
+    with GitHubServer(scenes.world_of()) as running:
+        yield running
+        assert running.world.doubles == []
+
+
+def assigned_is(*numbers: int) -> Any:
+    return lambda world: world.assigned_by_series().get("RFC-093", []) == list(numbers)
+
+
+def test_a_merge_that_is_delivered_promotes_the_next_at_once(server, capsys, tmp_path):
+    figures = tmp_path / "m.json"
+    with serving(server, "--metrics", str(figures)) as (process, url):
+        assert server.wait_for(assigned_is(1))  # it begins with a sync of everything
+        scenes.merged(server, 1)
+        began = time.monotonic()
+        answer = deliver(url, payload())
+        assert (answer.status_code, answer.text) == (202, "issue closed: RFC-093\n")
+        assert server.wait_for(assigned_is(2))
+        took = time.monotonic() - began
+        scenes.merged(server, 2)
+        assert deliver(url, payload(), "pull_request").text == "pull request closed: all series\n"
+        assert server.wait_for(assigned_is(3))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert json.loads(figures.read_text())["total"]["assigned"] >= 2
+    with capsys.disabled():
+        print(f"\nfrom the delivery to the assignment: {took * 1000:.0f} ms ", end="")
+
+
+def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
+    with serving(server) as (_, url):
+        assert server.wait_for(lambda world: any("asterism-series" in one.labels for one in world.listed()))
+        assert httpx.get(f"{url}/health").status_code in (200, 503)
+        first = payload("edited")
+        assert deliver(url, first, delivery="one").status_code == 202
+        asked = deliver(url, first, delivery="one")
+        assert (asked.status_code, asked.text) == (200, "ignored: it was here before\n")
+        assert deliver(url, first, delivery="another").text == "ignored: it was here before\n"
+        assert deliver(url, payload(), sign="sha256=" + "0" * 64).status_code == 401
+        assert deliver(url, payload(), sign="").status_code == 401
+        assert deliver(url, {}, "ping").text == "pong\n"
+        assert deliver(url, payload(), "star").text == "ignored: star changes no series\n"
+        assert deliver(url, {**payload(), "repository": {"full_name": "a/b"}}).text == "ignored: another repository\n"
+        assert deliver(url, b"not json").status_code == 400
+        assert httpx.get(f"{url}/webhook").status_code == 405
+        assert httpx.get(f"{url}/").status_code == 404
+        assert "asterism_series_assigned_total" in httpx.get(f"{url}/metrics").text
+
+
+def test_a_body_that_is_too_large_is_not_read_to_its_end(server):
+    with serving(server) as (_, url):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as link:
+            link.sendall(b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n")
+            assert b" 413 " in link.recv(1000)
+        with socket.create_connection((host, int(port))) as link:  # one that does not say how much it will be
+            link.sendall(b"POST /webhook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            part = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+            with contextlib.suppress(ConnectionError):
+                for _ in range(8):
+                    link.sendall(part)
+            with contextlib.suppress(ConnectionError):
+                assert b" 413 " in link.recv(1000)
+
+
+def test_a_github_that_is_away_for_a_while_is_asked_again(server):
+    server.faults.drop = 1.0
+    with serving(server) as (_, url):
+        assert server.wait_for(lambda world: server.counted["dropped"] >= 4)
+        server.faults.drop = 0.0
+        assert server.wait_for(assigned_is(1))
+        assert deliver(url, payload("edited")).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("words", "secret", "said"),
+    [
+        ([], "", "needs a secret"),
+        ([], "short", "at least 16 letters"),
+        (["--listen", "0.0.0.0:0"], SECRET, "--behind-proxy"),
+        (["--listen", "nowhere"], SECRET, "no address"),
+        (["--every", "0s"], SECRET, "longer than nothing"),
+    ],
+)
+def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, words, secret, said):
+    known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": secret}
+    options = ["--github", "acme/rocket", "--assign", "robot", *words]
+    done = subprocess.run(
+        [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
+    )
+    assert (done.returncode, said in done.stderr) == (64, True), done.stderr
+
+
+def test_an_address_that_is_taken_is_told(server):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET}
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ["--github", "acme/rocket", "--assign", "robot", "--listen", where]
+        done = subprocess.run(
+            [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
+        )
+    assert (done.returncode, "cannot be listened on" in done.stderr) == (64, True), done.stderr

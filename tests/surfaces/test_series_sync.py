@@ -1,0 +1,191 @@
+"""``asterism series sync``, and the other commands on series with ``--github``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from series_github import GitHubServer, scenes
+
+from asterism.surfaces.cli import commands
+
+
+@pytest.fixture
+def server():
+    with GitHubServer(scenes.world_of()) as running:
+        yield running
+        assert running.world.doubles == []
+
+
+def asterism(server: Any, *words: str, **more: str) -> Result:
+    known = {**scenes.environ(server), "ASTERISM_SERIES_ASSIGNEE": "robot", "GITHUB_REPOSITORY": "acme/rocket"}
+    result = CliRunner().invoke(commands, words, env={**known, **more})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_a_sync_says_what_it_did(server):
+    result = asterism(server, "series", "sync", "--github", "acme/rocket", "--assign", "robot")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "RFC-093: #1 is active, 2 waiting",
+        "  #1 promoted",
+        "  queued #2, #3",
+    ]
+    scenes.merged(server, 1)
+    assert asterism(server, "series", "sync").stdout.splitlines() == [
+        "RFC-093: #2 is active, 1 waiting",
+        "  #1 completed",
+        "  #2 promoted",
+    ]
+
+
+def test_an_issue_that_is_asked_about_is_claimed_or_queued(server):
+    result = asterism(server, "series", "sync", "--issue", "1", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["active"], told["position"]) == (0, "claimed", 1, 0)
+    result = asterism(server, "series", "sync", "--issue", "3", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["active"], told["position"]) == (75, "queued", 1, 2)
+    assert "number 2 in the queue" in asterism(server, "series", "sync", "--issue", "3").stdout
+
+
+def test_an_issue_that_is_closed_has_left(server):
+    asterism(server, "series", "sync")
+    scenes.merged(server, 1)
+    result = asterism(server, "series", "sync", "--issue", "1", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["active"], told["position"]) == (0, "left", 2, None)
+
+
+def test_an_issue_of_no_series_and_one_that_is_not_there_are_told(server):
+    number = server.call(lambda world: world.add_issue("a question")).number
+    result = asterism(server, "series", "sync", "--issue", str(number))
+    assert (result.exit_code, "belongs to no series" in result.stderr) == (64, True)
+    result = asterism(server, "series", "sync", "--issue", "99")
+    assert (result.exit_code, "cannot be read" in result.stderr) == (64, True)
+
+
+def test_a_login_that_cannot_be_assigned_has_an_exit_code_of_its_own(server):
+    result = asterism(server, "series", "sync", "--assign", "nobody-there")
+    assert result.exit_code == 64
+    assert "is the login right" in result.stderr
+
+
+def test_a_state_of_a_later_version_has_an_exit_code_of_its_own(server):
+    asterism(server, "series", "sync")
+    later = '{"version": 2}'
+    server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", later, "series.json"))
+    result = asterism(server, "series", "sync")
+    assert (result.exit_code, "version 2" in result.stderr) == (65, True)
+
+
+def test_a_github_that_refuses_or_is_not_there_has_an_exit_code_of_its_own(server):
+    result = asterism(server, "series", "sync", "--json", GITHUB_TOKEN="wrong")
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (69, "unavailable")
+    assert "refuses the credentials" in result.stderr
+
+
+def test_a_turn_that_another_has_is_contended(server):
+    held = json.dumps({"series": "RFC-093", "holder": "another", "until": time.time() + 60})
+    server.call(lambda world: world.write_document("refs/asterism/turns/RFC-093", held, "series.json"))
+    result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view", "--deadline", "0.1s")
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (76, "contended")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--github", "rocket"], "names no repository"),
+        (["--pattern", "("], "no regular expression"),
+        (["--pattern", "x"], "needs a group"),
+        (["--mode", "dream"], "observe"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(server, words, said):
+    result = asterism(server, "series", "sync", *words)
+    assert (result.exit_code, said in result.stderr) == (64, True), result.stderr
+
+
+def test_without_credentials_it_says_what_is_needed(server):
+    result = asterism(server, "series", "sync", GITHUB_TOKEN="", GH_TOKEN="")
+    assert (result.exit_code, "set GITHUB_TOKEN" in result.stderr) == (64, True)
+
+
+def test_a_dry_run_changes_nothing(server):
+    result = asterism(server, "series", "sync", "--dry-run", "--json")
+    assert json.loads(result.stdout)["sync"]["series"][0]["promoted"] == 1
+    assert scenes.assigned(server) == []
+    assert server.call(lambda world: world.documents()) == {}
+
+
+def test_the_figures_are_written_and_add_up(server, tmp_path):
+    file, text = tmp_path / "figures" / "m.json", tmp_path / "m.prom"
+    words = ("series", "sync", "--metrics", str(file), "--prometheus", str(text))
+    asterism(server, *words)
+    scenes.merged(server, 1)
+    asterism(server, *words)
+    figures = json.loads(file.read_text())
+    assert (figures["promotion_events"], figures["completed"], figures["duplicate_prevented"]) == (1, 1, 0)
+    assert (figures["total"]["assigned"], figures["total"]["duplicate_prevented"]) == (2, 2)
+    assert {"retries", "conflicts"} <= set(figures)
+    assert figures["series"]["RFC-093"]["queue_length"] == 1
+    lines = text.read_text().splitlines()
+    assert "asterism_series_assigned_total 2" in lines
+    assert 'asterism_series_queue_length{series="RFC-093"} 1' in lines
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_without_a_name_the_figures_go_where_the_seed_says(server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asterism(server, "series", "sync", "--metrics")
+    assert json.loads((tmp_path / "assignment_mutex_metrics.json").read_text())["assigned"] == 1
+
+
+def test_a_cache_makes_a_cycle_free(server, tmp_path):
+    words = ("series", "sync", "--json", "--cache", str(tmp_path / "cache.json"))
+    for _ in range(2):
+        asterism(server, *words)
+    told = json.loads(asterism(server, *words).stdout)
+    assert told["sync"]["api"] == {"requests": 2, "not_modified": 2}
+
+
+def test_the_other_commands_take_github_too(server):
+    place = ("--github", "acme/rocket")
+    assert asterism(server, "series", "claim", "OPS-7", "--issue", "5", *place).exit_code == 0
+    assert asterism(server, "series", "claim", "OPS-7", "--issue", "6", *place).exit_code == 75
+    told = json.loads(asterism(server, "series", "status", "OPS-7", "--json", *place).stdout)
+    assert "6" in json.dumps(told)
+    assert asterism(server, "series", "pause", "OPS-7", "--reason", "lunch", *place).exit_code == 0
+    assert asterism(server, "series", "release", "OPS-7", "--issue", "5", *place).exit_code == 0
+    assert asterism(server, "series", "resume", "OPS-7", *place).exit_code == 0
+    history = json.loads(asterism(server, "series", "history", "OPS-7", "--json", *place).stdout)
+    assert len(history["changes"]) == 5
+    assert json.loads(server.world.documents()["OPS-7"])["active_issue"] == 6
+
+
+def test_rebuild_asks_github_for_the_issues(server):
+    asterism(server, "series", "sync")
+    server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", "{broken", "series.json"))
+    result = asterism(server, "series", "rebuild", "RFC-093", "--github", "acme/rocket")
+    assert result.exit_code == 0, result.output
+    state = json.loads(server.world.documents()["RFC-093"])
+    assert (state["active_issue"], state["queue"]) == (1, [2, 3])
+
+
+def test_nothing_of_github_is_imported_before_it_is_meant():
+    program = (
+        "import sys\n"
+        "from asterism.surfaces.commands.series import series\n"
+        "assert 'sync' in series.commands\n"
+        "heavy = ('githubkit', 'httpx', 'starlette', 'uvicorn')\n"
+        "print([name for name in sys.modules if name.split('.')[0] in heavy])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,132 @@
+"""Peers that are cut off from each other and meet again: every schedule of three of them up to a small depth, then
+random ones; and that the simulator notices when a safeguard is missing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asterism.core.run import Run
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.peers import exchanging, taking
+from asterism.runtime.peers.exchanging import Exchange, Met, Talk
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutCopy, PutRun, Write
+from asterism.testing.sim import Violation, peers
+
+SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
+"""How long to look for a random world that breaks a promise."""
+
+DEPTH = int(os.environ.get("ASTERISM_SIM_DEPTH", "3"))
+"""How many splits follow each other in the schedules that are enumerated."""
+
+ABLATED = 60
+"""In how many worlds a missing safeguard has to show."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Peers in trouble have much to say."""
+    logger = logging.getLogger("asterism")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows() -> None:
+    schedules = peers.schedules(DEPTH)
+    assert len(schedules) == 5**DEPTH
+    lost = sum(peers.play(number, splits=splits).witness.lost for number, splits in enumerate(schedules))
+    assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
+
+
+def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None:
+    until = time.monotonic() + SECONDS
+    seed = lost = 0
+    while time.monotonic() < until:
+        lost += peers.play(seed).witness.lost
+        seed += 1
+    assert seed >= 5, "far too few worlds for the time"
+    assert lost > 0
+
+
+def test_one_seed_is_one_world() -> None:
+    assert peers.play(4).witness.log == peers.play(4).witness.log
+    assert peers.play(4).witness.log != peers.play(5).witness.log
+
+
+def test_there_are_five_ways_to_part_three() -> None:
+    assert len(peers.SPLITS) == len(set(peers.SPLITS)) == 5
+    assert all(len(cut) in (0, 2, 3) for cut in peers.SPLITS)
+
+
+# -- safeguards that are missing ---------------------------------------------------------------------------------------
+
+
+def is_found_out(match: str = "", **terms: Any) -> None:
+    """Some world, with links that are cut by a schedule or by chance, breaks a promise."""
+    with pytest.raises(Violation, match=match):
+        _play_some(terms)
+
+
+def _play_some(terms: dict[str, Any]) -> None:
+    for seed in range(ABLATED):
+        chosen = {} if seed % 2 or "splits" in terms else {"splits": peers.schedules(3)[(seed * 7) % 125]}
+        peers.play(seed, **chosen, **terms)
+
+
+def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryStore.commit
+
+    async def as_ones_own(self: MemoryStore, writes: list[Write]) -> None:
+        await commit(self, [PutRun(one.run, one.expected) if isinstance(one, PutCopy) else one for one in writes])
+
+    monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
+    is_found_out("no link was cut", splits=(frozenset(),) * 3, runs=14)  # so many that some of them wait
+
+
+def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
+    for seed in range(5):
+        assert peers.play(seed, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+
+
+def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> list[Write]:
+        return []
+
+    monkeypatch.setattr(taking._Batch, "_lost", nothing)
+    is_found_out("nobody was told")
+
+
+def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always_new(mine: Run, resolved: Run) -> Run:
+        return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
+
+    monkeypatch.setattr(taking, "taken_over", always_new)
+    monkeypatch.setattr(taking._Batch, "_judge", lambda *_: None)
+    monkeypatch.setattr(exchanging, "IN_VAIN", 1)
+
+    class Bounded(Exchange):
+        """Or one meeting would last for ever."""
+
+        def __init__(self, fleet: Fleet) -> None:
+            super().__init__(fleet)
+            self._rounds = 0
+
+        async def meet(self, peer: str, talk: Talk) -> Met:
+            self._rounds = 0
+            return await super().meet(peer, talk)
+
+        async def _take(self, *arguments: Any) -> Any:
+            self._rounds += 1
+            if self._rounds > 30:
+                raise Violation("they go on telling each other the same")
+            return await super()._take(*arguments)
+
+    is_found_out("go on telling each other|long after", make_exchange=Bounded)
