@@ -11,7 +11,7 @@ from run_scenes import KITCHEN
 
 from asterism.core import assigning
 from asterism.core.resolve import differs, keeping, keeps, line_of, resolve, result_of
-from asterism.core.run import FAILED, REASSIGNING, Assignment, Progress, Run
+from asterism.core.run import ASSIGNED, FAILED, REASSIGNING, Assignment, Progress, Run
 from asterism.core.story import Entry
 from asterism.core.wellformed import check
 from asterism.core.workflow import Workflow
@@ -55,6 +55,10 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"assigned_at": float("nan")}, "assigned_at cannot be nan"),
         ({"due_at": float("inf")}, "due_at cannot be inf"),
         ({"wish": "burn"}, "wish cannot be 'burn'"),
+        ({"status": ASSIGNED, "wish": "pause"}, "it is assigned, and its owner is asked to pause"),
+        ({"error": 5}, "error cannot be 5"),
+        ({"declined": []}, "declined cannot be []"),
+        ({"superseded": ("x",)}, "superseded cannot be ('x',)"),
         ({"avoid": ["kitchen"]}, "avoid cannot be ['kitchen']"),
         ({"avoid": ("a|b",)}, "avoid cannot be ('a|b',)"),
         ({"keep": "mine"}, "keep cannot be 'mine'"),
