@@ -5,42 +5,40 @@
     from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
     from asterism import DeviceAgent, Fleet, Workflow
 
-What belongs to fleets is imported when it is first asked for: whoever runs plans alone does not wait for stores.
+Each name is imported when it is first asked for: whoever runs plans alone does not wait for stores, and a command that
+claims an issue does not wait for either.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asterism.core import edits
-from asterism.core.apply import Applied
-from asterism.core.constellation import Constellation
-from asterism.core.diff import diff, merge
-from asterism.core.edits import EditBatch
-from asterism.core.errors import (
-    AsterismError,
-    DeviceLost,
-    DeviceUnavailable,
-    EditRejected,
-    Fenced,
-    InvalidWorkflow,
-    NotJson,
-    PlanError,
-    RunRefused,
-    Violation,
-)
-from asterism.core.status import ConstellationState, TaskStatus
-from asterism.core.task import Dependency, Priority, Task
-from asterism.core.view import ConstellationView, TaskView
-from asterism.runtime.devices import Device, LocalDevice, Work
-from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
-from asterism.runtime.orchestrator import Orchestrator
-from asterism.runtime.result import Result
-
 if TYPE_CHECKING:
+    from asterism.core import edits
+    from asterism.core.apply import Applied
+    from asterism.core.constellation import Constellation
+    from asterism.core.diff import diff, merge
+    from asterism.core.edits import EditBatch
+    from asterism.core.errors import (
+        AsterismError,
+        DeviceLost,
+        DeviceUnavailable,
+        EditRejected,
+        Fenced,
+        InvalidWorkflow,
+        NotJson,
+        PlanError,
+        RunRefused,
+        Violation,
+    )
     from asterism.core.run import Progress, Run, RunStatus
+    from asterism.core.status import ConstellationState, TaskStatus
+    from asterism.core.task import Dependency, Priority, Task
+    from asterism.core.view import ConstellationView, TaskView
     from asterism.core.workflow import Workflow
+    from asterism.runtime.devices import Device, LocalDevice, Work
     from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation
     from asterism.runtime.durable.orchestrating import DurableOrchestrator
+    from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
     from asterism.runtime.fleet.agent import DeviceAgent, DeviceReplaced
     from asterism.runtime.fleet.calling import CurrentRun, RunStopped
     from asterism.runtime.fleet.fleet import Fleet, UnknownDevice
@@ -49,6 +47,8 @@ if TYPE_CHECKING:
     from asterism.runtime.fleet.policy import Policy
     from asterism.runtime.fleet.settings import Settings
     from asterism.runtime.fleet.workflows import UnknownWorkflow
+    from asterism.runtime.orchestrator import Orchestrator
+    from asterism.runtime.result import Result
     from asterism.store.errors import StoreError, StoreUnavailable
     from asterism.store.protocol import Query
 
@@ -114,6 +114,29 @@ __all__ = [
 ]
 
 _LATER = {
+    "asterism.core.apply": ("Applied",),
+    "asterism.core.constellation": ("Constellation",),
+    "asterism.core.diff": ("diff", "merge"),
+    "asterism.core.edits": ("EditBatch",),
+    "asterism.core.errors": (
+        "AsterismError",
+        "DeviceLost",
+        "DeviceUnavailable",
+        "EditRejected",
+        "Fenced",
+        "InvalidWorkflow",
+        "NotJson",
+        "PlanError",
+        "RunRefused",
+        "Violation",
+    ),
+    "asterism.core.status": ("ConstellationState", "TaskStatus"),
+    "asterism.core.task": ("Dependency", "Priority", "Task"),
+    "asterism.core.view": ("ConstellationView", "TaskView"),
+    "asterism.runtime.devices": ("Device", "LocalDevice", "Work"),
+    "asterism.runtime.events": ("ConstellationEvent", "DeviceEvent", "EditEvent", "Event", "EventBus", "TaskEvent"),
+    "asterism.runtime.orchestrator": ("Orchestrator",),
+    "asterism.runtime.result": ("Result",),
     "asterism.core.run": ("Progress", "Run", "RunStatus"),
     "asterism.core.workflow": ("Workflow",),
     "asterism.runtime.durable.keeping": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
@@ -129,10 +152,12 @@ _LATER = {
     "asterism.store.errors": ("StoreError", "StoreUnavailable"),
     "asterism.store.protocol": ("Query",),
 }
-"""Where the names are that are imported when they are first asked for."""
+"""Where the names are."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "edits":
+        return import_module("asterism.core.edits")
     for module, names in _LATER.items():
         if name in names:
             value = globals()[name] = getattr(import_module(module), name)
