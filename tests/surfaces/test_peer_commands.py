@@ -145,6 +145,14 @@ def test_somebody_who_cannot_be_reached_is_kept_for_the_next_meeting(house: Hous
     refused(house.laptop.run("peer", "accept", line), "a peer .* is there already")
 
 
+def test_whoever_waits_for_a_device_is_told_that_a_peer_may_have_one(house: House) -> None:
+    house.laptop.workflow("cook")
+    assert "peer sync" not in house.laptop.run("runs", "create", "cook").stderr
+    house.laptop.run("peer", "accept", invitation(house.kitchen, "laptop", "https://127.0.0.1:1"), "--name", "kitchen")
+    told = "Or let a device of a peer have it, if one there can: asterism peer sync kitchen\n"
+    assert told in house.laptop.run("runs", "create", "cook").stderr
+
+
 def test_a_token_that_is_gone_is_told(house: House) -> None:
     house.laptop.run("peer", "accept", invitation(house.kitchen, "laptop", "https://127.0.0.1:1"), "--name", "kitchen")
     (house.laptop.folder / "fleet.db-peers.json").unlink()

@@ -61,6 +61,42 @@ def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, monkey
     played(tmp_path, play)
 
 
+def test_one_address_has_only_so_many_idle_connections_and_the_newest_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "AT_ONCE", 5)
+    monkeypatch.setattr(listening, "IDLE_EACH", 3)
+
+    async def play(scene: Scene) -> None:
+        opened = [await connected(scene.url, trusting()) for _ in range(8)]
+        for reader, _ in opened[:5]:  # they say nothing, and the oldest are closed
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        async with scene.caller(await scene.token()) as caller:
+            await caller.say({})
+        assert scene.hearer.heard == 1
+        for _, writer in opened:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    played(tmp_path, play)
+
+
+def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKE", 0.05)
+
+    async def play(scene: Scene) -> None:
+        reader, writer = await connected(scene.url)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    played(tmp_path, play)
+
+
 def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with scene(tmp_path) as there:

@@ -79,6 +79,19 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
         assert abs(peer["skew"]) < 60
 
 
+def test_who_calls_is_told_what_the_other_side_refused(house: House) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    kitchen.workflow("cook", shell="echo soup")
+    laptop.workflow("cook", shell="echo salad")
+    with serving(kitchen) as url:
+        befriend(kitchen, "laptop", laptop, url, "kitchen")
+        run = laptop.create("cook")
+        assert f"Refused by kitchen: run {run.id}: cook@1 is one" in laptop.ok("peer", "sync", "kitchen")
+        run = laptop.create("cook")
+        [why] = laptop.json("peer", "sync", "kitchen")["refused_there"]
+        assert why.startswith(f"run {run.id}: cook@1 is one workflow here and another one there")
+
+
 def test_what_is_large_is_brought_along(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.workflow("count", shell='wc -c < "$ASTERISM_INPUT"')

@@ -35,6 +35,13 @@ def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
     ]
 
 
+def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
+    assert lines(Met(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, for which it says no reason")))[1:] == [
+        "Refused by kitchen: run 7: it is·[2J forged",
+        "Refused by kitchen: 1 more, for which it says no reason",
+    ]
+
+
 def test_what_was_refused_before_is_not_told_again() -> None:
     assert lines(Met(refused=2))[1:] == ["What was refused was told before: `asterism runs show RUN` has the reason."]
 
@@ -60,12 +67,13 @@ def test_clocks_that_differ_are_told(skew: float, words: str) -> None:
 
 
 def test_a_meeting_as_json() -> None:
-    assert met_json("kitchen", Met(1, 2, 3, ("lost",), 0.5), [REFUSED]) == {
+    assert met_json("kitchen", Met(1, 2, 3, ("lost",), 0.5, ("run 7: no",)), [REFUSED]) == {
         "peer": "kitchen",
         "sent": 1,
         "taken": 2,
         "refused": 3,
         "refusals": ["run 1 of laptop is forged"],
+        "refused_there": ["run 7: no"],
         "lost": ["lost"],
         "skew": 0.5,
     }

@@ -78,16 +78,24 @@ def create(
 
 
 def assign(
-    run: Run, to: Owner, workflow: Workflow, *, by: str, now: float, scores: Mapping[str, float] = NOTHING
+    run: Run,
+    to: Owner,
+    workflow: Workflow,
+    *,
+    by: str,
+    now: float,
+    scores: Mapping[str, float] = NOTHING,
+    within: float | None = None,
 ) -> Run:
-    """``to`` is asked to claim it, and has ``assignment_timeout`` to do so."""
+    """``to`` is asked to claim it, and has ``assignment_timeout`` to do so, or as many seconds as ``within`` says."""
     who = "self" if by == to.device else "other"
+    patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
     told = (
         Entry(now, f"assigning to {who}", None, f"{to.device}{won}"),
         Entry(now, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return _granted(run, ("assign",), to, by, now, told, due_at=now + workflow.assignment_timeout, scores=scores)
+    return _granted(run, ("assign",), to, by, now, told, due_at=now + patience, scores=scores)
 
 
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:

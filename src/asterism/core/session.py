@@ -64,7 +64,11 @@ class Session:
         return self.state in HEARD and not self.draining and self.slots > 0
 
     def reachable(self, now: float) -> bool:
-        return self.state in HEARD and now - self.beat_at <= self.timeout
+        """One of a peer that was heard of in the future is not: the store's clock was set back since."""
+        return self.state in HEARD and now - self.beat_at <= self.timeout and not self._in_the_future(now)
+
+    def _in_the_future(self, now: float) -> bool:
+        return self.state == ABROAD and self.beat_at > now + 60.0
 
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)

@@ -4,6 +4,10 @@ What is restored is what is true again, with one exception: nobody owns anything
 gone on after the backup was made, so their sessions are over, and what they held is assigned anew. What was wished of
 it comes true. Revisions of registers and numbers of notices begin anew.
 
+A copy that is left to a peer and has not ended is in a backup, marked as such, and is not restored: the peer has the
+run, and goes on with it, while the restored store has no peers and would give it away. It comes back from the peer when
+that is invited anew. Its place in a series is free, and a notice says how many there were.
+
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
 leaves the store partly filled: it is to be thrown away.
 """
@@ -15,12 +19,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.assigning import release
+from asterism.core.assigning import let_go, release
 from asterism.core.run import OWNED, Run
+from asterism.core.series import Series, UnreadableSeries
 from asterism.core.session import ENDED, Session
 from asterism.store import codec
 from asterism.store.errors import StoreCorrupt, StoreError, UnknownSchema
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Register, Store, Write
+from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, PutSession, Register, Store, Write
 
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
@@ -30,11 +35,12 @@ OF_ITS_STORE = ("store/id", "notified", "coordinator", "feed/id", "peer/")
 and the peers of the old store know it by its id."""
 
 
-def line(record: Run | Session | Register | Notice) -> dict[str, Any]:
-    """One record as a line."""
+def line(record: Run | Session | Register | Notice, left_to: str | None = None) -> dict[str, Any]:
+    """One record as a line. ``left_to`` is that of a run that is a copy."""
     match record:
         case Run():
-            return {"run": [*codec.fixed(record), *codec.moving(record)]}
+            row = {"run": [*codec.fixed(record), *codec.moving(record)]}
+            return row if left_to is None or record.ended else {**row, "left_to": left_to}
         case Session():
             return {"session": codec.session_row(record)}
         case Register():
@@ -61,16 +67,42 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     await _must_be_empty(store)
     writes: list[Write] = []
     runs = 0
+    left_out: list[tuple[str, str | None]] = []
     async for one in lines:
         write = await _write(store, one)
-        if write is not None:
+        if isinstance(write, PutCopy):
+            left_out.append((write.run.id, write.run.series))
+        elif write is not None:
             writes.append(write)
             runs += isinstance(write, PutRun)
         if len(writes) >= AT_ONCE:
             await _commit(store, writes)
             writes = []
     await _commit(store, writes)
+    for run_id, series in left_out:
+        if series is not None:
+            await _leave(store, run_id, series)
+    if left_out:
+        words = f"open runs that were left to peers when the backup was made, and are not restored: {len(left_out)}"
+        await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
+
+
+async def _leave(store: Store, run_id: str, name: str) -> None:
+    """A run that is not here holds nobody up."""
+    found = await store.register(f"series/{name}")
+    try:
+        series = Series.from_json(found.value) if found is not None else Series(name)
+    except UnreadableSeries:
+        return  # whoever mends it sees which of its runs are there
+    after = series.leave(run_id, store.clock())
+    if found is None or after is series:
+        return
+    writes: list[Write] = [PutRegister(found.key, after.to_json(), found.revision)]
+    promoted = await store.run(str(after.active)) if after.active != series.active else None
+    if promoted is not None and promoted.held:
+        writes.append(PutRun(let_go(promoted, store.clock()), promoted.revision))
+    await store.commit(writes)
 
 
 def _check(header: Mapping[str, Any] | None) -> None:
@@ -103,6 +135,8 @@ async def _commit(store: Store, writes: list[Write]) -> None:
 async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
     try:
         match one:
+            case {"run": row, "left_to": str(left_to)} if not (copy := codec.run_of(row)).ended:
+                return PutCopy(copy, None, left_to)
             case {"run": row}:
                 return PutRun(_freed(codec.run_of(row), store.clock()), None)
             case {"session": row}:

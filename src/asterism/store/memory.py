@@ -338,7 +338,7 @@ class MemoryStore:
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
             dumps.HEADER,
-            *(dumps.line(one) for one in self._runs.values()),
+            *(dumps.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
             *(dumps.line(one) for one in self._sessions.values()),
             *(dumps.line(one) for one in await self.registers("")),
             *(dumps.line(one) for one in self._notices.values()),

@@ -31,7 +31,7 @@ from asterism.core.status import ConstellationState
 from asterism.runtime.durable import recording
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.store.errors import StoreUnavailable
-from asterism.store.protocol import PutRun, Query, Write
+from asterism.store.protocol import PutCopy, PutRegister, PutRun, Query, Write
 
 
 def test_no_snapshot_of_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,5 +266,27 @@ def test_a_result_that_the_store_cannot_hold_fails_its_task_and_nothing_else(
         plan.add(task("b"))
         result = await stage.orchestrator().run(plan)
         assert result.state is ConstellationState.PARTIALLY_FAILED
+
+    play(scene)
+
+
+def test_runs_of_a_constellation_of_the_same_name_in_a_peers_store_are_left_alone() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.orchestrator().run(chain("a"))
+        (own,) = await stage.store.find(Query())
+        flow = await stage.fleet().workflows.get(own.workflow, own.version)
+        now = stage.store.clock()
+        theirs = assigning.create("theirs", flow, {"name": "x"}, by="nightly", now=now, device="kitchen")
+        await stage.store.start_feed()
+        await stage.store.commit([PutCopy(theirs, None, "their store")])
+        await stage.store.commit(
+            [PutRegister("plan/nightly", None, (await stage.store.register("plan/nightly")).revision)]
+        )
+        for one in await stage.store.registers("journal/nightly/"):
+            await stage.store.commit([PutRegister(one.key, None, one.revision)])
+        assert (await stage.orchestrator().run(chain("b"))).state is ConstellationState.COMPLETED
+        found = await stage.store.run("theirs")
+        assert found is not None
+        assert not found.ended
 
     play(scene)

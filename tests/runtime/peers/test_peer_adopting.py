@@ -110,7 +110,7 @@ async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -
     await laptop.take(run.id)
     await laptop.meet(kitchen)
     await kitchen.fleet.cancel(run.id)
-    assert await kitchen.left_to(run.id) is None
+    assert await kitchen.left_to(run.id) == await laptop.id()
     await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.ended, found.cancelled) == (True, True)

@@ -218,17 +218,6 @@ async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name()
 
 
 @in_a_loop
-async def test_a_key_belongs_to_one_run() -> None:
-    laptop, kitchen = await two()
-    mine = await kitchen.create(key="nightly")
-    theirs = await laptop.create(key="nightly")
-    met = await kitchen.meet(laptop)
-    assert met.refused == 1
-    assert [run.id for run in await kitchen.store.find(Query(key="nightly"))] == [mine.id]
-    assert await kitchen.store.run(theirs.id) is None
-
-
-@in_a_loop
 async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)

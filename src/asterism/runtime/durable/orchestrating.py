@@ -325,7 +325,9 @@ class DurableOrchestrator(Orchestrator):
         has just ended the constellation."""
         open_runs = Query(workflow=f"{PREFIX}{name}", statuses=frozenset(RunStatus) - TERMINAL)
         for run in await self._device.patiently(lambda: self.fleet.store.find(open_runs)):
-            task, _, epoch = str(run.key).removeprefix(f"{PREFIX}{name}/").rpartition("/")
+            if run.key is None:
+                continue  # of a constellation of this name in a peer's store
+            task, _, epoch = run.key.removeprefix(f"{PREFIX}{name}/").rpartition("/")
             if stray(task, int(epoch)):
                 with contextlib.suppress(RunRefused):
                     await self._device.patiently(functools.partial(self.fleet.cancel, run.id))

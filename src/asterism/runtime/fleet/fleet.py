@@ -11,7 +11,7 @@ from asterism.core import assigning
 from asterism.core.errors import AsterismError, NotJson, shown
 from asterism.core.jsonable import plain
 from asterism.core.placement import Outlook
-from asterism.core.run import COMPLETED, KEEPS, Progress, Run
+from asterism.core.run import COMPLETED, KEEPS, Owner, Progress, Run
 from asterism.core.selection import DEFAULT_WEIGHTS, Weights
 from asterism.core.session import ABROAD, HEARD, OPEN, Session
 from asterism.core.workflow import Workflow
@@ -155,15 +155,16 @@ class Fleet:
                 return added
             finally:
                 local.unreserve(run)
-        outlook = await self.outlook()
+        outlook, settings = await self.outlook(), await self.settings()
 
         def give(offered: Run) -> Run:
             choice = outlook.choose(offered, flow)
             if choice.owner is None:
                 return offered
             outlook.gave(choice.owner.device)
+            within = time_to_answer(outlook, choice.owner, settings)
             return assigning.assign(
-                offered, choice.owner, flow, by=self.by, now=self.store.clock(), scores=choice.scores
+                offered, choice.owner, flow, by=self.by, now=self.store.clock(), scores=choice.scores, within=within
             )
 
         return await add(run, give)
@@ -314,6 +315,11 @@ class Fleet:
         """Change what holds for the whole fleet; see Settings."""
         self._settings = None
         return await fleet_settings.write(self.store, changes)
+
+
+def time_to_answer(outlook: Outlook, owner: Owner, settings: Settings) -> float | None:
+    """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
+    return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
 
 
 def holds(expression: str, names: Mapping[str, Any]) -> bool | str:

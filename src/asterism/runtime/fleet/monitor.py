@@ -22,7 +22,7 @@ from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet import retention
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.fleet import Fleet, time_to_answer
 from asterism.runtime.peers.adopting import Adopting
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
@@ -222,9 +222,10 @@ class Monitor:
         if not any(session.idle for session in outlook.sessions.values()):
             return
         found = await self.store.find(Query(offered=True, limit=AT_ONCE))
-        if len(found) == AT_ONCE:
+        takers = any(session.idle and session.state == OPEN for session in outlook.sessions.values())
+        if len(found) == AT_ONCE and takers:
             return
-        now = self.store.clock()
+        now, settings = self.store.clock(), await self.fleet.settings()
         found.sort(key=lambda run: (-run.priority, run.created_at, run.id))
         for run in found:
             flow = await self.fleet.workflows.get(run.workflow, run.version)
@@ -236,7 +237,10 @@ class Monitor:
             if choice.owner is None:
                 continue
             try:
-                after = assigning.assign(run, choice.owner, flow, by=self.name, now=now, scores=choice.scores)
+                within = time_to_answer(outlook, choice.owner, settings)
+                after = assigning.assign(
+                    run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=within
+                )
                 await self.store.commit([PutRun(after, run.revision)])
             except Conflict:
                 continue

@@ -1,12 +1,17 @@
 """What was left to a peer that is gone becomes ours to judge.
 
 As long as a peer is heard of, it judges what is its own, and we keep copies. When it was not heard of for
-``peer_timeout``, by the clock of the store and by our own (either may have jumped), what waits among them is offered
-here, and what somebody owns is taken for lost. If the peer is merely cut off and comes back, core/resolve.py decides,
-and whoever loses stops. What is left to a peer that was removed is adopted at once.
+``peer_timeout`` what waits among them is offered here, and what somebody owns is taken for lost. If the peer is merely
+cut off and comes back, core/resolve.py decides, and whoever loses stops. What is left to a peer that was removed is
+adopted at once.
+
+The silence is measured by the store's clock, and a monitor has watched a part of it itself, since that clock may have
+jumped: ``WATCHED`` seconds are enough, or a machine that is never on for long would never adopt anything. Where the
+store's clock cannot say, since it was ahead when the peer was last heard of, a monitor watches all of it.
 
 Others may have told us what that peer's devices did, and were passed over since it was for the peer to say
-(trusting.py). From now on they are believed, so they are asked to tell everything again.
+(trusting.py). From now on they are believed, so they are asked to tell everything again, whether anything is left to
+that peer or not.
 """
 
 from __future__ import annotations
@@ -19,19 +24,22 @@ from asterism.core import assigning
 from asterism.core.errors import RunRefused
 from asterism.core.run import ASSIGNED, OWNED, Run
 from asterism.core.series import UnreadableSeries
-from asterism.core.session import ABROAD, Session
+from asterism.core.session import ABROAD, ENDED, Session
 from asterism.core.story import Entry
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
-from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, is_of
+from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, is_of, to_come
 from asterism.store.errors import Conflict
-from asterism.store.protocol import FEED, PutRegister, PutRun, Query, Write, feed_of
+from asterism.store.protocol import FEED, PutRegister, PutRun, PutSession, Query, Write, feed_of
 
 log = logging.getLogger("asterism.peers")
 
 AT_ONCE = 500
-ASK_EVERY = 60.0
+ASK_EVERY = 5.0
 """How often it is asked whether the store has peers by now, in seconds."""
+
+WATCHED = 300.0
+"""How much of a peer's silence a monitor watches by its own clock, at most, in seconds."""
 
 
 class Adopting:
@@ -41,72 +49,88 @@ class Adopting:
         self._fleet, self._store = fleet, fleet.store
         self._peers = Peers(fleet.store)
         self._silent: dict[str, tuple[float | None, float]] = {}  # when it was heard of, and since when we know that
-        self._gone: set[str] = set()
+        self._asked: dict[str, float] = {}  # when those were heard of whose loss made us ask the others again
         self._fed = False
-        self._asked_at: float | None = None
+        self._looked_at: float | None = None
 
     async def adopt(self, sessions: Sequence[Session]) -> None:
         """One pass. ``sessions`` are those of the store. A store that has no peers is asked nothing."""
         if not await self._has_peers():
             return
+        await self._end_what_is_to_come(sessions)
         feed = feed_of(self._store)
         judges = await feed.judges()
-        abroad = [session for session in sessions if session.used and session.state == ABROAD]
-        if not judges and not abroad:
-            return
-        peers = await self._peers.all()
-        by_store = {peer.store: peer for peer in peers}
-        for whom in sorted(judges):
-            peer = by_store.get(whom)
-            why = await self._why_gone(peer)
-            if why is None:
-                continue
-            await self._ask_again(peers, peer)
-            for run in await feed.copies(whom, AT_ONCE):
-                await self._take_on(run, why)
+        peers = await self._peers.all()  # after the judges: who is no peer now was removed, and is not new
+        timeout = (await self._fleet.settings()).peer_timeout
+        gone: dict[str, str] = {}
         for peer in peers:
-            for session in abroad:
-                if is_of(session, peer.name) and (why := await self._why_gone(peer)) is not None:
-                    for run in await self._store.find(Query(session=session.id, judged=True, limit=AT_ONCE)):
-                        if run.status is not ASSIGNED:  # that has its own time to be answered in
-                            await self._take_on(run, why)
+            why = self._why_gone(peer, timeout)
+            if why is not None:
+                gone[peer.name] = why
+                await self._ask_again(peer)
+        by_store = {peer.store: peer.name for peer in peers}
+        for whom in sorted(judges):
+            why = gone.get(by_store[whom]) if whom in by_store else "its peer was removed"
+            if why is not None:
+                for run in await feed.copies(whom, AT_ONCE):
+                    await self._take_on(run, why)
+        for name, why in gone.items():
+            for session in sessions:
+                if session.used and is_of(session, name):
+                    await self._take_from(session, why)
 
     async def _has_peers(self) -> bool:
         """Whether there has ever been one. A store without peers is asked once in a while."""
         own = self._fleet.clock.time()
-        if not self._fed and (self._asked_at is None or own - self._asked_at >= ASK_EVERY):
+        if not self._fed and (self._looked_at is None or own - self._looked_at >= ASK_EVERY):
             self._fed = await self._store.register(FEED) is not None
-            self._asked_at = own
+            self._looked_at = own
         return self._fed
 
-    async def _why_gone(self, peer: Peer | None) -> str | None:
-        if peer is None:
-            return "its peer was removed"
-        own = self._fleet.clock.time()
+    async def _end_what_is_to_come(self, sessions: Sequence[Session]) -> None:
+        """Devices that seem to have been heard of in the future: nobody knows when that was, and they would be given
+        work for as long as the clock was ahead. Their peer announces them again. What has work is dated anew, since to
+        end it would be to take that away."""
+        for session in sessions:
+            if session.state == ABROAD and to_come(session.beat_at, self._store.clock()):
+                after = session.changed(state=ABROAD if session.used else ENDED)
+                with contextlib.suppress(Conflict):  # it was just announced again
+                    await self._store.commit([PutSession(after, session.revision)])
+
+    def _why_gone(self, peer: Peer, timeout: float) -> str | None:
+        own, now = self._fleet.clock.time(), self._store.clock()
         heard, since = self._silent.get(peer.name, (None, own))
         if peer.name not in self._silent or heard != peer.heard_at:
             self._silent[peer.name] = (peer.heard_at, own)
             since = own
-            self._gone.discard(peer.name)
-        timeout = (await self._fleet.settings()).peer_timeout
-        silent = self._store.clock() - (peer.heard_at or 0.0)
-        if silent < timeout or own - since < timeout:
+        watched = own - since
+        known = peer.heard_at is not None and not to_come(peer.heard_at, now)
+        silent = now - (peer.heard_at or 0.0) if known else watched
+        if silent <= timeout or watched < min(timeout, WATCHED):
             return None
         return f"peer {peer.name} was not heard of for {silent:.0f} s"
 
-    async def _ask_again(self, peers: list[Peer], gone: Peer | None) -> None:
-        """From the beginning, those that we can still talk to; once."""
-        name = gone.name if gone is not None else ""
-        if name in self._gone:
+    async def _ask_again(self, gone: Peer) -> None:
+        """Those that we can still talk to, from the beginning. Once for each time that a peer falls silent, whichever
+        monitor notices it; one that was never heard of kept nobody from being believed."""
+        if gone.heard_at is None or self._asked.get(gone.name) == gone.heard_at:
             return
-        for peer in peers:
-            if peer is not gone:
-                found = await self._store.register(f"{PREFIX}{peer.name}/cursor")
-                if found is not None and found.value:
-                    with contextlib.suppress(Conflict):
-                        anew = {**found.value, "number": 0}
-                        await self._store.commit([PutRegister(found.key, anew, found.revision)])
-        self._gone.add(name)
+        key = f"{PREFIX}{gone.name}/asked"
+        found = await self._store.register(key)
+        if found is None or found.value.get("heard_at") != gone.heard_at:
+            asked = PutRegister(key, {"heard_at": gone.heard_at}, found and found.revision)
+            try:
+                await self._store.commit([asked, *await self._peers.told_anew(gone.name)])
+            except Conflict as conflict:
+                log.debug("the others are asked in the next pass: %s", conflict)
+                return
+        self._asked[gone.name] = gone.heard_at
+
+    async def _take_from(self, session: Session, why: str) -> None:
+        """What it has and is ours to judge."""
+        for run in await self._store.find(Query(session=session.id, judged=True, limit=AT_ONCE)):
+            if run.status is not ASSIGNED:  # that has its own time to be answered in
+                await self._take_on(run, why)
 
     async def _take_on(self, run: Run, why: str) -> None:
         try:

@@ -1,19 +1,26 @@
 """The devices of a peer, as it announces them: each store says which are its own, never what it heard of others'.
 
 They are kept as sessions that are abroad, heard of now by our own clock: an announcement has ages and no times. One
-that bears the id or the name of another's device is refused, or work and words could be stolen under that name.
+that bears the id or the name of another's device is refused, or work and words could be stolen under that name. A name
+that one of our own devices had stays ours for as long as we remember it: it may be off for the night. Of a peer that is
+none any more nothing is remembered here, since it may have been invited anew under another name.
+
+What a device says about itself counts only so far: for how long it may be silent is capped by ``peer_timeout``, and its
+own rule about the runs it will have is not kept. It is an expression, which would be evaluated here for every run; the
+device applies it itself, and declines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from asterism.core.run import ASSIGNED
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
+from asterism.runtime.fleet import settings
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import host_of, is_of
+from asterism.runtime.peers.knowing import Peers, host_of, is_of
 from asterism.store import codec
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write
@@ -46,19 +53,22 @@ async def announcement(store: Store) -> list[dict[str, Any]]:
 
 async def heard(store: Store, peer: str, devices: object) -> int:
     """Keep what a peer announced. Returns how much of it was refused."""
+    longest = (await settings.read(store)).peer_timeout
     while True:
         refused = 0
         writes: list[Write] = []
         known = {session.id: session for session in await store.sessions(ended=True)}
+        hosts = {host_of(one.name) for one in await Peers(store).all()}
+        others = [one for one in known.values() if _is_ours(one) or one.host in hosts - {host_of(peer)}]
         announced: set[str] = set()
         for one in devices[:MOST_DEVICES] if isinstance(devices, list) else ():
-            session = _session(one, peer, store.clock())
+            session = _session(one, peer, store.clock(), longest)
             if session is None or session.id in announced:
                 refused += 1
                 words = f"peer {peer} announced what is no device: {str(one)[:80]}"
                 await telling.once(store, peer, Notice(store.clock(), "refused", words))
                 continue
-            whose = _of_another(session, peer, known.values())
+            whose = _of_another(session, peer, others)
             if whose is not None:
                 refused += 1
                 await telling.once(store, peer, Notice(store.clock(), "impostor", whose))
@@ -77,7 +87,7 @@ async def heard(store: Store, peer: str, devices: object) -> int:
         return refused
 
 
-def _session(one: object, peer: str, now: float) -> Session | None:
+def _session(one: object, peer: str, now: float, longest: float) -> Session | None:
     """As it is kept; None for what cannot be a device."""
     match one:
         case {
@@ -111,8 +121,8 @@ def _session(one: object, peer: str, now: float) -> Session | None:
         frozenset(can),
         slots,
         backlog,
-        accepts,
-        float(timeout),
+        None,
+        min(float(timeout), longest),
         profile,
         state=ABROAD,
         draining=draining,
@@ -130,14 +140,16 @@ def _fits(profile: Mapping[str, Any]) -> bool:
         return False
 
 
-def _of_another(new: Session, peer: str, known: Sequence[Session] | Any) -> str | None:
+def _is_ours(session: Session) -> bool:
+    return not session.host.startswith(host_of(""))
+
+
+def _of_another(new: Session, peer: str, others: Iterable[Session]) -> str | None:
     """Whom it pretends to be, in words."""
-    for session in known:
-        if session.host == host_of(peer):
-            continue
-        there = session.state in (OPEN, ABROAD)
-        if session.id == new.id or (there and session.device == new.device):
-            whose = f"a device {session.host}" if session.host.startswith(host_of("")) else "a device of this store"
+    for session in others:
+        has_the_name = session.state == ABROAD or _is_ours(session)
+        if session.id == new.id or (has_the_name and session.device == new.device):
+            whose = "a device of this store" if _is_ours(session) else f"a device {session.host}"
             return f"peer {peer} announced a device {new.device}, which is {whose}: it gets no work and is not believed"
     return None
 

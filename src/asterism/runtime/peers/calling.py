@@ -131,7 +131,8 @@ def way_to(store: Store, peer: Peer, *, most: int = BLOB) -> Caller:
     """How this store calls a peer; ``most`` is that of its settings. Raises AsterismError if it cannot."""
     if peer.url is None or peer.pin is None:
         raise AsterismError(
-            f"{peer.name} calls this store, and not the other way round: sync there, or let {peer.name} invite this one"
+            f"{peer.name} calls this store, and not the other way round: sync there; or remove the peer on both "
+            f"sides, and let {peer.name} invite this one"
         )
     token = Tokens(store).get(peer.name)
     if token is None:

@@ -10,6 +10,9 @@ another was lost is passed over: the answer says where to go on.
 Who it is that speaks is known from the connection, never from the message. A store is known by its id, which is bound
 at the first contact.
 
+Who calls is told how much of what it said was refused, and the first reasons. In a store of which no device is there
+nobody hands out what waits: then it is done when a peer has said which devices it has.
+
 What is large comes before the record that refers to it: who calls fetches what it lacks; who is called takes the
 records before that, says what it wants, and is given it before the next message.
 """
@@ -20,13 +23,15 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.session import OPEN
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import identity
+from asterism.runtime.fleet.monitor import Monitor
 from asterism.runtime.peers import announcing, telling
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import MOST_BLOBS, PROTOCOL, Cursor, Item, Message, is_blob, read
@@ -44,6 +49,9 @@ SKEWED = 60.0
 
 IN_VAIN = 3
 """After how many rounds without any progress a meeting ends."""
+
+REASONS = 20
+"""How many reasons for what a peer refused are told of one meeting."""
 
 
 class PeerUnreachable(AsterismError):
@@ -64,13 +72,49 @@ class Talk(Protocol):
 @dataclass(frozen=True, slots=True)
 class Met:
     """What came of a meeting. ``lost`` says of each run that was lost here why; ``skew`` is by how many seconds the
-    peer's clock is ahead of ours."""
+    peer's clock is ahead of ours; ``refused_there`` says why the peer refused records of ours, of many not of all."""
 
     sent: int = 0
     taken: int = 0
     refused: int = 0
     lost: tuple[str, ...] = ()
     skew: float = 0.0
+    refused_there: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What has come of a meeting so far. ``feed`` and ``theirs`` are the peer's feed as it was when the meeting began,
+    ``upto`` how far ours is told."""
+
+    upto: int
+    sent: int = 0
+    skew: float = 0.0
+    taken: Taken = field(default_factory=Taken)
+    refused: int = 0
+    reasons: list[str] = field(default_factory=list)
+    feed: str = ""
+    theirs: int = 0
+    told: int = -1
+    heard: int = -1
+    vain: int = 0
+
+    def refused_there(self, answer: Message) -> None:
+        self.refused += answer.refused
+        self.reasons += list(answer.reasons)[: max(0, REASONS - len(self.reasons))]
+
+    def moved(self, told: int, heard: int) -> bool:
+        """Whether either side has come further than ever in this meeting."""
+        further = told > self.told or heard > self.heard
+        self.told, self.heard = max(told, self.told), max(heard, self.heard)
+        return further
+
+    def met(self) -> Met:
+        more = self.refused - len(self.reasons)
+        others = [f"{more} more, for which it says no reason" if self.reasons else f"{more}, and it says no reason"]
+        reasons = tuple(self.reasons + (others if more > 0 else []))
+        taken = self.taken
+        return Met(self.sent, taken.taken, taken.refused, tuple(taken.lost), self.skew, reasons)
 
 
 class Exchange:
@@ -89,11 +133,9 @@ class Exchange:
         raises."""
         store, feed, sending, taking = await self._opened()
         known = await self.peers.get(peer)
-        sum_, sent, skew = Taken(), 0, 0.0
+        done = _Sum(await sending.newest())
         lacks: frozenset[str] = frozenset()
         given: Counter[str] = Counter()
-        vain = 0
-        upto, theirs = await sending.newest(), None
         devices: Any = await announcing.announcement(self.fleet.store)
         while True:
             part = await sending.part(known, self._told[peer]) if peer in self._told else Part()
@@ -102,27 +144,36 @@ class Exchange:
             asked = self.fleet.store.clock()
             answer = read(await talk.say(message))
             if devices is not None:
-                known = await self._hear(peer, answer, (asked + self.fleet.store.clock()) / 2)
-                skew, devices = known.skew or 0.0, None
-                sum_.refused += await announcing.heard(self.fleet.store, peer, answer.devices)
+                known = await self._greeted(peer, answer, (asked + self.fleet.store.clock()) / 2, done)
+                devices = None
             self._must_be(known, answer)
-            taken = await self._take(known, answer, await self._fetched(answer.items, talk))
-            sum_.add(taken)
+            done.taken.add(await self._take(known, answer, await self._fetched(answer.items, talk)))
+            done.refused_there(answer)
             before, now = self._told.get(peer), answer.cursor or Cursor(feed, 0)
-            sent += len(part.records) if before != now else 0
+            done.sent += len(part.records) if before != now else 0
             self._told[peer] = now
             given.update(answer.wants)
             lacks = await self._give(answer.wants, talk, given)
-            theirs = answer.newest if theirs is None else theirs
             at, _ = await taking.cursor(known)
-            heard_all = at is not None and at.feed == answer.feed and at.number >= theirs
+            heard = at.number if at is not None and at.feed == done.feed else -1
             idle = not answer.items and not answer.more
-            if (idle or heard_all) and not answer.wants and not await sending.behind(now, upto):
-                return Met(sent, sum_.taken, sum_.refused, tuple(sum_.lost), skew)
-            vain = 0 if before != now or not idle or answer.wants - lacks else vain + 1
-            if vain >= IN_VAIN:
-                log.warning("peer %s takes nothing more", peer)
-                return Met(sent, sum_.taken, sum_.refused, tuple(sum_.lost), skew)
+            all_heard = idle or heard >= done.theirs
+            if all_heard and not answer.wants and not await sending.behind(now, done.upto):
+                return done.met()
+            moved = done.moved(now.number if now.feed == feed else -1, heard)
+            done.vain = 0 if moved or answer.wants - lacks else done.vain + 1
+            if done.vain >= IN_VAIN:
+                log.warning("the meeting with peer %s gets nowhere, and is ended", peer)
+                return done.met()
+
+    async def _greeted(self, peer: str, answer: Message, now: float, done: _Sum) -> Peer:
+        """What is only in the first answer of a meeting."""
+        known = await self._hear(peer, answer, now)
+        done.taken.refused += await announcing.heard(self.fleet.store, peer, answer.devices)
+        done.skew, done.feed, done.theirs = known.skew or 0.0, answer.feed, answer.newest
+        if await self._hand_out():
+            done.upto = await (await self._opened())[2].newest()
+        return known
 
     async def _fetched(self, items: Sequence[Item], talk: Talk) -> frozenset[str]:
         """Fetch what is large and not kept here. Returns what could not be had."""
@@ -161,16 +212,20 @@ class Exchange:
         if asked.devices is not None or known.store is None:
             known = await self._hear(peer, asked, self.fleet.store.clock())
             await announcing.heard(self.fleet.store, peer, asked.devices or [])
+            await self._hand_out()
             devices = await announcing.announcement(self.fleet.store)
         self._must_be(known, asked)
         whole, wants = await self._until_something_is_missing(asked)
-        for text in (await self._take(known, whole, asked.lacks)).lost:
+        taken = await self._take(known, whole, asked.lacks)
+        for text in taken.lost:
             log.warning("%s", text)
         before = self._wanted.get(peer, frozenset())  # of another message, perhaps, which is being answered too
         self._wanted[peer] = wants | before if len(before) < MOST_BLOBS else wants
         part = await sending.part(known, asked.cursor or Cursor(feed, 0))
         at, _ = await taking.cursor(known)
-        return self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
+        answer = self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
+        reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
+        return answer | {"refused": taken.refused, "reasons": reasons}
 
     async def _until_something_is_missing(self, asked: Message) -> tuple[Message, frozenset[str]]:
         """The records that can be taken, and what is missing for the next ones."""
@@ -245,6 +300,18 @@ class Exchange:
             "lacks": sorted(lacks),
         }
 
+    async def _hand_out(self) -> bool:
+        """Give away what waits, if nobody else does: who is elected, or is there and will be. Says whether it did."""
+        now = self.fleet.store.clock()
+        there = [one for one in await self.fleet.store.sessions() if one.state == OPEN and one.reachable(now)]
+        if there or await self.fleet.coordinator() is not None:
+            return False
+        try:
+            await Monitor(self.fleet, self.fleet.by)._hand_out(await self.fleet.outlook(fresh=True))
+        except AsterismError as error:  # what waits can wait, and what is to be told cannot
+            log.warning("what waits could not be given away: %s", error)
+        return True
+
     async def _hear(self, peer: str, message: Message, now: float) -> Peer:
         """Bind it if it is new, remember that it was heard of, and compare the clocks."""
         own = (await self._opened())[0]
@@ -268,7 +335,7 @@ class Exchange:
 
     async def _take(self, peer: Peer, message: Message, lacking: frozenset[str]) -> Taken:
         taking = (await self._opened())[3]
-        cursor, _ = await taking.cursor(peer)
+        cursor, known = await taking.cursor(peer)
         number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
         upto = Cursor(message.feed, message.upto)
         if message.after > number or (not message.items and upto == cursor):
@@ -276,7 +343,8 @@ class Exchange:
         if not message.items and (message.upto <= message.after or message.upto <= number):
             return Taken()
         bad = await self._keep_workflows(message.workflows)
-        return await taking.take(peer, message.items, upto._replace(number=max(number, message.upto)), bad, lacking)
+        reached = upto._replace(number=max(number, message.upto))
+        return await taking.take(peer, message.items, reached, known, bad, lacking)
 
     async def _keep_workflows(self, workflows: Sequence[Any]) -> dict[str, str]:
         """Returns what is wrong with those that cannot be kept, by kind."""

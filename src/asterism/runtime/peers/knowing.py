@@ -20,6 +20,8 @@ from asterism.store.protocol import PutRegister, PutSession, Register, Store, Wr
 
 PREFIX = "peer/"
 LONGEST_NAME = 100
+AHEAD = 60.0
+"""By how many seconds a time may be in the future, since clocks are corrected now and then."""
 
 
 class UnknownPeer(AsterismError):
@@ -100,7 +102,8 @@ class Peers:
         return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Talk to it no more. What was left to it is adopted by the monitor. Raises UnknownPeer."""
+        """Talk to it no more. What was left to it is adopted by the monitor, and the others tell everything again.
+        Raises UnknownPeer."""
         while True:
             _, revision = await self._read(name)
             writes: list[Write] = [PutRegister(_key(name), {}, revision)]
@@ -109,11 +112,22 @@ class Peers:
             for session in await self._store.sessions():
                 if is_of(session, name):
                     writes.append(PutSession(session.changed(state=ENDED), session.revision))
+            writes += await self.told_anew(name)
             try:
                 await self._store.commit(writes)
             except Conflict:
                 continue
             return
+
+    async def told_anew(self, gone: str) -> list[Write]:
+        """What makes all others tell everything again. They may have said what was passed over, because it was for the
+        peer to say that is gone (trusting.py); from now on they are believed."""
+        writes: list[Write] = []
+        for peer in await self.all():
+            cursor = await self._store.register(f"{_key(peer.name)}/cursor")
+            if peer.name != gone and cursor is not None and cursor.value:
+                writes.append(PutRegister(cursor.key, {**cursor.value, "number": 0}, cursor.revision))
+        return writes
 
     async def bind(self, name: str, store: str) -> Peer:
         """It says that its store is this one. Raises PeerRefused if it is bound to another, or another peer to this
@@ -189,6 +203,12 @@ def host_of(name: str) -> str:
 def is_of(session: Session, name: str) -> bool:
     """Whether it is a session that this peer announced, and still does."""
     return session.state == ABROAD and session.host == host_of(name)
+
+
+def to_come(at: float, now: float) -> bool:
+    """Whether it was written while the store's clock was ahead. It does not say when somebody was heard of, and would
+    not for as long as the clock was ahead."""
+    return at > now + AHEAD
 
 
 def _key(name: str) -> str:

@@ -1,7 +1,8 @@
 """Meeting peers again and again: when something has happened here that concerns them, or after a while in any case.
 
 Each peer that can be called has its own rhythm. One that is out of reach is tried less and less often, up to once a
-minute, and that is told as other troubles are. Peers that are added or removed meanwhile are noticed.
+minute, and that is told as other troubles are. One with which a meeting ends in a mistake of ours is, too. Peers that
+are added or removed meanwhile are noticed.
 """
 
 from __future__ import annotations
@@ -85,10 +86,17 @@ class Meetings:
                 return  # it was removed
             except AsterismError as error:
                 trouble.met(error)
-                await self._clock.sleep(pause * self._fleet.chance.uniform(0.8, 1.2))
-                pause = min(2 * pause, self._longest)
+                pause = await self._leave_alone(pause)
+            except Exception:  # whatever it said must not make us ask for it again at once, for ever
+                log.exception("a mistake in meeting peer %s", name)
+                pause = await self._leave_alone(pause)
             finally:
                 watch.close()
+
+    async def _leave_alone(self, pause: float) -> float:
+        """Returns for how long the next time."""
+        await self._clock.sleep(pause * self._fleet.chance.uniform(0.8, 1.2))
+        return min(2 * pause, self._longest)
 
     async def meet(self, name: str) -> Met:
         """One meeting, now. Raises UnknownPeer, and what the way to it raises."""

@@ -3,10 +3,12 @@ it; what is wrong with the message as a whole raises PeerRefused, a record that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from asterism.core.errors import shown
 from asterism.core.run import Run
 from asterism.core.wellformed import check
 from asterism.runtime.peers.knowing import PeerRefused
@@ -17,9 +19,19 @@ from asterism.store.errors import StoreError
 PROTOCOL = 1
 MOST_RECORDS = 500
 LARGEST_BATCH = 1 << 20
-"""How many records, and about how many characters of them, are in one message."""
+"""How many records, and about how many bytes of them and of their workflows, are in one message."""
 
 LARGEST_RECORD = 4 << 20
+"""How many characters a record may have."""
+
+LARGEST_ALONE = 12 << 20
+"""How many bytes a record and its workflow may have on the way, where much is written longer than it is: what is larger
+would be a message that nobody takes."""
+
+MOST_REASONS = 5
+LONGEST_REASON = 300
+"""How many reasons for what was refused are in one message, and how many characters of each."""
+
 MOST_BLOBS = 50
 """How many large things are asked for at once."""
 
@@ -51,7 +63,8 @@ class Message:
     """``feed`` is the sender's, of which ``items`` are the changes after number ``after`` up to ``upto``; ``more`` says
     that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
     receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
-    lacks, ``lacks`` those it was asked for and does not have either."""
+    lacks, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of the message
+    that this one answers were refused, and ``reasons`` the first reasons."""
 
     store: str
     clock: float
@@ -66,15 +79,29 @@ class Message:
     devices: Sequence[Any] | None
     wants: frozenset[str]
     lacks: frozenset[str]
+    refused: int = 0
+    reasons: Sequence[str] = ()
 
 
 def record(number: int, by: str, run: Run) -> dict[str, Any]:
-    """A run as it is sent."""
-    return {"number": number, "by": by, "run": [*codec.fixed(run), *codec.moving(run)]}
+    """A run as it is sent: without its key, which means nothing in another store."""
+    sent = run.changed(key=None)
+    return {"number": number, "by": by, "run": [*codec.fixed(sent), *codec.moving(sent)]}
 
 
-def size_of(sent: Mapping[str, Any]) -> int:
-    return sum(len(one) for one in sent["run"] if isinstance(one, str))
+def size_of(sent: Any) -> int:
+    """How many bytes it has on the way."""
+    return len(json.dumps(sent, separators=(",", ":")))
+
+
+def fits(sent: Mapping[str, Any]) -> bool:
+    """Whether a record is one that is taken, by its size."""
+    return _characters(sent["run"]) <= LARGEST_RECORD
+
+
+def harmless(text: str, most: int) -> str:
+    """So much of what somebody else wrote as can be kept and shown."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def read(data: object) -> Message:
@@ -83,7 +110,7 @@ def read(data: object) -> Message:
         raise PeerRefused("a message is a JSON object")
     if data.get("protocol") != PROTOCOL:
         raise PeerRefused(
-            f"the peer speaks version {data.get('protocol')!r} of this protocol, and {PROTOCOL} is spoken here"
+            f"the peer speaks version {shown(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
         )
     try:
         clock = float(data["clock"])
@@ -104,9 +131,11 @@ def read(data: object) -> Message:
             None if data["devices"] is None else _list(data["devices"], 1000),
             frozenset(map(_blob, _list(data["wants"], MOST_BLOBS))),
             frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
+            _whole(data.get("refused", 0)),
+            [_reason(one) for one in _list(data.get("reasons", []), MOST_REASONS)],
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is not complete, or not what it says: {error!r}") from None
+        raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
 
 
 def _word(value: Any) -> str:
@@ -127,6 +156,12 @@ def _list(value: Any, most: int) -> list[Any]:
     return value
 
 
+def _reason(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is no reason")
+    return harmless(value, LONGEST_REASON)
+
+
 def _blob(value: Any) -> str:
     if not is_blob(value):
         raise ValueError(f"{str(value)[:40]} names nothing")
@@ -141,29 +176,41 @@ def is_blob(name: object) -> bool:
 def _item(one: Any) -> Item:
     number, by = _whole(one["number"]), _word(one["by"])
     row = one["run"]
-    name = row[0] if isinstance(row, list) and row and isinstance(row[0], str) and 0 < len(row[0]) <= 200 else None
+    name = _name(row)
     try:
         run = _run(row)
     except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Item(number, by, None, f"it is no record of a run: {str(error)[:200]}", name)
+        return Item(number, by, None, f"it is no record of a run: {harmless(str(error), 200)}", name)
     problems = check(run)
     if problems:
-        return Item(number, by, None, f"it contradicts itself: {'; '.join(problems[:3])[:300]}", name)
+        return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
     if not all(is_blob(blob) for blob in blobs_of(run)):
         return Item(number, by, None, "it refers to something large by what is no name", name)
     return Item(number, by, run, "", run.id)
+
+
+def _name(row: Any) -> str | None:
+    """The id of a run, if it is one that can be written down."""
+    first = row[0] if isinstance(row, list) and row else None
+    good = isinstance(first, str) and 0 < len(first) <= 200 and first.isprintable()
+    return str(first) if good else None
+
+
+def _characters(row: Sequence[Any]) -> int:
+    return sum(len(one) for one in row if isinstance(one, str))
 
 
 def _run(row: Any) -> Run:
     """Written and read again, so that nothing is in it that a store could not keep."""
     if not isinstance(row, list) or len(row) != len(codec.COLUMNS):
         raise ValueError("its columns are not those of a run")
-    if sum(len(one) for one in row if isinstance(one, str)) > LARGEST_RECORD:
+    if _characters(row) > LARGEST_RECORD:
         raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
     read = codec.run_of(row)
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})
     if set(read.__dict__) - _FIELDS - {"_told"}:
         raise ValueError("it has fields that are not known here")
-    codec.fixed(clean)
-    codec.moving(clean)
+    for one in (*codec.fixed(clean), *codec.moving(clean)):
+        if isinstance(one, str):
+            one.encode()  # half a character is text in Python, and nowhere else
     return clean.changed()

@@ -1,16 +1,29 @@
-"""What a peer is told: the changes since it last heard, the newest state of each run, and the workflows they need."""
+"""What a peer is told: the changes since it last heard, the newest state of each run, and the workflows they need. What
+is too large for any message, or whose workflow is gone, is passed over with a notice, and stops nothing else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from asterism.core.errors import InvalidWorkflow
 from asterism.core.resolve import line_of
 from asterism.core.run import OWNED, Run
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.workflows import UnknownWorkflow
+from asterism.runtime.peers import telling
 from asterism.runtime.peers.knowing import Peer
-from asterism.runtime.peers.messages import LARGEST_BATCH, MOST_RECORDS, Cursor, record, size_of
-from asterism.store.protocol import Change, Report, feed_of
+from asterism.runtime.peers.messages import (
+    LARGEST_ALONE,
+    LARGEST_BATCH,
+    LARGEST_RECORD,
+    MOST_RECORDS,
+    Cursor,
+    fits,
+    record,
+    size_of,
+)
+from asterism.store.protocol import Change, Notice, Report, feed_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +35,11 @@ class Part:
     more: bool = False
     records: list[dict[str, Any]] = field(default_factory=list)
     workflows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Flow(NamedTuple):
+    data: dict[str, Any]
+    size: int
 
 
 class Sending:
@@ -44,26 +62,54 @@ class Sending:
         after = await self._known(cursor) if cursor is not None else 0
         found = await self._feed.changes(after, MOST_RECORDS + 1)
         changes, more = found[:MOST_RECORDS], len(found) > MOST_RECORDS
-        news = [change for change in changes if not (change.same and change.left_to == peer.store)]
+        news = [change for change in changes if not _has(peer, change)]
         reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
+        flows: dict[tuple[str, int], _Flow] = {}  # of this part
         records: list[dict[str, Any]] = []
-        size, upto = 0, changes[-1].number if changes else after
-        for change in news:
-            one = record(change.number, change.left_to or self._own, _with_progress(change.run, reports))
-            size += size_of(one)
-            if records and size > LARGEST_BATCH:
-                return Part(after, records[-1]["number"], True, records, await self._flows(news[: len(records)]))
-            records.append(one)
-        return Part(after, upto, more, records, await self._flows(news))
+        size, upto = 0, after
+        for change in changes:
+            if not _has(peer, change):
+                one = record(change.number, change.left_to or self._own, _with_progress(change.run, reports))
+                kind = (change.run.workflow, change.run.version)
+                flow, length = flows.get(kind) or await self._flow(*kind), size_of(one)
+                if flow is None or not fits(one) or length + flow.size > LARGEST_ALONE:
+                    await self._pass_over(peer, change.run, flow)
+                else:
+                    size += length + (flow.size if kind not in flows else 0)
+                    if records and size > LARGEST_BATCH:
+                        more = True
+                        break
+                    records.append(one)
+                    flows[kind] = flow
+            upto = change.number
+        return Part(after, upto, more, records, [flows[kind].data for kind in sorted(flows)])
 
     async def _known(self, cursor: Cursor) -> int:
         """How far a peer has come. What it says of another feed, or of changes that never were, means nothing."""
         good = cursor.feed == self._id and cursor.number <= await self._feed.newest()
         return cursor.number if good else 0
 
-    async def _flows(self, changes: list[Change]) -> list[dict[str, Any]]:
-        kinds = sorted({(change.run.workflow, change.run.version) for change in changes})
-        return [(await self._fleet.workflows.get(*kind)).to_json() for kind in kinds]
+    async def _flow(self, name: str, version: int) -> _Flow | None:
+        """None if it is gone: forgotten with what it belonged to, while somebody else's run of it is still told."""
+        try:
+            data = (await self._fleet.workflows.get(name, version)).to_json()
+        except (UnknownWorkflow, InvalidWorkflow):
+            return None
+        return _Flow(data, size_of(data))
+
+    async def _pass_over(self, peer: Peer, run: Run, flow: _Flow | None) -> None:
+        why = f"its workflow {run.kind} is not kept here any more"
+        if flow is not None:
+            most = f"a record has {LARGEST_RECORD:,} characters at most"
+            why = f"it is too large for a message, or it and its workflow are ({most})"
+        words = f"run {run.id} was not sent to peer {peer.name}: {why}"
+        notice = Notice(self._fleet.store.clock(), "refused", words, run.id)
+        await telling.once(self._fleet.store, peer.name, notice)
+
+
+def _has(peer: Peer, change: Change) -> bool:
+    """Whether it is just what came from there."""
+    return change.same and change.left_to == peer.store
 
 
 def _with_progress(run: Run, reports: dict[str, Report]) -> Run:

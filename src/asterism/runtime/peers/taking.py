@@ -24,7 +24,7 @@ from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
 from asterism.store.dumps import blobs_of
 from asterism.store.errors import Conflict
-from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Register, Write, feed_of
+from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Register, Write, feed_of
 
 log = logging.getLogger("asterism.peers")
 
@@ -79,16 +79,22 @@ class Taking:
         return Cursor(found.value["feed"], found.value["number"]), found
 
     async def take(
-        self, peer: Peer, items: Sequence[Item], upto: Cursor, bad: Mapping[str, str], lacking: frozenset[str]
+        self,
+        peer: Peer,
+        items: Sequence[Item],
+        upto: Cursor,
+        known: Register | None,
+        bad: Mapping[str, str],
+        lacking: frozenset[str],
     ) -> Taken:
-        """Take a batch over, and remember that we have come so far. ``bad`` says of workflows, by kind, why runs of
-        them are refused; ``lacking`` names what is large and cannot be had."""
-        done = Taken()
+        """Take a batch over, and remember that we have come so far, in place of what was ``known``: if somebody else
+        has gone on meanwhile, or back, it is for the next message. ``bad`` says of workflows, by kind, why runs of them
+        are refused; ``lacking`` names what is large and cannot be had."""
+        done, key = Taken(), _key(peer.name)
         for tries in range(10 * TRIES):
             batch = await _Batch(self, peer, bad, lacking).prepared(items)
             outcomes = [await batch.outcome(item) for item in items]
-            _, known = await self.cursor(peer)
-            mark = PutRegister(_key(peer.name), upto._asdict(), known and known.revision)
+            mark = PutRegister(key, upto._asdict(), known and known.revision)
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
                 for one in outcomes:
@@ -97,6 +103,8 @@ class Taking:
                         done.count(one)  # judged again, it is no news any more
                 await self._store.commit([mark, *(write for one in together for write in one.writes)])
             except Conflict as conflict:
+                if conflict.what == f"register {key}":
+                    return done
                 log.debug("judged anew: %s", conflict)
                 continue
             for one in together:
@@ -112,7 +120,6 @@ class _Batch:
         self._fleet, self._store, self._feed = taking._fleet, taking._store, taking._feed
         self._peers, self._own = taking._peers, taking._own
         self._peer, self._bad, self._lacking = peer, bad, lacking
-        self._keys: set[str] = set()
         self._seen: set[str] = set()
 
     async def prepared(self, items: Sequence[Item]) -> _Batch:
@@ -139,6 +146,8 @@ class _Batch:
             return await self._refuse(theirs.id, "it is twice in one message")
         self._seen.add(theirs.id)
         mine = self._mine[theirs.id]
+        # a key belongs to the store in which it was given: here it may stand for something else
+        theirs = theirs.changed(key=None if mine is None else mine.key)
         if mine is None and theirs.ended and (theirs.ended_at or 0.0) < self._oldest:
             return NOTHING  # we would have forgotten it by now, or have
         if self._trust.passes_over(theirs):
@@ -163,16 +172,6 @@ class _Batch:
         forged = self._trust.forged(theirs, mine)
         if forged is not None:
             return f"it is forged: {forged}"
-        return await self._key_taken(theirs) if mine is None else None
-
-    async def _key_taken(self, theirs: Run) -> str | None:
-        if theirs.key is None:
-            return None
-        found = await self._store.find(Query(key=theirs.key))
-        if found or theirs.key in self._keys:
-            other = f"run {found[0].id}" if found else "another run"
-            return f"its key {theirs.key} is that of {other} here"
-        self._keys.add(theirs.key)
         return None
 
     async def _refuse(self, run_id: str | None, why: str) -> _Outcome:

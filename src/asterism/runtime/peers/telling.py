@@ -1,10 +1,13 @@
 """What is said of a peer is said once, not with every meeting: a record that is refused comes again and again, and so
-does a clock that is wrong."""
+does a clock that is wrong. The peer itself is told why its records were refused, each time."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
+from asterism.core.run import Run
+from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Item, harmless
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write
 
@@ -23,13 +26,17 @@ async def about_run(store: Store, notice: Notice) -> list[Write]:
 async def once(store: Store, peer: str, notice: Notice, topic: str | None = None) -> None:
     """Give a notice about a peer; ``topic`` is what is not said twice, the message itself unless it is given."""
     said = topic or notice.message
-    found = await store.register(_key(peer))
-    known = list(found.value.get("said", ())) if found is not None else []
-    if said in known:
+    while True:
+        found = await store.register(_key(peer))
+        known = list(found.value.get("said", ())) if found is not None else []
+        if said in known:
+            return
+        after = {"said": [*known, said][-MOST:]}
+        try:
+            await store.commit([PutRegister(_key(peer), after, found and found.revision), notice])
+        except Conflict:  # somebody else is saying something
+            continue
         return
-    after = {"said": [*known, said][-MOST:]}
-    with contextlib.suppress(Conflict):  # somebody else is saying something: next time
-        await store.commit([PutRegister(_key(peer), after, found and found.revision), notice])
 
 
 async def over(store: Store, peer: str, topic: str) -> None:
@@ -40,6 +47,27 @@ async def over(store: Store, peer: str, topic: str) -> None:
     after = {"said": [one for one in found.value["said"] if one != topic]}
     with contextlib.suppress(Conflict):
         await store.commit([PutRegister(_key(peer), after, found.revision)])
+
+
+async def reasons(store: Store, peer: str, items: Sequence[Item], count: int) -> list[str]:
+    """The first reasons why ``count`` of a peer's records were refused, as the notices have them, however long ago."""
+    found: list[str] = []
+    for item in items if count else ():
+        if item.run is None:
+            found.append(f"run {item.name}: {item.why}" if item.name is not None else item.why)
+        elif not await _has_taken(store, item.run):
+            begin = f"run {item.run.id} as peer {peer} has it was not taken: "
+            told = [one.message for _, one in await store.notices(run=item.run.id, limit=1000)]
+            found += [f"run {item.run.id}: {one.removeprefix(begin)}" for one in told if one.startswith(begin)][-1:]
+        if len(found) >= min(count, MOST_REASONS):
+            break
+    return [harmless(one, LONGEST_REASON) for one in found]
+
+
+async def _has_taken(store: Store, theirs: Run) -> bool:
+    """Whether what it tells last is in ours."""
+    mine = await store.run(theirs.id)
+    return mine is not None and set(theirs.story[-1:]) <= set(mine.story)
 
 
 def _key(peer: str) -> str:

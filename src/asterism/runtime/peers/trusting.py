@@ -20,7 +20,7 @@ from asterism.core.resolve import differs, line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.session import ABROAD, Session
 from asterism.core.story import Entry
-from asterism.runtime.peers.knowing import Peer, host_of
+from asterism.runtime.peers.knowing import Peer, host_of, to_come
 
 _SAID = frozenset({"claimed", "processing", "completed"})
 """What only the owner says."""
@@ -51,7 +51,11 @@ class Trust:
             if there or session.device not in names:  # a name may have moved from one store to another
                 names[session.device] = (there, whose)
         self._names = {name: whose for name, (_, whose) in names.items()}
-        heard = [peer for peer in peers if peer.heard_at is not None and now - peer.heard_at <= peer_timeout]
+        heard = [
+            peer
+            for peer in peers
+            if peer.heard_at is not None and now - peer.heard_at <= peer_timeout and not to_come(peer.heard_at, now)
+        ]
         self._heard = {peer.name for peer in heard}
         self._stores = {peer.store for peer in heard}
 

@@ -13,7 +13,6 @@ from asterism.store.sqlite.queries import QUERIES
 
 PAGE = 200
 _RECORDS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("all_runs", codec.run_of),
     ("all_sessions", codec.session_of),
     ("all_registers", reading.register_of),
     ("all_notices", lambda row: reading.notice_of(row[0])),
@@ -24,6 +23,10 @@ def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
     """The lines of a dump without its blobs. What is committed after the first page is not among them."""
     cursor.execute("BEGIN")
     yield [dumps.HEADER]
+    copies = dict(cursor.execute(QUERIES["open_copies"]).fetchall())
+    cursor.execute(QUERIES["all_runs"])
+    while rows := cursor.fetchmany(PAGE):
+        yield [dumps.line(run, copies.get(run.id)) for run in map(codec.run_of, rows)]
     for name, record_of in _RECORDS:
         cursor.execute(QUERIES[name])
         while rows := cursor.fetchmany(PAGE):

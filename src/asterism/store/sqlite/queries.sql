@@ -208,5 +208,8 @@ LIMIT ?;
 -- name: judges
 SELECT DISTINCT left_to FROM feed WHERE open = 1;
 
+-- name: open_copies
+SELECT run, left_to FROM feed WHERE open = 1;
+
 -- name: all_copies
 SELECT run FROM feed WHERE left_to IS NOT NULL;

@@ -86,8 +86,8 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Meet a peer once, until neither side has anything left to say.
 
     STORE is a file such as laptop.db, or a URL; PEER the name or the address of a peer whose invitation was accepted.
-    What was sent, taken and refused is told, and of each run that a device here has lost why. The exit code is 75 if
-    the peer cannot be reached.
+    What was sent, taken and refused on either side is told, and of each run that a device here has lost why. The exit
+    code is 75 if the peer cannot be reached.
 
     \b
     asterism peer sync laptop.db https://kitchen-pc:7420"""

@@ -10,6 +10,7 @@ from rich.text import Text
 from asterism.core.run import Run
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
+from asterism.runtime.peers.knowing import Peers
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.speaking import wrapped
 
@@ -24,6 +25,10 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
         told.append(f"Start one that can, on any machine that reaches the store: asterism device join {name}{can}")
+        called = [peer.name for peer in await Peers(fleet.store).all() if peer.url is not None]
+        if called:
+            peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
+            told.append(f"Or let a device of a peer have it, if one there can: asterism peer sync {peer}")
     if "unwatched" in kinds:
         told.append("Let somebody watch: asterism monitor, or any asterism device join NAME")
     return told

@@ -1,7 +1,8 @@
 """Who may talk to this store: whoever shows a token that it gave.
 
-A token says which peer it is; nothing in a message does. An address that shows wrong ones too often is not listened to
-for a while. That is no protection of the tokens, which nobody can guess, but of the store and the log.
+A token says which peer it is; nothing in a message does. An address that shows wrong ones too often is told to wait;
+whoever shows a good one from there is listened to all the same, since many share an address. That is no protection of
+the tokens, which nobody can guess, but of the log, and it tells a peer with an old token to ask less often.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ class Guard:
 
     async def admit(self, authorization: str, address: str) -> Peer:
         """Whose token it is. Raises NotAdmitted."""
-        self._must_be_patient(address)
         scheme, _, token = authorization.partition(" ")
         peer = await self._peers.find_by_token_hash(hashed(token.strip())) if scheme.lower() == "bearer" else None
         if peer is None:
+            self._must_be_patient(address)
             self._failed(address)
             raise NotAdmitted(401, "the token is not known here: ask for a new invitation")
         until = await valid_until(self._store, peer)
         if until is not None and until < self._store.clock():
+            self._must_be_patient(address)
             self._failed(address)
             raise NotAdmitted(403, f"the invitation of {peer.name} has run out: ask for a new one")
         return peer

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
@@ -17,6 +18,7 @@ from asterism.runtime.peers.identity import Identity
 from asterism.runtime.peers.invitations import PORT
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.applications import Starlette
 
 log = logging.getLogger("asterism.peers")
@@ -27,6 +29,13 @@ AT_ONCE = 100
 
 IDLE = 30.0
 """After how long a connection on which nothing is asked is looked at again, in seconds; and closed if nothing was."""
+
+IDLE_EACH = 10
+"""How many connections of one address may be idle; of more the oldest are closed, or one machine could keep all others
+out by saying nothing."""
+
+HANDSHAKE = 10.0
+"""How long it may take to agree on TLS, in seconds."""
 
 LEAVING = 2
 """How long those who are being answered may take when the server ends, in seconds."""
@@ -97,6 +106,49 @@ def _server(app: Starlette, identity: Identity) -> Any:
         import uvicorn
     except ImportError:
         raise AsterismError("peers are answered with uvicorn: pip install 'asterism[peers]'") from None
+    config = _terms(app, identity)
+
+    class Server(uvicorn.Server):
+        """Leaves signals to whoever runs it, says when it listens, and waits for its end instead of looking ten times a
+        second whether it has come."""
+
+        def __init__(self) -> None:
+            super().__init__(config)
+            self.ready, self.leaving = asyncio.Event(), asyncio.Event()
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """As it is done there, for sockets that are open; but there a handshake may take a minute."""
+
+            def protocol() -> asyncio.Protocol:
+                return made(config=config, server_state=self.server_state, app_state=self.lifespan.state)
+
+            made: Callable[..., asyncio.Protocol] = config.http_protocol_class
+            await self.lifespan.startup()
+            loop = asyncio.get_running_loop()
+            terms: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HANDSHAKE, "backlog": AT_ONCE}
+            self.servers = [await loop.create_server(protocol, sock=sock, **terms) for sock in sockets or ()]
+            self.started = True
+            self.ready.set()
+
+        async def main_loop(self) -> None:
+            await self.leaving.wait()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if not self.server_state.tasks:  # nobody is being answered: idle connections need no farewell
+                for connection in list(self.server_state.connections):
+                    connection.transport.abort()
+            await super().shutdown(sockets)
+
+    return Server()
+
+
+def _terms(app: Starlette, identity: Identity) -> uvicorn.Config:
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         ssl_certfile=identity.path,
@@ -116,47 +168,38 @@ def _server(app: Starlette, identity: Identity) -> Any:
     config.load()
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
-
-    class Server(uvicorn.Server):
-        """Leaves signals to whoever runs it, says when it listens, and waits for its end instead of looking ten times a
-        second whether it has come."""
-
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.ready, self.leaving = asyncio.Event(), asyncio.Event()
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            self.ready.set()
-
-        async def main_loop(self) -> None:
-            await self.leaving.wait()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if not self.server_state.tasks:  # nobody is being answered: idle connections need no farewell
-                for connection in list(self.server_state.connections):
-                    connection.transport.abort()
-            await super().shutdown(sockets)
-
-    return Server()
+    return config
 
 
 def _protocol() -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    counted = itertools.count()
 
     class Impatient(H11Protocol):
         """Closes connections on which nobody asks anything, or not to the end of a head: uvicorn would keep them, and
         they count."""
 
         _watching: asyncio.TimerHandle | None = None
+        number = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.number = next(counted)
             self._look_again(None)
+            self._make_room()
+
+        def idle(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def _make_room(self) -> None:
+            alike = [one for one in self.connections if isinstance(one, Impatient) and one.host() == self.host()]
+            idle = sorted((one for one in alike if one.idle()), key=lambda one: one.number)
+            for one in idle[:-IDLE_EACH]:
+                one.transport.abort()
+
+        def host(self) -> str | None:
+            return self.client[0] if self.client is not None else None
 
         def connection_lost(self, error: Exception | None) -> None:
             if self._watching is not None:
@@ -168,7 +211,7 @@ def _protocol() -> type[asyncio.Protocol]:
 
         def _look(self, before: object) -> None:
             cycle = self.cycle
-            if cycle is before and (cycle is None or cycle.response_complete):
+            if cycle is before and self.idle():
                 self.transport.abort()
             else:
                 self._look_again(cycle)

@@ -82,7 +82,7 @@ async def _part(meetings: Meetings, name: str) -> None:
 
 
 class _Told:
-    """What is said of meetings: the first one, and runs that were lost."""
+    """What is said of meetings: the first one, what the peer refused, and runs that were lost."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
@@ -91,6 +91,8 @@ class _Told:
         if peer not in self._met:
             self._met.add(peer)
             log.info("met %s: %d sent, %d taken", peer, met.sent, met.taken)
+        for reason in met.refused_there:
+            log.warning("refused by %s: %s", peer, reason)
         for lost in met.lost:
             log.warning("lost to %s: %s", peer, lost)
 

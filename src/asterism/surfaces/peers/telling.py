@@ -109,6 +109,7 @@ def met_json(peer: str, met: Met, refusals: Sequence[Notice]) -> dict[str, Any]:
         "taken": met.taken,
         "refused": met.refused,
         "refusals": [notice.message for notice in refusals],
+        "refused_there": list(met.refused_there),
         "lost": list(met.lost),
         "skew": met.skew,
     }
@@ -123,6 +124,8 @@ def met_lines(peer: str, met: Met, refusals: Sequence[Notice], width: int | None
         yield from wrapped(f"Refused: {notice.message}", width)
     if met.refused and not refusals:
         yield Text("What was refused was told before: `asterism runs show RUN` has the reason.")
+    for reason in met.refused_there:
+        yield from wrapped(f"Refused by {clean(peer)}: {clean(reason)}", width)
     for lost in met.lost:
         yield from wrapped(f"Lost: {lost}", width)
     if told := clock_note(peer, met.skew):

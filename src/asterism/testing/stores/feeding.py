@@ -264,17 +264,19 @@ class Fed(EngineTests):
             ends.close()
 
     @with_feed
-    async def test_a_restored_store_has_another_feed_and_no_copies(self, store: Store, feed: Feeding) -> None:
-        await store.commit([copy(1)])
+    async def test_a_restored_store_has_another_feed_and_no_open_copies(self, store: Store, feed: Feeding) -> None:
+        ended = completed(held_by(a_run(3), _ABROAD))
+        await store.commit([copy(1), PutRun(a_run(2), None), PutCopy(ended, None, PEER)])
         first = await feed.start_feed()
         dumped = [line async for line in store.dump()]
         restored = await self.open_store()
         try:
-            assert await restored.load(lines_of(dumped)) == 1
+            assert await restored.load(lines_of(dumped)) == 2
             assert await restored.register(FEED) is None
-            assert ids(await restored.find(Query(offered=True))) == ["r0001"]
+            assert ids(await restored.find(Query(offered=True))) == ["r0002"]
             assert await feed_of(restored).start_feed() != first
-            assert (await contents(restored)).runs == {"r0001": a_run(1)}
+            assert (await contents(restored)).runs == {"r0002": a_run(2), "r0003": ended}
+            assert ["are not restored: 1." in notice.message for _, notice in await restored.notices()] == [True]
         finally:
             await restored.close()
 
