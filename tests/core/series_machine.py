@@ -25,6 +25,7 @@ class SeriesMachine(RuleBasedStateMachine):
         self.line: list[Item] = []
         self.paused = False
         self.until: float | None = None
+        self.asked: dict[Item, float] = {}
         self.came: set[Item] = set()
         self.left: set[Item] = set()
 
@@ -37,9 +38,16 @@ class SeriesMachine(RuleBasedStateMachine):
         self.series = after
 
     def seated(self, item: Item | None, lease: float | None) -> None:
+        """Without a lease of its own it has the one it asked for while it waited."""
         self.at = item
         self.line = [other for other in self.line if other != item]
+        lease = self.asked.get(item) if lease is None and item is not None else lease
         self.until = None if lease is None or item is None else self.now + lease
+        self.remember()
+
+    def remember(self) -> None:
+        """Who does not wait any more has asked for nothing."""
+        self.asked = {item: self.asked[item] for item in self.line if item in self.asked}
 
     # -- what may happen -----------------------------------------------------------------------------------------------
 
@@ -52,22 +60,26 @@ class SeriesMachine(RuleBasedStateMachine):
         known = item == self.at or item in self.line
         free = self.at is None and not self.paused
         its_turn = free and (not self.line or self.line[0] == item)
-        self.became(self.series.claim(item, self.now, f"c{self.now}", lease, "ann"), same=known and not its_turn)
-        if its_turn:
+        sets = lease is not None and (self.until is None if item == self.at else self.asked.get(item) != lease)
+        after = self.series.claim(item, self.now, f"c{self.now}", lease, "ann")
+        self.became(after, same=known and not its_turn and not sets)
+        if item == self.at:
+            self.until = self.now + lease if sets and lease is not None else self.until
+        elif its_turn:
             self.seated(item, lease)
             assert (self.series.since, self.series.claim_id, self.series.by) == (self.now, f"c{self.now}", "ann")
-        elif not known:
-            self.line.append(item)
+        else:
+            self.line += [] if known else [item]
+            self.asked |= {} if lease is None else {item: lease}
         self.came.add(item)
         self.left.discard(item)
 
     @rule()
     def promote(self) -> None:
         up = self.at is None and not self.paused and bool(self.line)
-        lease = self.series.lease
         self.became(self.series.promote(self.now), same=not up)
         if up:
-            self.seated(self.line[0], lease)
+            self.seated(self.line[0], None)
 
     @rule(found=st.lists(st.tuples(ITEMS, st.integers(0, 3)), max_size=4, unique_by=lambda one: one[0]))
     def enqueue(self, found: list[tuple[int, int]]) -> None:
@@ -86,12 +98,13 @@ class SeriesMachine(RuleBasedStateMachine):
 
     @rule(item=ITEMS, how=st.sampled_from(["release", "complete", "abandon", "leave"]))
     def go(self, item: Item, how: str) -> None:
-        known, active, lease = item == self.at or item in self.line, item == self.at, self.series.lease
+        known, active = item == self.at or item in self.line, item == self.at
         self.became(getattr(self.series, how)(item, self.now), same=not known)
         self.line = [other for other in self.line if other != item]
         if active:
             up = self.line[0] if how == "leave" and self.line and not self.paused else None
-            self.seated(up, lease)
+            self.seated(up, None)
+        self.remember()
         if known:
             self.left.add(item)
 
@@ -128,7 +141,7 @@ class SeriesMachine(RuleBasedStateMachine):
         before = (self.at, self.line)
         ordered = sorted(live, key=lambda item: -int(item))
         first = next((item for item in ordered if item in assigned), None)
-        active = self.at if self.at in live else first
+        active = self.at if self.at in live else None if self.paused else first
         line = [item for item in ordered if item != active]
         found = [Live(item, -int(item), item in assigned) for item in live]
         self.became(self.series.rebuild(found, self.now), same=(active, line) == before)
@@ -138,6 +151,7 @@ class SeriesMachine(RuleBasedStateMachine):
         if active != self.at:
             self.seated(active, None)
         self.line = line
+        self.remember()
 
     # -- what always holds ---------------------------------------------------------------------------------------------
 
@@ -149,6 +163,7 @@ class SeriesMachine(RuleBasedStateMachine):
         assert (series.active, list(series.queue)) == (self.at, self.line)
         assert (series.paused is not None) == self.paused
         assert series.lease_until == self.until
+        assert series.leases == tuple((item, self.asked[item]) for item in self.line if item in self.asked)
 
     @invariant()
     def nobody_is_lost_and_nobody_is_there_twice(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asterism.core.series import SCHEMA, Item, Live, Series, UnreadableSeries
+from asterism.core.series import LONGEST_LEASE, SCHEMA, Item, Live, Series, UnreadableSeries
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 items = st.one_of(st.sampled_from(["r1", "r2", "r3", "r4"]), st.integers(1, 3))
@@ -165,11 +165,44 @@ def test_who_leaves_during_a_pause_is_followed_by_nobody() -> None:
     assert series.resume(6.0).claim("r2", 7.0).active == "r2"
 
 
-def test_who_is_promoted_from_a_series_with_leases_has_one_too() -> None:
-    series = Series("RFC-093").claim(1, 10.0, lease=60.0).claim(2, 11.0)
-    promoted = series.expire(70.0).promote(70.0)
-    assert (promoted.active, promoted.lease_until) == (2, 130.0)
-    assert promoted.expire(129.9) is promoted
+@pytest.mark.parametrize("first", [None, 60.0])
+def test_who_asked_for_no_lease_has_none_whatever_others_asked_for(first: float | None) -> None:
+    series = Series("RFC-093").claim(1, 10.0, lease=first).claim(2, 11.0).claim(3, 12.0, lease=60.0).leave(1, 20.0)
+    assert (series.active, series.lease, series.lease_until) == (2, None, None)
+    assert series.expire(1e9) is series
+    assert series.leave(2, 30.0).lease_until == 90.0
+
+
+def test_who_waits_may_ask_for_a_lease_later_and_for_another_one() -> None:
+    series = Series("RFC-093").claim(1, 10.0).claim(2, 11.0).claim(3, 12.0)
+    asked = series.claim(3, 13.0, lease=60.0).claim(2, 14.0, lease=50.0)
+    assert (asked.queue, asked.leases) == ((2, 3), ((2, 50.0), (3, 60.0)))
+    assert asked.claim(3, 15.0, lease=60.0) is asked
+    assert asked.claim(3, 15.0) is asked
+    assert asked.claim(3, 15.0, lease=70.0).leases == ((2, 50.0), (3, 70.0))
+    assert asked.front(3, 15.0).leases == ((3, 60.0), (2, 50.0))
+    assert asked.release(2, 15.0).leases == ((3, 60.0),)
+
+
+def test_who_is_active_without_a_lease_may_ask_for_one() -> None:
+    series = Series("RFC-093").claim(1, 10.0, "c1")
+    leased = series.claim(1, 20.0, "c2", lease=60.0)
+    assert (leased.lease_until, leased.since, leased.claim_id, leased.revision) == (80.0, 10.0, "c1", 2)
+    assert leased.claim(1, 30.0, "c3", lease=60.0) is leased, "to claim is not to renew"
+
+
+@pytest.mark.parametrize("lease", [0.0, -1.0, 0.0001, LONGEST_LEASE * 2, float("nan"), float("inf")])
+def test_a_lease_that_could_not_be_written_down_is_refused(lease: float) -> None:
+    for series in (Series("s"), Series("s").claim(1, 1.0), Series("s").claim(2, 1.0)):
+        with pytest.raises(ValueError, match="a lease is"):
+            series.claim(1, 2.0, lease=lease)
+
+
+def test_a_rebuild_during_a_pause_makes_nobody_active() -> None:
+    live = [Live(1, 1, True), Live(2, 2)]
+    paused = Series("RFC-093").pause(1.0, "ann")
+    assert (paused.rebuild(live, 2.0).active, paused.rebuild(live, 2.0).queue) == (None, (1, 2))
+    assert Series("RFC-093").claim(2, 0.5).pause(1.0, "ann").rebuild(live, 2.0).active == 2, "who is active stays so"
 
 
 def test_who_waits_and_asks_for_a_lease_gets_it_when_it_is_promoted() -> None:
@@ -198,6 +231,14 @@ def test_a_rebuild_gives_the_turn_to_the_first_that_is_assigned() -> None:
 
 def test_nothing_yet_is_a_series_that_nobody_has_used() -> None:
     assert Series.from_text(None, "RFC-093") == Series("RFC-093") == Series.salvaged(None, "RFC-093")
+
+
+def test_a_key_that_is_there_twice_makes_it_unreadable() -> None:
+    text = Series("RFC-093").claim(1, 5.0).to_text().replace('"queue"', '"active_issue": null, "queue"')
+    text = text.replace('  "since": "1970-01-01T00:00:05Z",\n', "")
+    with pytest.raises(UnreadableSeries):
+        Series.from_text(text, "RFC-093")
+    assert Series.salvaged(text, "RFC-093").active == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "NaN", "[" * 100_000])
@@ -232,7 +273,7 @@ def test_a_readable_state_is_salvaged_whole() -> None:
     assert Series.salvaged(series.to_text(), "RFC-093") == series
 
 
-ISSUES = Series("RFC-093", 1, (2, 3), 5.5, 7, 4.5, "c1", "ann", 60.0, 64.5, "by bob").to_document()
+ISSUES = Series("RFC-093", 1, (2, 3), 5.5, 7, 4.5, "c1", "ann", 60.0, 64.5, "by bob", ((3, 9.0),)).to_document()
 BAD_TIMES = [None, 5.5, "now", "1970-01-01T00:00:05.500+00:00", "1970-01-01T00:00:05", "1970-01-01T00:00:05.000Z"]
 BAD_TIMES += ["1970-13-01T00:00:05Z", "1970-01-01t00:00:05Z", "1970-01-01T00:00:05.5Z", "1970-01-01 00:00:05Z"]
 BAD_TEXTS = [None, "", 7, ["x"]]
@@ -244,6 +285,9 @@ ISSUE_DAMAGE: dict[str, list[Any]] = {
     "claim": BAD_TEXTS,
     "by": BAD_TEXTS,
     "lease": [None, 0, -1, True, "60", float("inf"), float("nan")],
+    "leases": [None, [], {}, [3], [[3]], [[3, 9.0, 1]], [[1, 9.0]], [[4, 9.0]], [["3", 9.0]], [[3, 9.0], [2, 9.0]]]
+    + [[[3, 9.0], [3, 9.0]], [[[3], 9.0]]]
+    + [[[3, value]] for value in (0, -1.0, True, "9", None, 1e12, float("nan"), [])],
     "lease_until": BAD_TIMES,
     "paused": BAD_TEXTS,
     "updated_at": BAD_TIMES,

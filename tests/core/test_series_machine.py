@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from series_machine import SeriesMachine
 
-from asterism.core.series import Item, Series, UnreadableSeries
+from asterism.core.series import Item, Live, Series, UnreadableSeries
 
 Patch = pytest.MonkeyPatch
 
@@ -95,6 +95,33 @@ def test_a_lease_that_ends_too_early_is_noticed(monkeypatch: Patch) -> None:
 
 def test_a_lease_that_never_ends_is_noticed(monkeypatch: Patch) -> None:
     spoil(monkeypatch, "expire", lambda before, after, now: before)
+    hunted()
+
+
+def test_a_lease_that_nobody_asked_for_is_noticed(monkeypatch: Patch) -> None:
+    def leased(before: Series, after: Series, now: float, *rest: Any) -> Series:
+        return after if after is before else replace(after, lease=60.0, lease_until=now + 60.0)
+
+    spoil(monkeypatch, "promote", leased)
+    hunted()
+
+
+def test_a_lease_that_is_forgotten_while_one_waits_is_noticed(monkeypatch: Patch) -> None:
+    right = Series._changed
+    monkeypatch.setattr(
+        Series, "_changed", lambda self, now, **changes: replace(right(self, now, **changes), leases=())
+    )
+    hunted()
+
+
+def test_a_rebuild_that_makes_somebody_active_during_a_pause_is_noticed(monkeypatch: Patch) -> None:
+    right = Series.rebuild
+
+    def anyway(self: Series, live: list[Live], now: float) -> Series:
+        after = right(replace(self, paused=None), live, now)
+        return self if after == replace(self, paused=None) else replace(after, paused=self.paused)
+
+    monkeypatch.setattr(Series, "rebuild", anyway)
     hunted()
 
 

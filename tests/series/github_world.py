@@ -129,6 +129,8 @@ class World:
         return issue
 
     def add_label(self, issue: Issue, name: str) -> None:
+        """In the letters in which the repository has it already: to GitHub the case makes no other label."""
+        name = next((known for known in self.labels if known.lower() == name.lower()), name)
         self.labels.setdefault(name, 5000 + next(self._ids))
         if name not in issue.labels:
             issue.labels.append(name)

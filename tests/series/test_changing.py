@@ -19,13 +19,15 @@ from asterism.series.changing import (
     Counts,
     Patience,
     Release,
+    Step,
     change,
     claim,
     expired,
     mend,
 )
-from asterism.series.register import Moved, RateLimited, RegisterUnavailable, Unsure
+from asterism.series.register import Moved, RateLimited, RegisterBusy, RegisterUnavailable, Unsure
 from asterism.series.stores import StoreRegister
+from asterism.store.errors import StoreBusy
 from asterism.store.memory import MemoryStore
 from asterism.testing.loop import run
 from asterism.testing.registers import Faulty
@@ -120,6 +122,102 @@ def test_what_changes_nothing_is_not_written() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("error", [RegisterBusy("busy"), RateLimited("slow down", 0.0)])
+def test_who_was_never_forestalled_is_not_told_that_others_were_first(error: Exception) -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [error] * 5
+        with pytest.raises(type(error)) as caught:
+            await claim(faulty, NAME, Claim(1), patience=patience())
+        assert caught.value is error
+        faulty.reads += [error] * 4
+        faulty.swaps += moved(1)
+        with pytest.raises(Contended, match="others were first at 1 of 5 tries"):
+            await claim(faulty, NAME, Claim(1), patience=patience())
+
+    play(scene)
+
+
+def test_a_store_that_is_busy_is_tried_again() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        store = register._store
+        commit, read = store.commit, store.register
+        calls: list[str] = []
+
+        async def busy(what: str, right: Callable[..., Awaitable[Any]], *words: Any) -> Any:
+            calls.append(what)
+            if calls.count(what) == 1:
+                raise StoreBusy("locked by another process for too long")
+            return await right(*words)
+
+        store.commit = lambda *words: busy("commit", commit, *words)  # type: ignore[method-assign, assignment]
+        store.register = lambda *words: busy("read", read, *words)  # type: ignore[method-assign, assignment]
+        outcome = await claim(register, NAME, Claim(1), patience=patience())
+        assert (outcome.after.active, outcome.tries) == (1, 3)
+        assert calls == ["read", "read", "commit", "read", "commit"]
+
+    play(scene)
+
+
+# -- deadlines that come in the middle ---------------------------------------------------------------------------------
+
+
+async def for_ever() -> None:
+    await asyncio.sleep(1e6)
+
+
+def test_a_deadline_ends_a_reading_that_hangs() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [for_ever]
+        with pytest.raises(RegisterUnavailable, match="did not answer within the deadline of 20 s"):
+            await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+        assert asyncio.get_running_loop().time() == 20.0
+
+    play(scene)
+
+
+def test_who_was_writing_when_the_deadline_came_does_not_know() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += [for_ever]
+        counts = Counts()
+        with pytest.raises(Unsure, match=r"whether series RFC-093 was changed is not known: .* the deadline of 20 s"):
+            await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0), counts=counts)
+        assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
+
+    play(scene)
+
+
+def test_a_write_that_was_in_doubt_is_not_forgotten_when_the_deadline_comes() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.swaps += ["before"]
+        faulty.reads += [None, for_ever]
+        with pytest.raises(Unsure, match="the reply was lost"):
+            await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+
+    play(scene)
+
+
+def test_a_try_that_the_deadline_would_cut_off_is_not_begun() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        async def slowly() -> None:
+            await asyncio.sleep(8.0)
+
+        faulty.reads += [slowly] * 9
+        faulty.swaps += moved(9)
+        with pytest.raises(Contended, match="at each of 2 tries"):
+            await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=20.0))
+
+    play(scene)
+
+
+def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        faulty.reads += [TimeoutError("its own")]
+        with pytest.raises(TimeoutError, match="its own"):
+            await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+
+    play(scene)
+
+
 # -- lost replies ------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +259,7 @@ def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more() -> None
 def test_a_reading_whose_reply_was_lost_is_no_doubt() -> None:
     async def scene(faulty: Faulty, register: Clocked) -> None:
         faulty.reads += [Unsure("the reply was lost")] * 5
-        with pytest.raises(Contended):
+        with pytest.raises(RegisterUnavailable, match="the reply was lost"):
             await claim(faulty, NAME, Claim(1), patience=patience())
         faulty.reads += [Unsure("the reply was lost")]
         assert (await claim(faulty, NAME, Claim(1), patience=patience())).after.active == 1
@@ -273,6 +371,16 @@ def test_a_lease_that_has_run_out_can_be_ended_by_anybody_who_looks() -> None:
     assert (after.active, after.revision) == (2, series.revision + 1)
 
 
+def test_a_claim_gives_a_lease_to_who_is_active_without_one() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1))
+        assert (await claim(register, NAME, Claim(1, lease=60.0))).after.lease_until == 1060.0
+        assert not (await claim(register, NAME, Claim(1, lease=60.0))).changed
+        assert [one.message for one in await register.history(NAME, 5)] == ["lease #1", "claim #1"]
+
+    play(scene)
+
+
 # -- states that cannot be read ----------------------------------------------------------------------------------------
 
 
@@ -288,6 +396,18 @@ def test_two_who_mend_at_once_mend_it_once() -> None:
         outcome = await mend(faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", patience=patience())
         assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
         assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("step", [lambda series, now: series, lambda series, now: series.rebuild([Live(1, 1)], now)])
+def test_what_is_mended_says_when(step: Step) -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await register.swap(NAME, None, '{"active_issue": 1, "revision": 4}', "by hand")
+        await asyncio.sleep(5.0)
+        outcome = await mend(register, NAME, step, "mend", patience=patience())
+        assert (outcome.changed, outcome.after.updated_at, outcome.after.revision) == (True, 1005.0, 5)
+        assert await state(register) == outcome.after
 
     play(scene)
 

@@ -17,6 +17,7 @@ from asterism.series import git
 from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import GitRegister
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.scratch import LITTER
 from tests.series.register_openers import bare_repository, over_http
 
 NAME = "RFC-093"
@@ -102,7 +103,7 @@ def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote: Path
 
 
 def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
-    old, young, foreign = (temporary / name for name in (f"{git.LITTER}old", f"{git.LITTER}young", "another"))
+    old, young, foreign = (temporary / name for name in (f"{LITTER}old", f"{LITTER}young", "another"))
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)
@@ -120,7 +121,9 @@ def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_path: Pa
     (hooks / "pre-push").write_text("#!/bin/sh\nexit 1\n")
     (hooks / "pre-push").chmod(0o755)
     config = tmp_path / "gitconfig"
-    config.write_text(f"[core]\n\thooksPath = {hooks}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n")
+    config.write_text(
+        f"[core]\n\thooksPath = {hooks}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n\tpushOption = x\n"
+    )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
 
     async def scene(register: GitRegister) -> None:
@@ -407,6 +410,9 @@ def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_too(re
     [
         ("https://token@host/r.git", "https://host/r.git"),
         ("https://ann:secret@host/r.git", "https://host/r.git"),
+        ("https://ann:se@cret@host/r.git", "https://host/r.git"),
+        ("https://ann:se/cr@et@host/r.git", "https://host/r.git"),
+        ("ssh://git:se@cret@host/r.git", "ssh://git@host/r.git"),
         ("ssh://git@host:22/r.git", "ssh://git@host:22/r.git"),
         ("ssh://git:secret@host/r.git", "ssh://git@host/r.git"),
         ("git@host:org/r.git", "git@host:org/r.git"),

@@ -55,6 +55,7 @@ async def ask_the_rest(server: GitHubServer) -> None:
     await register.history("RFC-093", 5)
     token = await register.tip("RFC-093")
     await client.get(f"git/commits/{token}")
+    await client.get("git/ref/asterism/series/RFC-093")
     await client.get("issues/4/comments")
     server.call(lambda world: world.search_index.append(1))
     await client.get("/search/issues", {"q": "x"})

@@ -76,6 +76,26 @@ def test_what_people_write_cannot_break_the_view():
     assert body_of(series) == body
 
 
+@pytest.mark.parametrize("waiting", [0, 2000, 2500, 8000, 50_000])
+def test_a_view_fits_into_an_issue_however_many_wait(waiting):
+    series = Series("X", active=1, queue=tuple(range(100_000, 100_000 + waiting)), revision=5)
+    body = body_of(series.pause(1.0, "ada", "a reason " * 100))
+    assert len(body) < 65_536
+    assert "| active | #1 |" in body
+    if waiting < 8001:
+        document = json.loads(body.split("```json\n")[1].rsplit("```", 1)[0])
+        assert document["queue"] == list(series.queue)
+    else:
+        assert f"and {waiting - 100} more" in body
+        assert "asterism series status" in body
+
+
+def test_a_required_label_counts_in_whatever_case():
+    finder = Finder(required="Bot")
+    assert finder.find(issue("RFC-093-02: a part", "bug", "bOT")) is not None
+    assert finder.find(issue("RFC-093-02: a part", "bug")) is None
+
+
 def test_a_later_version_is_told_from_rubbish():
     assert is_newer('{"version": 2}')
     for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):

@@ -10,6 +10,10 @@ from github_scenes import SERIES, assigned, merged, opened, service_of, state, s
 from github_server import GitHubServer
 from github_world import World
 
+from asterism.core.series import Series
+from asterism.series.github.finding import Found
+from asterism.series.github.reality import Reality
+from asterism.series.github.steps import in_step
 from asterism.series.register import STATE_FILE
 
 REF = f"refs/asterism/series/{SERIES}"
@@ -181,6 +185,30 @@ def test_a_state_that_cannot_be_read_is_rebuilt_from_the_open_issues_and_keeps_w
     assert report.rebuilt
     assert (report.state.active, report.state.queue, assigned(server)) == (2, (3,), [2])
     assert not sync(server).changed
+
+
+def test_who_is_assigned_goes_before_what_a_broken_state_says(server):
+    sync(server)
+    server.call(lambda world: world.write_document(REF, '{"active_issue": 3, "queue": "rubbish"}', STATE_FILE))
+    assert sync(server, "observe").state.active == 1
+    report = sync(server)
+    assert (report.rebuilt, report.state.active, report.state.queue) == (True, 1, (2, 3))
+    assert ("unassign", 1, "robot") not in server.world.assigned_log
+
+
+def test_what_a_broken_state_says_holds_if_nobody_is_assigned(server):
+    server.call(lambda world: world.write_document(REF, '{"active_issue": 3, "queue": "rubbish"}', STATE_FILE))
+    report = sync(server)
+    assert (report.rebuilt, report.state.active, report.state.queue) == (True, 3, (1, 2))
+
+
+def test_a_state_that_another_mended_meanwhile_is_not_rebuilt_a_second_time(server):
+    """Its queue has an order that somebody gave it."""
+    sync(server)
+    right = state(server)
+    reality = Reality({n: Found(n, SERIES, n, True, n == 3, {}) for n in (1, 2, 3)})
+    mended = Series.from_text(json.dumps({**right, "queue": [3, 2]}), SERIES)
+    assert in_step(reality, None, mending=True)(mended, 1.0) is mended
 
 
 def test_a_state_that_cannot_be_read_is_reported_and_left_in_observe(server):

@@ -195,8 +195,26 @@ def test_the_margins_leave_time_to_work_and_time_to_arrive():
         late.guard()
 
 
+def test_who_does_not_get_the_turn_is_told_that_what_was_decided_stands(server):
+    held(server, holder="another", until=time.time() + 60)
+    report = sync(server, view=False, turn_deadline=0.05)
+    assert (report.status, report.changed, report.state.active) == ("contended", True, 1)
+    assert "what was decided stands" in (report.problem or "")
+    assert "nothing was written" not in (report.problem or "")
+
+
+def test_a_turn_runs_out_while_the_machine_sleeps(monkeypatch):
+    """The clock that stops meanwhile would let an assignment go out hours after the turn was another's."""
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", -7, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: {-7: 5000.0}[clock])
+    assert turns_module.awake_or_not() == 5000.0
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    monkeypatch.setattr(time, "monotonic", lambda: 7.0)
+    assert turns_module.awake_or_not() == 7.0
+
+
 def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):
-    gate = server.hold("GET", f"/git/ref/asterism/turns/{SERIES}")
+    gate = server.hold("GET", f"/git/matching-refs/asterism/turns/{SERIES}")
 
     async def scene() -> None:
         slow = asyncio.create_task(synced(server))

@@ -99,6 +99,20 @@ def test_without_an_issue_everything_is_brought_in_step(server, tmp_path):
     assert scenes.assigned(server) == [1]
 
 
+def test_who_only_observes_is_never_told_that_it_is_claimed(server, tmp_path):
+    code, outputs, _ = run_action(server, tmp_path, **given(server, issue="1", mode="observe"))
+    assert (code, outputs) == (0, {"status": "observed", "active": "1", "position": "0", "series": "RFC-093"})
+    (tmp_path / "output").unlink()
+    code, outputs, _ = run_action(server, tmp_path, **given(server, mode="observe"))
+    assert (code, outputs["status"]) == (0, "observed")
+
+
+def test_an_issue_of_no_series_does_not_fail_the_step(server, tmp_path):
+    number = server.call(lambda world: world.add_issue("a question")).number
+    code, outputs, _ = run_action(server, tmp_path, **given(server, issue=str(number)))
+    assert (code, outputs) == (0, {"status": "none", "active": "", "position": "", "series": ""})
+
+
 CONTENDED = """#!/bin/sh
 echo '{"status": "contended", "error": "others were first"}'
 exit 76
@@ -169,7 +183,10 @@ def test_asterism_is_installed_from_the_revision_of_the_action(server, tmp_path)
 def test_the_example_workflow_uses_the_action_as_it_is():
     workflow = yaml.safe_load((ROOT / "examples" / "github" / "series.yml").read_text("utf-8"))
     triggers = workflow[True]  # YAML takes the word on for a truth
-    assert {"schedule", "issues", "pull_request"} <= set(triggers)
+    assert {"schedule", "issues", "pull_request_target"} <= set(triggers)
+    assert not any(
+        "actions/checkout" in step.get("uses", "") for job in workflow["jobs"].values() for step in job["steps"]
+    )
     assert workflow["permissions"] == {"contents": "write", "issues": "write"}
     known = action()
     uses = [

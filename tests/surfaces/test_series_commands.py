@@ -110,6 +110,24 @@ def test_a_lease_runs_out_and_the_next_one_is_up(scene: Remote) -> None:
     assert "  lease    3 h left\n" in scene.said("status", NAME)
 
 
+def test_a_lease_may_be_asked_for_later(scene: Remote) -> None:
+    scene.said("claim", NAME, "--issue", "1")
+    scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 3)\n"
+    leased = scene.said("claim", NAME, "--issue", "2", "--lease", "2h")
+    assert leased == "set the lease of #2 on RFC-093 (revision 4)\n"
+    assert "  lease    2 h left\n" in scene.said("status", NAME)
+
+
+def test_what_others_call_themselves_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    scene = InAStore(tmp_path)
+    scene.said("claim", NAME, "--issue", "1", "--by", "\x1b[31mred\x1b]0;owned\x07")
+    assert ", by ·[31mred·]0;owned·; it is number 1" in scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    scene.said("pause", NAME, "--by", "\x1b[31mred")
+    for words in (("pause", NAME), ("status", NAME), ("history", NAME)):
+        assert "\x1b" not in scene.said(*words)
+
+
 def test_a_lease_that_has_run_out_is_shown_and_ended_by_a_promotion(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--lease", "1ms")
     told = scene.said("status", NAME)
@@ -125,6 +143,8 @@ def test_a_lease_that_has_run_out_is_shown_and_ended_by_a_promotion(scene: Remot
         (("--issue", "x"), "'x' is no number of an issue: write 123."),
         (("--issue", "0"), "'0' is no number of an issue"),
         (("--issue", "1", "--lease", "0s"), "A lease is longer than nothing."),
+        (("--issue", "1", "--lease", "0.1ms"), "A lease is longer than nothing."),
+        (("--issue", "1", "--lease", "99999999h"), "A lease is 3650 days at most; without --lease it has no end."),
         (("--issue", "1", "--renew"), "--renew takes --lease"),
         (("--issue", "1", "--tries", "-1"), "-1 is not in the range"),
         ((), "Missing option '--issue'"),
@@ -152,7 +172,7 @@ def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None
     result = remote.do("claim", NAME, "--issue", "2", "--tries", "2", code=CONTENDED)
     assert "Error: series RFC-093 is contended: others were first at each of 2 tries" in result.stderr
     assert "and nothing was written" in result.stderr
-    told = remote.told("claim", NAME, "--issue", "2", "--tries", "0", "--deadline", "1s", code=CONTENDED)
+    told = remote.told("claim", NAME, "--issue", "2", "--tries", "1", code=CONTENDED)
     assert told["status"] == "contended"
     hook.unlink()
     assert remote.told("status", NAME)["queue"] == []
@@ -177,7 +197,12 @@ def test_all_series_stand_in_a_table(scene: Remote) -> None:
 def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
     assert remote.do("status").stderr.startswith("There is no series in file://")
     assert remote.do("history", NAME).stderr == "Nothing has happened in RFC-093 yet.\n"
-    assert remote.said("status", NAME) == "RFC-093\n  active   nobody\n  queue    empty\n  changed  never\n"
+    assert remote.do("status", NAME).stderr.startswith("There is no series RFC-093 in file://")
+    told = remote.told("status", NAME)
+    assert (told["exists"], told["status"], told["active_issue"]) == (False, "free", None)
+    said = remote.said("release", NAME, "--issue", "1")
+    assert said == f"there is no series RFC-093 in file://{remote.remote}: nothing is held\n"
+    assert remote.told("release", NAME, "--issue", "1")["status"] == "unchanged"
 
 
 def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
@@ -282,6 +307,8 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, na
 
 
 def test_every_command_that_changes_something_can_be_rehearsed() -> None:
+    for name in ("status", "history"):  # they change nothing anyhow
+        assert "--dry-run" in {option for param in series.commands[name].params for option in param.opts}
     changing = {name for name, command in series.commands.items() if name not in ("status", "history", "serve")}
     for name in changing - {"sync"}:
         options = {option for param in series.commands[name].params for option in param.opts}
@@ -311,6 +338,14 @@ def test_a_rebuild_names_the_active_one_if_told_to(scene: Remote) -> None:
     assert told == "rebuilt RFC-093: #3 is active, the queue is #1, #2 (revision 2)\n"
     assert scene.said("rebuild", NAME, "--issue", "1", "--issue", "2", "--active", "3").startswith("nothing to rebuild")
     assert scene.said("rebuild", NAME, "--empty") == "rebuilt RFC-093: nobody is active, nobody waits (revision 3)\n"
+
+
+def test_a_rebuild_during_a_pause_makes_nobody_active(scene: Remote) -> None:
+    scene.said("claim", NAME, "--issue", "1")
+    scene.said("pause", NAME)
+    refused = scene.do("rebuild", NAME, "--issue", "1", "--active", "3", code=64)
+    assert "RFC-093 is paused by ann: nobody becomes active before it is resumed." in refused.stderr
+    assert scene.told("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

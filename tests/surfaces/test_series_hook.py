@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -14,7 +15,8 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -22,7 +24,10 @@ from series_github import GitHubServer, scenes
 
 from asterism.series.github.deliveries import Memory, concern_of, is_signed
 from asterism.series.github.finding import Finder
+from asterism.series.register import RegisterUnavailable
 from asterism.surfaces.series_hooks.serving import CannotServe, listening_at
+from asterism.surfaces.series_hooks.worker import Worker
+from asterism.testing.loop import run as virtually
 
 SECRET = "a secret of some length"
 ASTERISM = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
@@ -71,14 +76,16 @@ def test_a_delivery_is_new_once_by_its_id_and_by_its_body():
     assert memory.is_new("1", b"a")  # what is remembered is bounded
 
 
-def concern(event: str, form: dict[str, Any]) -> frozenset[str] | None:
-    return concern_of(event, json.dumps(form).encode(), "acme/rocket", Finder()).series
+def concern(event: str, form: dict[str, Any], finder: Finder | None = None) -> frozenset[str] | None:
+    return concern_of(event, json.dumps(form).encode(), "acme/rocket", finder or Finder()).series
 
 
 def test_an_event_concerns_the_series_of_its_issue():
     assert concern("issues", payload()) == {"RFC-093"}
     assert concern("issues", payload("edited", changes={"title": {"from": "OPS-7-1: before"}})) == {"RFC-093", "OPS-7"}
     assert concern("issues", payload("unlabeled", label={"name": "series:house/1"})) == {"RFC-093", "house"}
+    assert concern("issues", payload("unlabeled", label={"name": "bot"}), Finder(required="bot")) == {"RFC-093"}
+    assert concern("issues", payload("edited"), Finder(required="bot")) == frozenset()
     assert concern("issues", {**payload(), "issue": {"number": 9, "title": "a question"}}) == frozenset()
     assert concern("issues", {**payload(), "repository": {"full_name": "acme/other"}}) == frozenset()
     assert concern("pull_request", payload("closed")) is None
@@ -107,6 +114,46 @@ def test_more_than_this_machine_takes_tls():
         listening_at("0.0.0.0:8080", "cert.pem", None, False)
     assert not listening_at("0.0.0.0:8080", "cert.pem", "key.pem", False).is_loopback
     assert listening_at("0.0.0.0:8080", None, None, True).behind_proxy
+
+
+class Noting:
+    """A service that notes what it is asked for, and fails as often as it is told to."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.asked: list[frozenset[str] | None] = []
+        self.fails = fails
+
+    async def sync(self, only: frozenset[str] | None = None) -> Any:
+        self.asked.append(only)
+        if len(self.asked) <= self.fails:
+            raise RegisterUnavailable("away")
+        return SimpleNamespace(series=[])
+
+
+async def asked_every_five_minutes(service: Noting, times: int = 20) -> None:
+    worker = Worker(cast(Any, service), 600.0)
+    working = asyncio.create_task(worker.work())
+    await asyncio.sleep(1)
+    for _ in range(times):
+        await asyncio.sleep(300)
+        worker.ask(frozenset({"RFC-1"}))
+    await asyncio.sleep(1)
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+
+
+def test_everything_is_synced_every_ten_minutes_however_many_events_there_are():
+    service = Noting()
+    virtually(asked_every_five_minutes(service))
+    assert service.asked.count(None) == 11  # at the beginning, and every ten minutes for a hundred
+    assert service.asked.count(frozenset({"RFC-1"})) >= 10
+
+
+def test_everything_that_failed_is_tried_again_before_ten_minutes_are_over():
+    service = Noting(fails=3)
+    virtually(asked_every_five_minutes(service, times=1))
+    assert service.asked == [None, None, None, None, frozenset({"RFC-1"})]
 
 
 # -- the service -------------------------------------------------------------------------------------------------------

@@ -56,6 +56,29 @@ def test_an_issue_that_is_asked_about_is_claimed_or_queued(server):
     assert "number 2 in the queue" in asterism(server, "series", "sync", "--issue", "3").stdout
 
 
+@pytest.mark.parametrize("words", [["--label", "bot"], ["--series", "OPS-7"]], ids=["no label", "another series"])
+def test_an_issue_that_is_not_meant_is_in_no_series(server, words):
+    result = asterism(server, "series", "sync", "--issue", "1", "--json", *words)
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (0, "none")
+    assert scenes.assigned(server) == []
+
+
+@pytest.mark.parametrize("words", [["--mode", "observe"], ["--dry-run"]])
+def test_who_only_observes_never_says_that_anything_is_claimed(server, words):
+    """Two could be told so, one after the other: nothing is written that would tell the second of the first."""
+    result = asterism(server, "series", "sync", "--issue", "1", "--json", *words)
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["active"], told["position"]) == (75, "observed", 1, 0)
+    assert told["sync"]["series"][0]["status"] == "observed"
+    first = server.call(lambda world: world.add_issue("RFC-093-00: before all others")).number
+    result = asterism(server, "series", "sync", "--issue", str(first), "--json", *words)
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (75, "observed")
+    result = asterism(server, "series", "sync", *words)
+    assert (result.exit_code, "claimed or assigned" in result.stdout) == (0, True)
+    assert json.loads(asterism(server, "series", "sync", "--json", *words).stdout)["status"] == "observed"
+    assert scenes.assigned(server) == []
+
+
 def test_an_issue_that_is_closed_has_left(server):
     asterism(server, "series", "sync")
     scenes.merged(server, 1)
@@ -67,7 +90,9 @@ def test_an_issue_that_is_closed_has_left(server):
 def test_an_issue_of_no_series_and_one_that_is_not_there_are_told(server):
     number = server.call(lambda world: world.add_issue("a question")).number
     result = asterism(server, "series", "sync", "--issue", str(number))
-    assert (result.exit_code, "belongs to no series" in result.stderr) == (64, True)
+    assert (result.exit_code, "belongs to no series" in result.stdout) == (0, True)
+    told = json.loads(asterism(server, "series", "sync", "--issue", str(number), "--json").stdout)
+    assert (told["status"], told["series"], told["active"], told["position"]) == ("none", None, None, None)
     result = asterism(server, "series", "sync", "--issue", "99")
     assert (result.exit_code, "cannot be read" in result.stderr) == (64, True)
 
@@ -142,6 +167,14 @@ def test_the_figures_are_written_and_add_up(server, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_figures_that_cannot_be_written_keep_nobody_from_hearing_what_happened(server, tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    result = asterism(server, "series", "sync", "--json", "--issue", "1", "--metrics", str(in_the_way / "m.json"))
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (0, "claimed")
+    assert "the figures cannot be written" in result.stderr
+
+
 def test_without_a_name_the_figures_go_where_the_seed_says(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asterism(server, "series", "sync", "--metrics")
@@ -170,6 +203,17 @@ def test_the_other_commands_take_github_too(server):
     assert json.loads(server.world.documents()["OPS-7"])["active_issue"] == 6
 
 
+def test_a_repository_that_cannot_be_seen_is_out_of_reach_for_every_command(server):
+    for words in (["status", "RFC-093"], ["claim", "RFC-093", "--issue", "1", "--dry-run"], ["history", "RFC-093"]):
+        assert asterism(server, "series", *words, "--github", "acme/nowhere").exit_code == 69
+
+
+def test_a_limit_is_not_waited_for_beyond_the_deadline(server):
+    server.secondary_next = 30
+    result = asterism(server, "series", "sync", "--deadline", "2s")
+    assert (result.exit_code, "asks to wait 30 s" in result.stderr) == (69, True)
+
+
 def test_rebuild_asks_github_for_the_issues(server):
     asterism(server, "series", "sync")
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", "{broken", "series.json"))
@@ -189,3 +233,15 @@ def test_nothing_of_github_is_imported_before_it_is_meant():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_rebuild_that_finds_no_issue_writes_nothing(server):
+    server.call(lambda world: [world.add_issue("[Alpha 1] a"), world.add_issue("[Alpha 2] b")])
+    pattern = r"^\[(?P<series>\w+) (?P<micro>\d+)\]"
+    asterism(server, "series", "sync", "--github", "acme/rocket", "--pattern", pattern)
+    before = scenes.state(server, "Alpha")
+    result = asterism(server, "series", "rebuild", "Alpha", "--github", "acme/rocket")
+    assert (result.exit_code, scenes.state(server, "Alpha")) == (64, before)
+    again = asterism(server, "series", "rebuild", "Alpha", "--github", "acme/rocket", "--pattern", pattern)
+    assert again.exit_code == 0
+    assert scenes.state(server, "Alpha")["active_issue"] == before["active_issue"]

@@ -10,8 +10,9 @@ The rules, which every operation keeps:
 - a newcomer never overtakes the queue: if anybody waits it is appended, even while nobody is active; the head of the
   queue may claim its turn, and ``promote`` gives it its turn;
 - while a series is paused nobody becomes active. Who is active already stays so;
-- an active item may have a lease. When that has run out ``expire`` frees the series. Who is promoted from the queue of
-  a series that knows leases gets one too, so who died while it waited holds nobody up for longer than that.
+- an active item may have a lease. When that has run out ``expire`` frees the series. Who asks for one and has to wait
+  gets it when it is promoted, so who died while it waited holds nobody up for longer than that. Who asked for none has
+  none, whatever others asked for.
 
 ``since`` is when the active item became active, ``by`` who made it so, and ``claim_id`` the id of that claim: by it a
 caller whose reply was lost recognises itself.
@@ -27,9 +28,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from asterism.core.series_document import ISSUES, RUNS, SCHEMA, Item, UnreadableSeries, is_issue, parsed, read, written
+from asterism.core.series_document import (
+    ISSUES,
+    LONGEST_LEASE,
+    RUNS,
+    SCHEMA,
+    SHORTEST_LEASE,
+    Item,
+    UnreadableSeries,
+    is_issue,
+    parsed,
+    read,
+    written,
+)
 
-__all__ = ["SCHEMA", "Item", "Live", "Series", "UnreadableSeries"]
+__all__ = ["LONGEST_LEASE", "SCHEMA", "SHORTEST_LEASE", "Item", "Live", "Series", "UnreadableSeries"]
 
 
 class Live(NamedTuple):
@@ -43,7 +56,8 @@ class Live(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Series:
     """The items are ids of runs or numbers of issues. ``revision`` counts changes; 0 is a series nobody has used. Times
-    are seconds, to the millisecond. ``lease`` is how long who is promoted from the queue may hold it, in seconds."""
+    are seconds, to the millisecond. ``lease`` is for how long the active item asked, in seconds; ``leases`` has those
+    for which items of the queue asked, in the order of the queue."""
 
     name: str
     active: Item | None = None
@@ -56,6 +70,7 @@ class Series:
     lease: float | None = None
     lease_until: float | None = None
     paused: str | None = None
+    leases: tuple[tuple[Item, float], ...] = ()
 
     # -- getting a turn ------------------------------------------------------------------------------------------------
 
@@ -63,21 +78,27 @@ class Series:
         self, item: Item, now: float, claim: str | None = None, lease: float | None = None, by: str | None = None
     ) -> Series:
         """With ``item`` active if it is its turn, and at the end of the queue otherwise. ``claim`` is the id of this
-        claim, ``by`` who makes it. With ``lease`` it is active for that long, unless it is renewed."""
+        claim, ``by`` who makes it. With ``lease`` it is active for that long, unless it is renewed; one that is active
+        without a lease has this one from now on. Raises ValueError for a lease that is none."""
+        if lease is not None and not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+            raise ValueError(f"a lease is {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds long, not {lease}")
         if item == self.active:
-            return self
+            if lease is None or self.lease_until is not None:
+                return self
+            return self._changed(now, lease=_rounded(lease), lease_until=_rounded(now + lease))
         if self.active is None and self.paused is None and self.queue[:1] in ((), (item,)):
             return self._activated(item, now, claim, lease, by)
-        if item in self.queue:
+        queue = self.queue if item in self.queue else (*self.queue, item)
+        leases = dict(self.leases) if lease is None else {**dict(self.leases), item: _rounded(lease)}
+        if queue == self.queue and leases == dict(self.leases):
             return self
-        changed = self._changed(now, queue=(*self.queue, item))
-        return changed if lease is None else replace(changed, lease=_rounded(lease))
+        return self._changed(now, queue=queue, leases=tuple(leases.items()))
 
     def promote(self, now: float, claim: str | None = None, by: str | None = None) -> Series:
         """With the head of the queue active, if nobody is and the series is not paused."""
         if self.active is not None or self.paused is not None or not self.queue:
             return self
-        return self._activated(self.queue[0], now, claim, self.lease, by)
+        return self._activated(self.queue[0], now, claim, None, by)
 
     def enqueue(self, found: Iterable[tuple[Item, int]], now: float) -> Series:
         """With those of ``found`` that are not here yet at the end of the queue. They are (item, micro number): what is
@@ -143,18 +164,20 @@ class Series:
 
     def rebuild(self, live: Iterable[Live], now: float) -> Series:
         """What the living items say: all of them and no others, queued in the order of their micro numbers. An active
-        one that lives stays active; if there is none, the first that is assigned is."""
+        one that lives stays active; if there is none, the first that is assigned is, unless the series is paused."""
         ordered = sorted({one.item: one for one in live}.values(), key=lambda one: _order(one.item, one.micro))
         items = [one.item for one in ordered]
-        kept = self.active if self.active in items else None
-        active = kept if kept is not None else next((one.item for one in ordered if one.assigned), None)
+        assigned = [one.item for one in ordered if one.assigned and self.paused is None]
+        active = self.active if self.active in items else next(iter(assigned), None)
         queue = tuple(item for item in items if item != active)
         if (active, queue) == (self.active, self.queue):
             return self
         if active == self.active:
             return self._changed(now, queue=queue)
-        freed = replace(self, queue=queue, **_NOBODY)
-        return freed._changed(now) if active is None else freed._activated(active, now, None, None, None)
+        if active is None:
+            return self._changed(now, queue=queue, **_NOBODY)
+        freed = replace(self, queue=(active, *queue), **_NOBODY)
+        return freed._activated(active, now, None, None, None)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -172,9 +195,14 @@ class Series:
         unchanged = replace(once, updated_at=before.updated_at, revision=before.revision) == before
         return before if unchanged else once
 
+    def stamped(self, now: float) -> Series:
+        """The same as a change of its own: what was salvaged is written anew, although nothing in it is new."""
+        return self._changed(now)
+
     def _activated(self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None) -> Series:
-        length = self.lease if lease is None else _rounded(lease)
-        until = None if lease is None else _rounded(now + lease)
+        """With the lease that is named, or the one it asked for when it was queued."""
+        length = dict(self.leases).get(item) if lease is None else _rounded(lease)
+        until = None if length is None else _rounded(now + length)
         return self._changed(
             now,
             active=item,
@@ -190,7 +218,10 @@ class Series:
         return tuple(other for other in self.queue if other != item)
 
     def _changed(self, now: float, **changes: Any) -> Series:
-        return replace(self, updated_at=_rounded(now), revision=self.revision + 1, **changes)
+        changed = replace(self, updated_at=_rounded(now), revision=self.revision + 1, **changes)
+        asked = dict(changed.leases)
+        leases = tuple((item, asked[item]) for item in changed.queue if item in asked)
+        return changed if leases == changed.leases else replace(changed, leases=leases)
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -240,7 +271,7 @@ class Series:
         except UnreadableSeries:
             pass
         try:
-            data = json.loads(text or "")
+            data = json.loads(text or "", object_pairs_hook=_first_of_each)
         except (ValueError, RecursionError):
             data = None
         found = data if isinstance(data, dict) else {}
@@ -253,7 +284,12 @@ class Series:
         )
 
 
-_NOBODY: dict[str, Any] = {"active": None, "since": None, "claim_id": None, "by": None, "lease_until": None}
+_NOBODY: dict[str, Any] = dict.fromkeys(("active", "since", "claim_id", "by", "lease", "lease_until"))
+
+
+def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """If a key was written twice, what it says first: an active issue, rather than nobody."""
+    return {key: value for key, value in reversed(pairs) if value is not None}
 
 
 def _order(item: Item, micro: int) -> tuple[int, bool, Item]:

@@ -2,7 +2,8 @@
 
 There are two forms of the same state. That of issues is for people too: ``active_issue``, times in ISO 8601. That of
 runs is what stores keep beside them. What is not set is left out: ``since``, ``claim``, ``by``, ``lease``,
-``lease_until``, ``paused``.
+``lease_until``, ``paused``, and ``leases``: for how long those of the queue asked who want a lease, as pairs of an item
+and seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from typing import Any, NamedTuple
 from asterism.core.errors import AsterismError, shown
 
 SCHEMA = 1
+
+SHORTEST_LEASE = 0.001
+LONGEST_LEASE = 3650 * 86_400.0
+"""In seconds. Shorter than a millisecond cannot be written down, and a time that never comes neither."""
 
 Item = str | int
 
@@ -40,12 +45,13 @@ _KEYS = {"claim": "claim_id"}
 
 _TIMES = ("since", "lease_until")
 _TEXTS = ("claim", "by", "paused")
-_SOMETIMES = {*_TIMES, *_TEXTS, "lease"}
+_SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases"}
 
 
 def written(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
     """The document of a series with these fields."""
     sometimes = {key: fields[_KEYS.get(key, key)] for key in ("since", "claim", "by", "lease", "lease_until", "paused")}
+    sometimes["leases"] = [list(pair) for pair in fields["leases"]] or None
     return {
         "series": fields["name"],
         form.active: fields["active"],
@@ -76,6 +82,8 @@ def read(data: object, form: Form) -> dict[str, Any]:
         raise UnreadableSeries(f"the state of series {shown(data['series'])} contradicts itself: {shown(data)}")
     fields = {_KEYS.get(key, key): data[key] for key in _SOMETIMES & set(data)}
     fields |= {key: form.read_time(data[key]) for key in (*_TIMES, "updated_at") if key in data}
+    if "leases" in data:
+        fields["leases"] = tuple((item, seconds) for item, seconds in data["leases"])
     shared = {"name": data["series"], "active": data[form.active], "queue": tuple(data["queue"])}
     return {**fields, **shared, "revision": data["revision"]}
 
@@ -92,6 +100,20 @@ def _are_right(data: Mapping[str, Any], form: Form) -> bool:
         and all(form.read_time(data[key]) is not None for key in (*_TIMES, "updated_at") if key in data)
         and all(isinstance(data[key], str) and data[key] for key in _TEXTS if key in data)
         and ("lease" not in data or (_finite(data["lease"]) or 0) > 0)
+        and ("leases" not in data or _are_leases(data["leases"], queue))
+    )
+
+
+def _are_leases(leases: Any, queue: list[Any]) -> bool:
+    """Whether these are pairs of an item of the queue and seconds, in the order of the queue, and at least one."""
+    if not isinstance(leases, list) or not leases:
+        return False
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in leases):
+        return False
+    named = [item for item, _ in leases]
+    right = all(SHORTEST_LEASE <= (_finite(seconds) or 0) <= LONGEST_LEASE for _, seconds in leases)
+    return (
+        right and named == [item for item in queue if item in named] and all(type(item) is not bool for item in named)
     )
 
 
@@ -109,9 +131,17 @@ def _fit(data: Mapping[str, Any], form: Form) -> bool:
 def parsed(text: str, name: str) -> Any:
     """What a text says, as data. Raises UnreadableSeries."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
         raise UnreadableSeries(f"the state of series {name} is not JSON: {shown(text)}") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that is there twice says two things, of which one reader sees this and another that."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def is_issue(value: object) -> bool:

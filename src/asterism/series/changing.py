@@ -6,7 +6,9 @@ nothing when it has been taken already (as those of Series do): after a lost rep
 then, and finds itself done.
 
 A try that somebody else forestalled is followed by a pause of chance length, so that those who collided once do not go
-on colliding. Who runs out of tries is told so with Contended: nothing was written, and that is never a success. What
+on colliding. Who runs out of tries is told so with Contended: nothing was written, and that is never a success. Who was
+never forestalled is told what went wrong instead. A deadline ends also a try that hangs: if it was writing at that
+moment, what became of it is not known. What
 cannot be read raises UnreadableSeries: it may be anybody's, so nobody gets it. Only ``mend`` writes over it, and that
 too by compare-and-swap.
 """
@@ -24,6 +26,7 @@ from asterism.core.series import Item, Series, UnreadableSeries
 from asterism.series.register import (
     Moved,
     RateLimited,
+    RegisterBusy,
     RegisterUnavailable,
     SeriesError,
     SeriesRegister,
@@ -46,12 +49,14 @@ LONGEST_WAIT = 120.0
 
 
 class Contended(SeriesError):
-    """Others were first at every try, or until the deadline. Nothing was written."""
+    """Others were first at every try, or until the deadline. Nothing was written. ``forestalled`` is how many of the
+    tries it were, if not all."""
 
-    def __init__(self, name: str, tries: int, seconds: float) -> None:
+    def __init__(self, name: str, tries: int, seconds: float, forestalled: int | None = None) -> None:
         self.tries, self.seconds = tries, seconds
+        at = "each" if forestalled in (None, tries) else str(forestalled)
         super().__init__(
-            f"series {name} is contended: others were first at each of {tries} tries within {seconds:.1f} s, and "
+            f"series {name} is contended: others were first at {at} of {tries} tries within {seconds:.1f} s, and "
             "nothing was written; try again, or allow more tries"
         )
 
@@ -143,32 +148,56 @@ async def _changed(
 ) -> Outcome:
     trying = _Trying(name, patience, counts)
     while True:
-        wait, seen = trying.begin(), None
+        wait, timer = trying.begin(), trying.time_left()
         try:
-            seen = await register.read(name)
-            trying.saw(seen)
-            broken = mending and not _readable(seen.text, name)
-            before = Series.salvaged(seen.text, name) if broken else Series.from_text(seen.text, name)
-            after = step(before, register.clock())
-            if after is before and not broken:
-                return Outcome(before, before, False, seen.token, trying.tries)
-            said = message if isinstance(message, str) else message(before, after)
-            token = await register.swap(name, seen.token, after.to_text(), said)
-            promoted = after.active if after.active in before.queue else None
-            counts.swaps += 1
-            counts.promotion_events += promoted is not None
-            return Outcome(before, after, True, token, trying.tries, promoted)
-        except Moved:
-            counts.conflicts += 1
+            async with timer:
+                return await _tried(register, name, step, message, mending, trying)
+        except Moved as error:
+            trying.forestalled(error)
         except Unsure as error:
-            trying.doubts(seen, error)
+            trying.doubts(error)
         except RateLimited as error:
             wait += error.retry_after
             trying.limited(wait, error)
+        except RegisterBusy as error:
+            trying.last = error
         except RegisterUnavailable as error:
             raise trying.failed(error) from error
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise trying.cut_off(register.url) from None
         trying.goes_on(wait)
         await patience.sleep(wait)
+
+
+async def _tried(
+    register: SeriesRegister,
+    name: str,
+    step: Step,
+    message: str | Callable[[Series, Series], str],
+    mending: bool,
+    trying: _Trying,
+) -> Outcome:
+    """One try."""
+    seen = await register.read(name)
+    trying.saw(seen)
+    broken = mending and not _readable(seen.text, name)
+    before = Series.salvaged(seen.text, name) if broken else Series.from_text(seen.text, name)
+    now = register.clock()
+    after = step(before, now)
+    if after is before:
+        if not broken:
+            return Outcome(before, before, False, seen.token, trying.tries)
+        after = before.stamped(now)
+    said = message if isinstance(message, str) else message(before, after)
+    text = after.to_text()
+    trying.writes = True
+    token = await register.swap(name, seen.token, text, said)
+    promoted = after.active if after.active in before.queue else None
+    trying.counts.swaps += 1
+    trying.counts.promotion_events += promoted is not None
+    return Outcome(before, after, True, token, trying.tries, promoted)
 
 
 def _readable(text: str | None, name: str) -> bool:
@@ -187,32 +216,64 @@ class _Trying:
 
     def __init__(self, name: str, patience: Patience, counts: Counts) -> None:
         self.tries = 0
-        self._name, self._patience, self._counts = name, patience, counts
-        self._started = patience.clock()
+        self.counts = counts
+        self.writes = False
+        """Whether this try has come to its swap."""
+        self.last: SeriesError | None = None
+        """Why the last try failed."""
+        self._name, self._patience = name, patience
+        self._started = self._began = patience.clock()
+        self._longest = 0.0
+        self._forestalled = 0
+        self._seen: Snapshot | None = None
         self._doubt: tuple[str | None, Unsure] | None = None
 
     def begin(self) -> float:
         """Returns how long to wait after this try, if it comes to that."""
         self.tries += 1
-        self._counts.retries += self.tries > 1
+        self.counts.retries += self.tries > 1
+        self.writes, self._seen, self._began = False, None, self._patience.clock()
         shortest, longest = self._patience.jitter
         # who goes on until it is done, and was late before, is one of many: it makes room for the others
         spread = 1.0 if self._patience.tries else min(2.0 ** min(self.tries - 1, 10), MOST_SPREAD)
         return self._patience.chance.uniform(shortest, longest * spread)
 
+    def time_left(self) -> asyncio.Timeout:
+        """What ends a try that hangs."""
+        deadline = self._patience.deadline
+        return asyncio.timeout(None if deadline is None else max(0.0, self._started + deadline - self._began))
+
     def saw(self, seen: Snapshot) -> None:
+        self._seen = seen
         if self._doubt is not None and self._doubt[0] != seen.token:
             self._doubt = None
 
-    def doubts(self, seen: Snapshot | None, error: Unsure) -> None:
-        """``seen`` is what a swap expected; there is none if it was a reading that failed, which changes nothing."""
-        self._counts.unsure += 1
-        if seen is not None:
-            self._doubt = (seen.token, error)
+    def forestalled(self, error: Moved) -> None:
+        self.last = error
+        self._forestalled += 1
+        self.counts.conflicts += 1
+
+    def doubts(self, error: Unsure) -> None:
+        """If it was a reading that failed, that changed nothing."""
+        self.counts.unsure += 1
+        if self._seen is not None:
+            self._doubt = (self._seen.token, error)
+        self.last = error if self._seen is not None else RegisterUnavailable(str(error))
+
+    def cut_off(self, url: str) -> SeriesError:
+        """What to raise when the deadline came in the middle of a try."""
+        if self._doubt is not None:
+            return self._doubt[1]
+        within = f"{url} did not answer within the deadline of {self._patience.deadline:g} s"
+        if self.writes:
+            self.counts.unsure += 1
+            return Unsure(f"whether series {self._name} was changed is not known: {within}")
+        return RegisterUnavailable(within)
 
     def limited(self, wait: float, error: RateLimited) -> None:
         """Raises, unless what is asked for is within reason."""
-        self._counts.rate_limited += 1
+        self.last = error
+        self.counts.rate_limited += 1
         if self._patience.deadline is None and wait > LONGEST_WAIT:
             raise self.failed(error) from error
         if self._too_late(wait):
@@ -224,12 +285,16 @@ class _Trying:
 
     def goes_on(self, wait: float) -> None:
         """Raises, if patience has run out."""
-        if (self._patience.tries and self.tries >= self._patience.tries) or self._too_late(wait):
+        self._longest = max(self._longest, self._patience.clock() - self._began)
+        if (self._patience.tries and self.tries >= self._patience.tries) or self._too_late(wait + self._longest):
             if self._doubt is not None:
                 raise self._doubt[1]
-            raise Contended(self._name, self.tries, self._patience.clock() - self._started)
+            if self.last is not None and not self._forestalled:
+                raise self.last
+            raise Contended(self._name, self.tries, self._patience.clock() - self._started, self._forestalled)
 
     def _too_late(self, wait: float) -> bool:
+        """A try that would last as long as the longest before is not begun if the deadline would cut it off."""
         deadline = self._patience.deadline
         return deadline is not None and self._patience.clock() + wait >= self._started + deadline
 
@@ -266,7 +331,7 @@ class Claim:
     def told(self, before: Series, after: Series) -> str:
         """The message of the change."""
         if before.active == after.active == self.item and before.since == after.since:
-            return told(f"renew #{self.item}", self.by)
+            return told(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}", self.by)
         return told(f"claim #{self.item}" if after.active == self.item else f"queue #{self.item}", self.by)
 
 

@@ -16,12 +16,10 @@ remote has none to ask.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -40,7 +38,9 @@ from asterism.series.register import (
     name_of,
     ref_of,
     said_in,
+    without_secrets,
 )
+from asterism.series.scratch import private_repository, quiet
 
 TIMEOUT = 60.0
 """How long one git command may take, in seconds."""
@@ -48,29 +48,19 @@ TIMEOUT = 60.0
 LONG_AGO = 50
 """How many changes back to look for one of ours that others have built upon in the meantime."""
 
-LITTER = "asterism-series-"
-FORGOTTEN = 86_400.0
-"""A private repository that is older than that, in seconds, was left behind by a process that was killed."""
+GRACE = 2.0
+"""How long a git that is ended has to remove its locks, here and on the remote, in seconds."""
+
+STUCK = 5
+"""So many times in a row a ref may be locked while nobody changes it. Then it is not somebody else who was first."""
 
 _SETTINGS = (
-    *("-c", "gc.auto=0"),
-    *("-c", "maintenance.auto=false"),
-    *("-c", "core.hooksPath=/dev/null"),
-    *("-c", "push.followTags=false"),
-    *("-c", "push.gpgSign=false"),
-    *("-c", "push.recurseSubmodules=no"),
-    *("-c", "fetch.recurseSubmodules=no"),
-    *("-c", "fetch.writeCommitGraph=false"),
-    *("-c", "http.lowSpeedLimit=1"),
-    *("-c", "http.lowSpeedTime=60"),
+    *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "push.followTags=false", "-c", "push.gpgSign=false", "-c", "push.pushOption="),
+    *("-c", "push.recurseSubmodules=no", "-c", "fetch.recurseSubmodules=no", "-c", "fetch.writeCommitGraph=false"),
+    *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60"),
 )
 """What the user may have configured for a checkout and is of no use here, and what ends a connection that is dead."""
-
-_OF_A_CHECKOUT = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
-    *("GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_PUSH_OPTION_COUNT"),
-)
-"""Set where a hook runs: they would lead git back into the user's checkout."""
 
 _NEVER_SENT = re.compile(
     r"could not resolve|couldn't connect|failed to connect|connection refused|authentication failed|could not read"
@@ -82,6 +72,7 @@ _NEVER_SENT = re.compile(
 
 _OVERTAKEN = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
 _NOT_THERE = re.compile(r"couldn't find remote ref", re.IGNORECASE)
+_URL = re.compile(r"\w+://[^\s'\"]+")
 _OTHER_HASHES = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
 
 
@@ -113,10 +104,11 @@ class GitRegister:
         self._hashes = "sha1"
         self._fetching = asyncio.Lock()  # git locks what it fetches into, and fails where it could wait
         self._commits: set[str] = set()
+        self._locked: dict[str, tuple[str | None, int]] = {}
 
     @property
     def url(self) -> str:
-        return _without_secrets(self._address)
+        return without_secrets(self._address)
 
     def clock(self) -> float:
         return time.time()
@@ -155,22 +147,24 @@ class GitRegister:
 
     async def _fetched(self, ref: str, depth: int) -> bool:
         """Whether there is such a ref; if so, ``refs/read`` is what it holds, now."""
-        words = ("fetch", "--quiet", "--no-tags")
-        while True:
-            answer = await self._remote(*words, f"--depth={depth}", "--", self._address, f"+{ref}:refs/read")
+        words = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", "--", self._address, f"+{ref}:refs/read")
+        for last in (False, False, True):
+            answer = await self._remote(*words)
             if answer.code == 0:
                 return True
             if await self._tip(ref) is None:
                 return False
-            if not _NOT_THERE.search(answer.said):
-                raise self._unavailable("cannot be read", answer)
+            if last or not _NOT_THERE.search(answer.said):
+                break
             # it came into being between the two questions, and is never removed: the next answer has it
+        raise self._unavailable("cannot be read", answer)
 
     async def _tip(self, ref: str) -> str | None:
         answer = await self._remote("ls-remote", "--exit-code", "--refs", "--", self._address, ref)
         if answer.code not in (0, 2):
             raise self._unavailable("cannot be reached", answer)
-        return answer.out.decode().split()[0] if answer.code == 0 else None
+        found = [line.partition("\t") for line in answer.out.decode().splitlines()]
+        return next((token for token, _, name in found if name == ref), None)  # others may end in the same words
 
     async def names(self) -> list[str]:
         answer = await self._remote("ls-remote", "--refs", "--", self._address, f"{REF_PREFIX}*")
@@ -216,6 +210,7 @@ class GitRegister:
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         ref = ref_of(name)
+        self._repository()
         if expected is not None and expected not in self._commits:
             seen = await self.read(name)  # what a state is made from has to be here
             if seen.token != expected:
@@ -251,9 +246,13 @@ class GitRegister:
         twice = said.startswith("[remote") and self._address.lower().startswith("http")
         if tip != expected and twice and any(one.token == commit for one in await self.history(name, LONG_AGO)):
             return
-        if tip != expected or _OVERTAKEN.search(said):
-            raise Moved(name)
-        raise RegisterUnavailable(f"{self.url} rejects the change of series {name}: {said}")
+        if tip == expected:
+            seen, times = self._locked.get(name, (None, 0))
+            times = times + 1 if seen == expected else 1
+            self._locked[name] = (expected, times)
+            if times >= STUCK or not _OVERTAKEN.search(said):
+                raise RegisterUnavailable(f"{self.url} rejects the change of series {name}: {said}")
+        raise Moved(name)
 
     async def _committed(self, parent: str | None, text: str, message: str) -> str:
         blob = await self._object("hash-object", "-w", "--stdin", given=text)
@@ -300,8 +299,7 @@ class GitRegister:
         return answer
 
     async def _run(self, *words: str, given: bytes = b"") -> _Answer:
-        if self._directory is None:
-            self._directory = _private_repository(self._hashes)
+        directory = self._repository()
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 "git",
@@ -311,7 +309,7 @@ class GitRegister:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # so that it can be ended with all it started, and finds nobody to prompt
-                env={**_quiet(self._environment), "GIT_DIR": str(self._directory)},
+                env={**quiet(self._environment), "GIT_DIR": str(directory)},
             )
         )
         try:
@@ -329,29 +327,49 @@ class GitRegister:
             await _end(process)
         return _Answer(process.returncode or 0, out, said.decode(errors="replace"))
 
+    def _repository(self) -> Path:
+        """The private repository; made anew if somebody swept it, for it may have been idle for days."""
+        if self._directory is None or not (self._directory / "HEAD").exists():
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+            self._commits.clear()
+            self._directory = private_repository(self._hashes)
+        return self._directory
+
     def _unavailable(self, what: str, answer: _Answer) -> RegisterUnavailable:
         return RegisterUnavailable(f"{self.url} {what}: {self._last(answer)}")
 
     def _last(self, answer: _Answer) -> str:
         """What git had to say, in one line and without a password."""
-        lines = [line.strip() for line in answer.said.replace(self._address, self.url).splitlines()]
+        said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
+        lines = [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
         told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))] or lines[-1:]
         return "; ".join(dict.fromkeys(told))[:500] or f"git exited with {answer.code}"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """End it with all it started, unless it has ended."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+    if process.returncode is not None:
+        return
+    left = _signalled(process.pid, signal.SIGTERM)  # a git that is asked to end removes its locks
+    until = time.monotonic() + GRACE
+    try:
+        while left and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+            left = _signalled(process.pid, 0)
+    finally:
+        if left:
+            _signalled(process.pid, signal.SIGKILL)
+        await process.communicate()  # to wait alone could be for ever, while something it said is not read
 
 
-def _without_secrets(address: str) -> str:
-    """With HTTP a name alone may be a token; elsewhere only a password is one."""
-    if address.lower().startswith("http"):
-        return re.sub(r"(?<=://)[^/@]*@", "", address)
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", address)
+def _signalled(group: int, how: int) -> bool:
+    """Whether there is anybody left in the group."""
+    try:
+        os.killpg(group, how)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _text(file: _Object | None) -> str:
@@ -366,35 +384,3 @@ def _judged(porcelain: str, ref: str) -> tuple[str, str]:
         if refs.endswith(f":{ref}") and len(flag) == 1:
             return flag, said
     return "", ""
-
-
-def _quiet(environment: Mapping[str, str]) -> dict[str, str]:
-    """Git speaks English, asks nobody, and knows of no checkout; who commits is not a person."""
-    kept = {name: value for name, value in environment.items() if name not in _OF_A_CHECKOUT}
-    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in _WHO}
-    return {**kept, **who, "LC_ALL": "C", "LANGUAGE": "", "GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"}
-
-
-_WHO = (("NAME", "asterism"), ("EMAIL", "asterism@localhost"))
-
-
-def _private_repository(hashes: str) -> Path:
-    """A bare repository, made by hand: it takes three files, and no process."""
-    _sweep()
-    directory = Path(tempfile.mkdtemp(prefix=LITTER))
-    for part in ("objects", "refs"):
-        (directory / part).mkdir()
-    (directory / "HEAD").write_text("ref: refs/heads/none\n")
-    version, extension = (0, "") if hashes == "sha1" else (1, f"[extensions]\n\tobjectformat = {hashes}\n")
-    (directory / "config").write_text(f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{extension}")
-    return directory
-
-
-def _sweep() -> None:
-    """Remove what killed processes of ours have left behind. Who is alive has used its own within a day."""
-    long_ago = time.time() - FORGOTTEN
-    for path in Path(tempfile.gettempdir()).glob(f"{LITTER}*"):
-        with contextlib.suppress(OSError):
-            found = path.lstat()
-            if found.st_mtime < long_ago and found.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)

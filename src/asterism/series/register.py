@@ -10,6 +10,7 @@ What can go wrong::
     ├── Moved                  somebody else changed it meanwhile: nothing was written
     ├── Unsure                 the reply was lost: it may have been written or not, and the caller has to look
     ├── RegisterUnavailable    out of reach, or the credentials are refused: nothing was written
+    │   ├── RegisterBusy       others keep it busy: another try may well succeed
     │   └── RateLimited        asked too often; carries how long to wait
     ├── BadSeriesName          no series can have this name
     └── Contended              (series/changing.py) others were first at every try: nothing was written
@@ -68,6 +69,10 @@ class RegisterUnavailable(SeriesError):
     """Out of reach, or the credentials are refused. Nothing was written."""
 
 
+class RegisterBusy(RegisterUnavailable):
+    """Others keep it busy. Nothing was written, and another try may well succeed."""
+
+
 class RateLimited(RegisterUnavailable):
     """Asked too often. ``retry_after`` is how many seconds to wait."""
 
@@ -117,6 +122,14 @@ async def read_all(register: SeriesRegister) -> dict[str, Snapshot]:
         found: dict[str, Snapshot] = await at_once()
         return dict(sorted(found.items()))
     return {name: await register.read(name) for name in await register.names()}
+
+
+def without_secrets(address: str) -> str:
+    """An address as it may be shown. Whatever stands before the last ``@`` may be part of a password; with HTTP a name
+    alone may be a token."""
+    if address.lower().startswith("http"):
+        return re.sub(r"(?<=://).*@", "", address)
+    return re.sub(r"(?<=://)([^/@:]*):.*@", r"\1@", address)
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------

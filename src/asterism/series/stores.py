@@ -14,6 +14,7 @@ from typing import Any
 from asterism.series.register import (
     Change,
     Moved,
+    RegisterBusy,
     RegisterUnavailable,
     Snapshot,
     Unsure,
@@ -49,6 +50,8 @@ class StoreRegister:
         key = STATES + encoded(name)
         try:
             found = await self._store.register(key)
+        except StoreBusy as error:
+            raise RegisterBusy(str(error)) from error
         except StoreUnavailable as error:
             raise RegisterUnavailable(str(error)) from error
         return Snapshot(None, None) if found is None else Snapshot(_text_of(found), _token(found))
@@ -67,7 +70,9 @@ class StoreRegister:
             )
         except Conflict as error:
             raise Moved(name) from error
-        except (StoreBusy, StoreFull, StoreReadOnly) as error:
+        except StoreBusy as error:
+            raise RegisterBusy(str(error)) from error
+        except (StoreFull, StoreReadOnly) as error:
             raise RegisterUnavailable(str(error)) from error
         except StoreUnavailable as error:
             raise Unsure(f"whether series {name} was changed is not known: {error}") from error

@@ -7,6 +7,7 @@ a file that cannot be read is an empty cache, never an error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -49,26 +50,33 @@ class AnswerCache:
 
     def text(self, sha: str) -> str | None:
         """What the commit contains."""
-        return self._texts.get(sha)
+        return self._texts.get(sha) or None
 
     def keep_text(self, sha: str, text: str) -> None:
-        self._texts[sha] = text
-        self._trim(self._texts)
+        """Nothing is never kept: it may be that it is not known yet where it was asked for."""
+        if text:
+            self._texts[sha] = text
+            self._trim(self._texts)
 
     def save(self) -> None:
         """Whole or not at all, if anything is new. A file that cannot be written costs questions, nothing else."""
         if self._file is None or not self._changed:
             return
         form = {"scope": self._scope, "answers": self._answers, "texts": self._texts}
+        name = None
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._file.parent, prefix=".asterism-cache-")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(form, file)
             os.replace(name, self._file)
+            name, self._changed = None, False
         except OSError:
             return
-        self._changed = False
+        finally:
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
 
     def _trim(self, kept: OrderedDict[str, Any]) -> None:
         self._changed = True

@@ -5,6 +5,7 @@
 - What may be sent twice (reads, and writes that leave the same behind) is sent again after a broken connection or an
   error of the server, a few times. What may not raises Unsure: the caller looks whether it happened.
 - GraphQL answers 200 also when it refuses; that is read, not the status.
+- A list is read to its end: a page that is full is followed by another, whatever was known of it before.
 
 The clock of GitHub is known from its ``Date``, to the second. Leases are judged by it, since the clocks of the machines
 that run workflows need not agree.
@@ -28,6 +29,7 @@ from asterism.series.github.connecting import Connection, Heard, Lost, NotSent
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, Unsure
 
 ATTEMPTS = 4
+PER_PAGE = 100
 PATIENCE = 90.0
 """How long to wait for limits, in seconds, all waits of one piece of work together."""
 FEATURES = "issues_copilot_assignment_api_support"
@@ -42,7 +44,8 @@ class Refused(SeriesError):
 
 
 class Asked(NamedTuple):
-    """One question; ``again`` says whether it may be sent twice, ``guard`` is called before it is sent."""
+    """One question; ``again`` says whether it may be sent twice, ``guard`` is called before it is sent, and ``reads``
+    says that it changes nothing, so that it does not matter whether it arrived."""
 
     method: str
     url: str
@@ -51,6 +54,7 @@ class Asked(NamedTuple):
     headers: Mapping[str, str] = {}
     again: bool = True
     guard: Callable[[], None] | None = None
+    reads: bool = False
 
 
 class GitHubClient:
@@ -102,16 +106,27 @@ class GitHubClient:
         return (await self._get(self._address(path), params)).data
 
     async def pages(self, path: str, params: Mapping[str, str]) -> list[Any]:
-        """All of a list, page by page."""
+        """All of a list, page by page.
+
+        A page that has not changed need not say that another has come after it, so one that is full is always followed
+        by a look at the next. A list that is not given in pages brings the same again, and ends with that."""
         found: list[Any] = []
-        address: str | None = self._address(path)
-        asked: Mapping[str, str] | None = {**params, "per_page": "100"}
+        before: list[Any] = []
+        first, wanted = self._address(path), {**params, "per_page": str(PER_PAGE)}
+        address: str | None = first
+        asked: Mapping[str, str] | None = wanted
+        page = 1
         while address is not None:
             kept = await self._get(address, asked)
             if not isinstance(kept.data, list):
                 raise RegisterUnavailable(f"GitHub answered {shown(kept.data)} where a list was asked for")
+            if kept.data and kept.data == before:
+                break
             found += kept.data
+            before, page = kept.data, page + 1
             address, asked = kept.next, None
+            if address is None and len(kept.data) == PER_PAGE:
+                address, asked = first, {**wanted, "page": str(page)}
         return found
 
     async def send(
@@ -128,9 +143,17 @@ class GitHubClient:
         self.calls["graphql"] += 1
         body = {"query": query, "variables": dict(variables)}
         headers = {"GraphQL-Features": FEATURES}
-        url = self._connection.graphql_url
+        asked = Asked(
+            "POST",
+            self._connection.graphql_url,
+            body,
+            headers=headers,
+            again=again,
+            guard=guard,
+            reads=not query.lstrip().startswith("mutation"),
+        )
         while True:
-            heard = await self._ask(Asked("POST", url, body, headers=headers, again=again, guard=guard))
+            heard = await self._ask(asked)
             answer = heard.data if isinstance(heard.data, dict) else {}
             errors = [error for error in answer.get("errors") or [] if isinstance(error, dict)]
             if not any(error.get("type") in ("RATE_LIMIT", "RATE_LIMITED") for error in errors):
@@ -146,9 +169,13 @@ class GitHubClient:
         place = address + "?" + "&".join(f"{key}={value}" for key, value in sorted((params or {}).items()))
         known = self.cache.answer(place)
         headers = {"If-None-Match": known.etag} if known else {}
-        heard = await self._ask(Asked("GET", address, params=params, headers=headers))
+        heard = await self._ask(Asked("GET", address, params=params, headers=headers, reads=True))
         if heard.status == 304 and known:
             self.calls["not_modified"] += 1
+            if "link" not in heard.headers:
+                return known
+            known = known._replace(next=self._next_page(heard))  # what comes after it may have changed all the same
+            self.cache.keep(place, known)
             return known
         kept = Kept(heard.headers.get("etag", ""), heard.data, self._next_page(heard))
         if kept.etag:
@@ -161,7 +188,7 @@ class GitHubClient:
             address, _, relation = part.partition(";")
             if relation.strip() == 'rel="next"':
                 url = address.strip().strip("<>")
-                return url if urlsplit(url).netloc == urlsplit(self._connection.base_url).netloc else None
+                return url if _place(url) == _place(self._connection.base_url) else None
         return None
 
     async def _ask(self, asked: Asked) -> Heard:
@@ -190,7 +217,7 @@ class GitHubClient:
             if maybe and not asked.again:
                 raise Unsure(f"it is not known whether {asked.method} {asked.url} happened: {trouble}")
             if failed >= ATTEMPTS:
-                harmless = asked.method == "GET" or not maybe
+                harmless = asked.reads or not maybe
                 what = "GitHub is out of reach" if harmless else "GitHub's answers get lost"
                 kind: type[SeriesError] = RegisterUnavailable if harmless else Unsure
                 raise kind(f"{what} after {failed} attempts at {asked.method} {asked.url}: {trouble}")
@@ -254,6 +281,11 @@ class GitHubClient:
 def scope_of(base_url: str, owner: str, name: str, secret: str) -> str:
     """Tells apart whose answers a cache holds, without holding the secret."""
     return hashlib.sha256("\0".join((base_url, owner, name, secret)).encode()).hexdigest()
+
+
+def _place(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()
 
 
 def _number(text: str | None) -> float:

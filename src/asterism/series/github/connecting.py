@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
@@ -131,7 +132,8 @@ class Connection:
             user_agent="asterism",
             follow_redirects=False,
             timeout=TIMEOUT,
-            ssl_verify=self.base_url.startswith("https:"),  # without TLS there is nothing to load the authorities for
+            # without TLS there is nothing to load the authorities for; HTTPS in capitals is verified as well
+            ssl_verify=urlsplit(self.base_url).scheme != "http",
             cache_strategy=MemCacheStrategy(),
             http_cache=False,
             auto_retry=False,

@@ -67,7 +67,8 @@ def _private_key(environ: Mapping[str, str]) -> str:
     return key
 
 
-_REPOSITORY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9-]*))/([A-Za-z0-9._-]+)")
+_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/([A-Za-z0-9._-]+)")
+"""Who is managed by an enterprise has its short name after an underscore."""
 
 
 def repository_of(text: str) -> tuple[str, str]:

@@ -82,5 +82,5 @@ def _series_of(payload: Mapping[str, Any], finder: Finder) -> frozenset[str]:
         forms.append({**issue, "title": title.get("from")})
     label = payload.get("label")
     if isinstance(label, Mapping) and payload.get("action") == "unlabeled":
-        forms.append({**issue, "labels": [label]})
+        forms.append({**issue, "labels": [label, *(issue.get("labels") or [])]})
     return frozenset(found.series for form in forms if (found := finder.find(form)) is not None)

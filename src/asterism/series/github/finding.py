@@ -1,7 +1,8 @@
 """Which series an issue belongs to, and which place it has there: told by its title, or by a label.
 
 A pattern is a regular expression with the group ``series`` and, for the order within it, ``micro``. Where there is no
-micro number the number of the issue serves. A pull request belongs to no series, and neither does a tracking issue.
+micro number the number of the issue serves. A pull request belongs to no series, and neither does a tracking issue. If
+a label is required, what does not have it belongs to none either. To GitHub labels are the same in whatever case.
 """
 
 from __future__ import annotations
@@ -61,17 +62,24 @@ class Assignee:
 
 
 class Finder:
-    """Raises BadPattern for patterns that cannot be used."""
+    """``required`` is a label that every issue of a series has. Raises BadPattern for patterns that cannot be used."""
 
     def __init__(
-        self, title: str = TITLE_PATTERN, label: str = LABEL_PATTERN, assignee: Assignee | None = None
+        self,
+        title: str = TITLE_PATTERN,
+        label: str = LABEL_PATTERN,
+        assignee: Assignee | None = None,
+        required: str | None = None,
     ) -> None:
         self._title, self._label = _compiled(title), _compiled(label)
         self._assignee = assignee
+        self.required = required
 
     def find(self, issue: Mapping[str, Any]) -> Found | None:
         """None for one that belongs to no series. A label says more than the title."""
-        if "pull_request" in issue or TRACKING_LABEL in labels_of(issue):
+        if "pull_request" in issue or has_label(issue, TRACKING_LABEL):
+            return None
+        if self.required and not has_label(issue, self.required):
             return None
         title = self._title.search(str(issue.get("title") or ""))
         match = next(filter(None, map(self._label.search, labels_of(issue))), title)
@@ -93,6 +101,10 @@ def labels_of(issue: Mapping[str, Any]) -> list[str]:
         for label in issue.get("labels") or []
         if label is not None
     ]
+
+
+def has_label(issue: Mapping[str, Any], name: str) -> bool:
+    return name.casefold() in (label.casefold() for label in labels_of(issue))
 
 
 def _micro(match: re.Match[str]) -> str | None:

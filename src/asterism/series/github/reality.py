@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from asterism.core.series import Item
-from asterism.series.github.client import GitHubClient, Refused
-from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, labels_of
-from asterism.series.register import RegisterUnavailable
+from asterism.core.series import Item, Live
+from asterism.series.github.client import PER_PAGE, GitHubClient, Refused
+from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label
+from asterism.series.register import RegisterUnavailable, SeriesError
 
-PAGE = 100
 STEADY = 5
 """How often a list that changes while it is read is read again."""
 _CLOSER = """query($owner: String!, $name: String!, $number: Int!) { repository(owner: $owner, name: $name) {
@@ -57,12 +56,16 @@ class Reality:
         return [found.number for found in ordered if found.assigned]
 
 
-class Looking:
-    """Asks GitHub with ``client`` and tells series apart with ``finder``. ``label`` narrows the list, if all issues of
-    all series have it; the tracking issues are then listed apart."""
+class NoneFound(SeriesError):
+    """No open issue of a series was found, or not which one is being worked on: nothing to rebuild a state from."""
 
-    def __init__(self, client: GitHubClient, finder: Finder, label: str | None = None) -> None:
-        self._client, self._finder, self._label = client, finder, label
+
+class Looking:
+    """Asks GitHub with ``client`` and tells series apart with ``finder``. The label that it requires narrows the list;
+    the tracking issues are then listed apart."""
+
+    def __init__(self, client: GitHubClient, finder: Finder) -> None:
+        self._client, self._finder, self._label = client, finder, finder.required
 
     async def survey(self, steady: bool = False) -> Survey:
         """``steady`` is for who relies on nothing being missing: an issue that is closed while a list of several pages
@@ -71,12 +74,12 @@ class Looking:
         try:
             narrowed = {"labels": self._label} if self._label else {}
             issues = await self._listed(narrowed)
-            for _ in range(STEADY if steady and len(issues) >= PAGE else 0):
+            for _ in range(STEADY if steady and len(issues) >= PER_PAGE else 0):
                 before, issues = issues, await self._listed(narrowed)
                 if before == issues:
                     break
             else:
-                if steady and len(issues) >= PAGE:
+                if steady and len(issues) >= PER_PAGE:
                     raise RegisterUnavailable(f"the issues of {self._client.url} change too quickly to be listed")
             if self._label:
                 issues += await self._listed({"labels": TRACKING_LABEL})
@@ -88,13 +91,31 @@ class Looking:
             found = self._finder.find(issue)
             if found is not None:
                 series.setdefault(found.series, {})[found.number] = found
-            elif TRACKING_LABEL in labels_of(issue) and "pull_request" not in issue:
+            elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
                 tracking[int(issue["number"])] = issue
         return Survey(series, tuple(tracking[number] for number in sorted(tracking)))
 
     async def _listed(self, narrowed: Mapping[str, str]) -> list[Any]:
         asked = {"state": "open", "sort": "created", "direction": "asc", **narrowed}
         return await self._client.pages("issues", asked)
+
+    async def live(self, name: str, assignee_is_known: bool) -> list[Live]:
+        """What a series is rebuilt from. Raises NoneFound if no issue is: more likely the pattern is not that of this
+        series than that all of it is done, and to write an empty state would free it. If it is not known whom series
+        assign, the one issue that is assigned to anybody is the one that is being worked on."""
+        found = list((await self.survey(steady=True)).series.get(name, {}).values())
+        if not found:
+            raise NoneFound(
+                f"no open issue of {self._client.url} belongs to {name} by these patterns and labels: nothing was "
+                "written; give the pattern and the label that sync is run with, or say that none lives"
+            )
+        if assignee_is_known:
+            return [one.live for one in found]
+        taken = [one.number for one in found if one.form.get("assignees")]
+        if len(taken) > 1:
+            numbers = ", ".join(f"#{number}" for number in taken)
+            raise NoneFound(f"{numbers} are assigned in {name}: to tell which is active, say whom series assign")
+        return [one.live._replace(assigned=one.number in taken) for one in found]
 
     async def reality(self, name: str, survey: Survey, known: Iterable[Item | None]) -> Reality:
         """``known`` are the issues that the state knows of."""

@@ -5,12 +5,17 @@ A change is a commit of its own (a random word in its message makes it unlike an
 was read. The first is put in place with "create a reference", which fails if there is one; all others with the mutation
 ``updateRefs``, whose ``beforeOid`` is what the ref has to point to. Both refuse without a code that could be relied on,
 so after a refusal the ref is read: it tells whether somebody was first, or the change was not allowed.
+
+GitHub answers from several copies of what it keeps, and one of them may lag behind. A commit that was named a moment
+ago and is not known is therefore no empty state, it is not there yet (RegisterUnavailable). And a repository that the
+credentials may not see is answered with 404, as a ref that is not there is: so refs are listed, where 404 means the
+repository alone.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -67,28 +72,36 @@ class GitHubRegister:
         token = await self.tip(name)
         if token is None:
             return Snapshot(None, None)
-        return Snapshot((await self.texts([token]))[token], token)
+        return Snapshot(self.text_of(token, await self.texts([token])), token)
+
+    async def read_all(self) -> dict[str, Snapshot]:
+        """All series with two questions."""
+        heads = await self.heads()
+        tokens = {name: token for ref, token in heads.items() if (name := self.name_of(ref)) is not None}
+        texts = await self.texts(tokens.values())
+        return {name: Snapshot(self.text_of(token, texts), token) for name, token in tokens.items()}
 
     async def tip(self, name: str) -> str | None:
         """What the ref of a series points to."""
-        short = self.ref_of(name).removeprefix("refs/")
-        try:
-            found = await self.client.get(f"git/ref/{quote(short)}")
-        except Refused as refused:
-            if refused.status == 404:
-                return None
-            raise self._without_commits(refused) from None
-        return self._target(found)
+        ref = self.ref_of(name)
+        return (await self._matching(ref)).get(ref)
 
     async def heads(self) -> dict[str, str]:
         """Every ref of ours with what it points to, of all kinds, in one question."""
+        return await self._matching(ROOM)
+
+    async def _matching(self, beginning: str) -> dict[str, str]:
+        """The refs that begin so: more than the one that is meant, where the name of another begins with it."""
         try:
-            found = await self.client.pages(f"git/matching-refs/{ROOM.removeprefix('refs/')}", {})
+            found = await self.client.pages(f"git/matching-refs/{quote(beginning.removeprefix('refs/'))}", {})
         except Refused as refused:
             if refused.status == 404:
                 raise RegisterUnavailable(f"there is no {self.url}, or the credentials may not see it") from None
             raise self._without_commits(refused) from None
-        return {str(one["ref"]): self._target(one) for one in found}
+        try:
+            return {str(one["ref"]): self._target(one) for one in found}
+        except (KeyError, TypeError):
+            raise RegisterUnavailable(f"GitHub answered {shown(found)} where refs were asked for") from None
 
     def _target(self, form: Any) -> str:
         try:
@@ -101,7 +114,7 @@ class GitHubRegister:
 
     async def texts(self, tokens: Iterable[str]) -> dict[str, str]:
         """What each commit has in its file. One without the file has an empty text, which no series would have written:
-        it is not free."""
+        it is not free. One that GitHub does not know (yet) is left out."""
         known: dict[str, str] = {}
         missing = []
         for token in dict.fromkeys(tokens):
@@ -114,16 +127,27 @@ class GitHubRegister:
             known.update(await self._asked_texts(missing[start : start + AT_ONCE]))
         return known
 
+    def text_of(self, token: str, texts: Mapping[str, str]) -> str:
+        """Raises RegisterUnavailable for a commit that was named, and is not known where it was asked for."""
+        if token not in texts:
+            raise RegisterUnavailable(
+                f"{self.url} names the commit {token[:12]} and does not know it yet: the copy that was asked is behind"
+            )
+        return texts[token]
+
     async def _asked_texts(self, tokens: list[str]) -> dict[str, str]:
         if not all(token.isalnum() and token.isascii() for token in tokens):
             raise RegisterUnavailable(f"GitHub named a commit {shown(tokens)}")
         wanted = " ".join(
+            f'c{place}: object(expression: "{token}") {{ __typename }} '
             f'o{place}: object(expression: "{token}:{STATE_FILE}") {{ ... on Blob {{ text }} }}'
             for place, token in enumerate(tokens)
         )
         repository = await self._repository(wanted)
         found = {}
         for place, token in enumerate(tokens):
+            if repository.get(f"c{place}") is None:
+                continue
             blob = repository.get(f"o{place}")
             found[token] = (blob.get("text") or "") if isinstance(blob, dict) else ""
             self.client.cache.keep_text(token, found[token])
@@ -150,7 +174,10 @@ class GitHubRegister:
         while len(commits) < limit:
             size = min(limit, 100)
             asked = {"sha": token, "per_page": str(size), "page": str(page)}
-            found = await self.client.get("commits", asked)
+            try:
+                found = await self.client.get("commits", asked)
+            except Refused as refused:
+                raise RegisterUnavailable(f"the history of series {name} cannot be read: {refused}") from None
             commits += found
             if len(found) < size:
                 break
@@ -161,7 +188,7 @@ class GitHubRegister:
             Change(
                 datetime.fromisoformat(one["commit"]["committer"]["date"]).timestamp(),
                 said_in(one["commit"]["message"]),
-                texts[one["sha"]],
+                self.text_of(one["sha"], texts),
                 one["sha"],
             )
             for one in commits

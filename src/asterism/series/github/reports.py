@@ -13,7 +13,8 @@ from asterism.series.github.reality import Fate
 @dataclass
 class SeriesReport:
     """Of one series. ``duplicates`` are assigned beside the active one, ``repaired`` were; ``problem`` is a sentence,
-    and ``status`` the word for it."""
+    and ``status`` the word for it. If it was only ``observed``, all of this is what would be: nobody has been given
+    anything."""
 
     name: str
     state: Series
@@ -25,6 +26,7 @@ class SeriesReport:
     repaired: list[int] = field(default_factory=list)
     rebuilt: bool = False
     changed: bool = False
+    observed: bool = False
     tracking: int | None = None
     status: str = "in step"
     problem: str | None = None
@@ -45,6 +47,7 @@ class SeriesReport:
             "repaired": self.repaired,
             "rebuilt": self.rebuilt,
             "changed": self.changed,
+            "observed": self.observed,
             "tracking_issue": self.tracking,
             "problem": self.problem,
         }
@@ -61,21 +64,24 @@ class SeriesReport:
 
     def lines(self) -> list[str]:
         """What happened, in sentences."""
+        would = "would be " if self.observed else ""
         told = [f"#{number} {fate}" for number, fate in self.left.items()]
         if self.rebuilt:
             told.append("its state could not be read and was rebuilt from the open issues")
         if self.promoted is not None:
-            told.append(f"#{self.promoted} promoted")
+            told.append(f"#{self.promoted} {would}promoted")
         if self.queued:
-            told.append(f"queued {', '.join(f'#{number}' for number in self.queued)}")
+            what = "would queue" if self.observed else "queued"
+            told.append(f"{what} {', '.join(f'#{number}' for number in self.queued)}")
         if self.repaired:
             told.append(f"unassigned {', '.join(f'#{number}' for number in self.repaired)}, which was not their turn")
         if self.duplicates:
             told.append(f"assigned beside the active one: {', '.join(f'#{number}' for number in self.duplicates)}")
         if self.problem:
             told.append(self.problem)
-        active = "nobody is active" if self.state.active is None else f"#{self.state.active} is active"
-        if self.state.active is not None and not self.assigned:
+        is_active = f"{would or 'is '}active"
+        active = f"nobody {is_active}" if self.state.active is None else f"#{self.state.active} {is_active}"
+        if self.state.active is not None and not self.assigned and not self.observed:
             active += " but not assigned"
         waiting = f", {len(self.state.queue)} waiting" if self.state.queue else ""
         paused = f", paused {self.state.paused}" if self.state.paused else ""

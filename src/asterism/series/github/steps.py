@@ -16,7 +16,10 @@ class InStep:
     """Who is gone leaves, who is new is queued in the order of the micro numbers, and if nobody is active the head of
     the queue is promoted. A series that is new begins with what is assigned already.
 
-    ``gone`` are only issues that were looked at: an issue that came into the state after that stays there."""
+    ``gone`` are only issues that were looked at: an issue that came into the state after that stays there.
+
+    With ``mending`` a state that cannot be read is made anew: who is assigned is being worked on, and goes before what
+    was salvaged. If another has mended it meanwhile there is a readable state, which is treated as any other."""
 
     reality: Reality
     claim: str
@@ -25,7 +28,12 @@ class InStep:
 
     def __call__(self, series: Series, now: float) -> Series:
         current = series
-        if series.revision == 0 or self.mending:
+        salvaged = self.mending and series.updated_at == 0.0  # what could not be read does not know when it was written
+        if salvaged and series.active is not None:
+            holders = self.reality.holders()
+            if holders and series.active not in holders:
+                current = current.release(series.active, now)
+        if series.revision == 0 or salvaged:
             current = current.rebuild(self._live(), now)
         for number in self.reality.gone:
             current = current.release(number, now)

@@ -9,16 +9,17 @@ whose answers it usually knows, and writes nothing. The order of its steps is wh
    read again, the others are unassigned and read back, and only then the active one is assigned and read back.
 4. The tracking issue is written, if it shows something else.
 
-Modes: ``observe`` writes the view and nothing else; ``enforce`` does all of this; ``announce`` adds a comment for each
-promotion, made by the one who promoted.
+Modes: ``observe`` writes the view of what would be and nothing else, and nobody is told that anything is theirs;
+``enforce`` does all of this; ``announce`` adds a comment for each promotion, made by the one who promoted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Literal
 
 from asterism.core.series import Series, UnreadableSeries
@@ -29,8 +30,8 @@ from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.tracking import Tracking, body_of
-from asterism.series.github.turns import NotMyTurn, Turn, Turns
+from asterism.series.github.tracking import Tracking, body_of, plain
+from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
 
@@ -45,7 +46,8 @@ OBSERVED = "Asterism only observes this series: nothing is assigned or promoted 
 
 @dataclass(frozen=True)
 class Settings:
-    """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None."""
+    """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None: no
+    event makes it more. ``label`` is one that every issue of a series has, if it is given."""
 
     assignee: str
     mode: Mode = "enforce"
@@ -80,37 +82,44 @@ class GitHubSeries:
         self.metrics = Metrics(facts={"repository": register.url, "mode": settings.mode})
         self.turns = Turns(register)
         self._assignee = Assignee(settings.assignee)
-        finder = Finder(settings.pattern, settings.label_pattern, self._assignee)
-        self._finder = finder
-        self._looking = Looking(register.client, finder, settings.label)
+        self.finder = Finder(settings.pattern, settings.label_pattern, self._assignee, settings.label)
+        self._looking = Looking(register.client, self.finder)
         self._tracking = Tracking(register)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
         self._sleep, self._chance = sleep, chance or random.SystemRandom()
 
     async def sync(self, only: frozenset[str] | None = None) -> SyncReport:
-        """Bring all series in step, or those that are named. What goes wrong with one is in its report, and does not
-        hold up the others. Raises RegisterUnavailable and RateLimited if nothing can be asked."""
+        """Bring all series in step, or those that are named and meant. What goes wrong with one is in its report, and
+        does not hold up the others. Raises RegisterUnavailable and RateLimited if nothing can be asked."""
         self.register.client.begin()
         before = self.register.client.calls.copy()
+        wanted = self.settings.only
+        if only is not None:
+            wanted = only if wanted is None else only & wanted
+        if wanted is not None and not wanted:
+            return SyncReport(self.register.url, self.settings.mode, [], {})
         survey = await self._looking.survey()
         heads = await self.register.heads()
-        wanted = only if only is not None else self.settings.only
         names = {name for ref in heads if (name := self.register.name_of(ref)) is not None} | set(survey.series)
         names = {name for name in names if wanted is None or name in wanted}
         texts = await self.register.texts(self._tokens(names, heads))
         reports = []
         for name in sorted(names):
-            token = heads.get(self.register.ref_of(name))
-            seen = Snapshot(texts[token] if token else None, token)
-            token = heads.get(self._tracking.register.ref_of(name))
-            shown = Snapshot(texts[token] if token else None, token)
+            try:
+                seen = _seen(self.register, name, heads, texts)
+                shown = _seen(self._tracking.register, name, heads, texts)
+            except RegisterUnavailable as error:
+                report = SeriesReport(name, Series(name), observed=not self.settings.acts)
+                report.status, report.problem = "unavailable", str(error)
+                reports.append(report)
+                continue
             reports.append(await self._reported(name, survey, seen, shown))
         self._count(reports, self.register.client.calls - before)
         return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""
-        found = self._finder.find(await self.register.client.get(f"issues/{issue}"))
+        found = self.finder.find(await self.register.client.get(f"issues/{issue}"))
         return found.series if found is not None else None
 
     def _tokens(self, names: set[str], heads: dict[str, str]) -> list[str]:
@@ -122,7 +131,7 @@ class GitHubSeries:
     # -- one series ----------------------------------------------------------------------------------------------------
 
     async def _reported(self, name: str, survey: Survey, seen: Snapshot, shown: Snapshot) -> SeriesReport:
-        report = SeriesReport(name, Series.salvaged(seen.text, name))
+        report = SeriesReport(name, Series.salvaged(seen.text, name), observed=not self.settings.acts)
         try:
             await self._in_step(report, survey, seen)
         except Contended as error:
@@ -156,14 +165,25 @@ class GitHubSeries:
                 self.metrics.add(key, getattr(counts, key))
 
     def _observed(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
-        """What would be, written nowhere."""
+        """What would be, written nowhere. It does not say when, for then a view of it would change all the time."""
+        report.status = "observed"
         unreadable = _unreadable(seen.text, report.name)
         if unreadable and is_newer(seen.text):
             raise unreadable
         if unreadable:
             report.status, report.problem = "unreadable", f"{unreadable}; enforce would rebuild it"
         step = in_step(reality, None, unreadable is not None)
-        self._told(report, report.state, step(report.state, self.register.clock()), step)
+        before, after = report.state, step(report.state, self.register.clock())
+        self._told(report, before, after, step)
+        if after is not before:
+            kept = after.active == before.active
+            report.state = replace(
+                after,
+                updated_at=before.updated_at or _newest(reality),
+                since=before.since if kept else None,
+                claim_id=before.claim_id if kept else None,
+                lease_until=before.lease_until if kept else None,
+            )
         report.duplicates = [number for number in reality.holders() if number != report.state.active]
         report.assigned = report.state.active in reality.holders()
 
@@ -218,7 +238,7 @@ class GitHubSeries:
                 await self.turns.give_back(turn)
             if not again:
                 return
-        raise Contended(report.name, tries, self.settings.turn_deadline)
+        raise TurnsTaken(report.name, tries, self.settings.turn_deadline)
 
     async def _turns_of(self, name: str) -> AsyncIterator[Turn | None]:
         """A turn, or None after a pause while another has it; until there is no patience left. The pauses grow, for it
@@ -240,8 +260,17 @@ class GitHubSeries:
         return self._settled(report, reality)
 
     async def _fresh(self, report: SeriesReport, steady: bool = False) -> Reality:
+        """Never less than was known before: a copy of GitHub's that lags behind would say that nobody is active, and
+        who is would be unassigned."""
         seen = await self.register.read(report.name)
-        report.state = Series.from_text(seen.text, report.name)
+        state = Series.from_text(seen.text, report.name)
+        if seen.text is None or state.revision < report.state.revision:
+            what = "nothing" if seen.text is None else f"revision {state.revision}"
+            raise RegisterUnavailable(
+                f"{self.register.url} has {what} of series {report.name}, where revision {report.state.revision} was "
+                "seen a moment ago: nothing was assigned or unassigned, and the next run looks again"
+            )
+        report.state = state
         return await self._looking.reality(report.name, await self._looking.survey(steady), [report.state.active])
 
     async def _in_turn(self, report: SeriesReport, turn: Turn) -> bool:
@@ -277,7 +306,8 @@ class GitHubSeries:
                 report.tracking = await self._new_view(report.name, body)
             if self.settings.mode == "announce" and report.promoted is not None and report.problem is None:
                 text = (
-                    f"#{report.promoted} is the active issue of {report.name} now (revision {report.state.revision})."
+                    f"#{report.promoted} is the active issue of {plain(report.name)} now "
+                    f"(revision {report.state.revision})."
                     + "".join(f"\n- #{number} left: {fate}" for number, fate in report.left.items())
                 )
                 await self._tracking.comment(report.tracking, text)
@@ -300,8 +330,14 @@ class GitHubSeries:
         raise RegisterUnavailable(f"there is no tracking issue of {name} yet: others have the turn to make it")
 
     def _count(self, reports: list[SeriesReport], calls: dict[str, int]) -> None:
+        """Only what was done, or every cycle that observes would count the same again; the gauges say what is found."""
         add = self.metrics.add
         for report in reports:
+            add("contended", report.status == "contended")
+            add("problems", report.problem is not None)
+            self.metrics.gauges[report.name] = report.gauges()
+            if report.observed:
+                continue
             fates = list(report.left.values())
             add("completed", fates.count(Fate.COMPLETED))
             add("abandoned", fates.count(Fate.ABANDONED))
@@ -310,12 +346,20 @@ class GitHubSeries:
             add("duplicates_found", len(report.duplicates) + len(report.repaired))
             add("unassigned", len(report.repaired))
             add("rebuilt", report.rebuilt)
-            add("contended", report.status == "contended")
-            add("problems", report.problem is not None)
-            self.metrics.gauges[report.name] = report.gauges()
         add("api_requests", calls.get("requests", 0))
         add("api_not_modified", calls.get("not_modified", 0))
         add("rate_limited", calls.get("rate_limited", 0))
+
+
+def _seen(register: GitHubRegister, name: str, heads: Mapping[str, str], texts: Mapping[str, str]) -> Snapshot:
+    token = heads.get(register.ref_of(name))
+    return Snapshot(register.text_of(token, texts) if token else None, token)
+
+
+def _newest(reality: Reality) -> float:
+    """When the last of the open issues was opened."""
+    times = [str(found.form.get("created_at") or "1970-01-01T00:00:00Z") for found in reality.live.values()]
+    return datetime.fromisoformat(max(times)).timestamp() if times else 0.0
 
 
 def _items(series: Series) -> list[int | str | None]:

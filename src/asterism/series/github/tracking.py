@@ -15,9 +15,14 @@ from typing import Any
 
 from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
-from asterism.series.github.finding import TRACKING_LABEL, labels_of
+from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+
+LONGEST = 65_000
+"""Letters of a body: GitHub takes 65,536."""
+SHORT = 100
+"""Places of the queue that are shown, where all of them would be too long."""
 
 
 def title_of(name: str) -> str:
@@ -25,23 +30,38 @@ def title_of(name: str) -> str:
 
 
 def body_of(series: Series, note: str = "") -> str:
-    """The state as people read it: the same text for the same state, so that it is written only when it changes."""
+    """The state as people read it: the same text for the same state, so that it is written only when it changes. Of a
+    queue that is too long for an issue the beginning is shown, and the document if it fits on one line."""
+    document = series.to_text().rstrip("\n")
+    one_line = json.dumps(series.to_document(), ensure_ascii=False, separators=(",", ":"))
+    body = _body(series, note, len(series.queue), ["```json", document, "```"])
+    if len(body) > LONGEST:
+        body = _body(series, note, SHORT, ["```json", one_line, "```"])
+    if len(body) > LONGEST:
+        body = _body(
+            series, note, SHORT, ["The whole of it is too long for an issue: `asterism series status` says it."]
+        )
+    return body
+
+
+def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     rows = [f"| active | {_shown(series.active)} |"]
-    rows += [f"| {place} | {_shown(item)} |" for place, item in enumerate(series.queue, 1)]
+    rows += [f"| {place} | {_shown(item)} |" for place, item in enumerate(series.queue[:places], 1)]
+    if len(series.queue) > places:
+        rows.append(f"| … | and {len(series.queue) - places} more |")
+    paused = plain(series.paused or "")[:500]
     lines = [
-        f"<!-- asterism-series: {_plain(series.name)} -->",
-        f"The state of the series **{_plain(series.name)}**: at most one of its issues is assigned at a time, the "
+        f"<!-- asterism-series: {plain(series.name)} -->",
+        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, the "
         "others wait in this order. Asterism keeps this view; what is written here by hand is overwritten.",
         *([f"> {note}"] if note else []),
-        *([f"> Paused {_plain(series.paused)}. Nobody is promoted until it is resumed."] if series.paused else []),
+        *([f"> Paused {paused}. Nobody is promoted until it is resumed."] if series.paused else []),
         "",
         "| place | issue |",
         "| --- | --- |",
         *rows,
         "",
-        "```json",
-        series.to_text().rstrip("\n"),
-        "```",
+        *end,
     ]
     return "\n".join(lines)
 
@@ -50,7 +70,7 @@ def _shown(item: object) -> str:
     return "nobody" if item is None else f"#{item}"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """So that a name or a reason cannot end a comment, a table or a mention."""
     return "".join(letter if letter.isalnum() or letter in " .,:;_-/()" else "·" for letter in text)
 
@@ -150,7 +170,7 @@ class Tracking:
 
     async def _written(self, issue: Mapping[str, Any], name: str, body: str) -> None:
         wanted: dict[str, Any] = {"title": title_of(name), "body": body, "state": "open"}
-        if TRACKING_LABEL not in labels_of(issue):
+        if not has_label(issue, TRACKING_LABEL):
             wanted["labels"] = [*labels_of(issue), TRACKING_LABEL]
         here = {**issue, "body": (issue.get("body") or "").replace("\r\n", "\n").rstrip()}
         changes = {key: value for key, value in wanted.items() if key == "labels" or here.get(key) != value}

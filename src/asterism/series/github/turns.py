@@ -6,8 +6,9 @@ turn. A turn is a second ref, ``refs/asterism/turns/NAME``, taken by compare-and
 reads the state and the issues again before assigning anything.
 
 Who dies with the turn in hand holds up the others until it runs out, by GitHub's clock. Who is alive stops well before
-that, by its own clock, counted from before it asked for the turn: it sends nothing that could arrive late. What remains
-is a request that GitHub itself would carry out more than ``MARGIN`` seconds after its sender gave up waiting.
+that, by its own clock, which goes on while the machine sleeps, counted from before it asked for the turn: it sends
+nothing that could arrive late. What remains is a request that GitHub itself would carry out more than ``MARGIN``
+seconds after its sender gave up waiting.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
+from asterism.series.changing import Contended
 from asterism.series.github.client import Refused
 from asterism.series.github.connecting import TIMEOUT
 from asterism.series.github.register import GitHubRegister
@@ -39,6 +41,24 @@ class NotMyTurn(SeriesError):
 
 class TurnOver(SeriesError):
     """It took too long: others may be assigning by now. Nothing more was sent."""
+
+
+class TurnsTaken(Contended):
+    """Others had the turn for as long as one waited for it. The state is what it should be; nothing was assigned."""
+
+    def __init__(self, name: str, tries: int, seconds: float) -> None:
+        super().__init__(name, tries, seconds)
+        self.args = (
+            f"others were assigning in series {name} for all of {seconds:.1f} s: what was decided stands, and this run "
+            "has assigned nothing; the next one does",
+        )
+
+
+def awake_or_not() -> float:
+    """Seconds that go on while the machine sleeps, where it can tell: GitHub's clock does too."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 class Turn:
@@ -62,7 +82,7 @@ class _Written(NamedTuple):
 class Turns:
     """The turns of all series of a repository."""
 
-    def __init__(self, register: GitHubRegister, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, register: GitHubRegister, clock: Callable[[], float] = awake_or_not) -> None:
         self.register = GitHubRegister(register.client, "turns")
         self._clock = clock
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +16,8 @@ from asterism.surfaces.series.opening import (
     Rehearsal,
     Terms,
     change_options,
+    counting,
+    fit_to_print,
     place_options,
     taken_from,
     with_register,
@@ -60,11 +61,14 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
 
     Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
     at every try, and nothing was written."""
+    from asterism.core.series import LONGEST_LEASE, SHORTEST_LEASE
     from asterism.series.changing import Claim
     from asterism.series.changing import claim as claimed
 
-    if lease is not None and lease <= 0:
+    if lease is not None and lease < SHORTEST_LEASE:
         raise click.UsageError("A lease is longer than nothing.")
+    if lease is not None and lease > LONGEST_LEASE:
+        raise click.UsageError(f"A lease is {LONGEST_LEASE / 86_400:g} days at most; without --lease it has no end.")
     if renew and lease is None:
         raise click.UsageError("--renew takes --lease: for how long?")
     place, terms, as_json = taken_from(options)
@@ -72,15 +76,16 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
 
     async def use(register: SeriesRegister) -> int:
         target = Rehearsal(register) if terms.dry_run else register
-        outcome = await claimed(target, name, wanted, patience=terms.patience)
+        patience = terms.patience
+        outcome = await counting(terms, lambda counts: claimed(target, name, wanted, patience=patience, counts=counts))
         active = outcome.after.active == issue
         if as_json:
             status = "claimed" if active else "queued"
             tell_outcome(outcome, terms, status=status, issue=issue, position=outcome.after.position(issue))
         elif active:
-            click.echo(_claimed(outcome, issue, terms))
+            click.echo(fit_to_print(_claimed(outcome, issue, terms)))
         else:
-            click.echo(_queued(outcome, issue, terms, register.clock()))
+            click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
         return 0 if active else QUEUED
 
     return with_register(place, use, as_json=as_json, create=not terms.dry_run)
@@ -91,7 +96,8 @@ def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
     if not outcome.changed:
         return f"{after.name} is #{issue}'s already (revision {after.revision})"
     if outcome.before.active == issue and outcome.before.since == after.since:
-        return f"{would(terms, 'renewed', 'renew')} the lease of #{issue} on {after.name} (revision {after.revision})"
+        what = would(terms, "set", "set") if outcome.before.lease_until is None else would(terms, "renewed", "renew")
+        return f"{what} the lease of #{issue} on {after.name} (revision {after.revision})"
     return f"{would(terms, 'claimed', 'claim')} {after.name} for #{issue} (revision {after.revision})"
 
 
@@ -112,7 +118,8 @@ def _queued(outcome: Outcome, issue: int, terms: Terms, now: float) -> str:
 def status(name: str | None, **options: Any) -> int:
     """Show who is active, who waits, since when and why.
 
-    Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read."""
+    Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read;
+    one that is not there is free."""
     place, _, as_json = taken_from(options)
 
     async def use(register: SeriesRegister) -> int:
@@ -125,7 +132,9 @@ def status(name: str | None, **options: Any) -> int:
         now = register.clock()
         if as_json:
             told = [status_json(one, now) for one in found]
-            tell_json({"series": told} if name is None else told[0])
+            tell_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
+        elif name is not None and seen[name].token is None:
+            note(f"There is no series {name} in {register.url} yet: the first claim makes it.")
         elif name is not None:
             say_lines(lambda width: status_lines(found[0], now))
         elif found:
@@ -163,9 +172,14 @@ def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
 
     async def use(register: SeriesRegister) -> int:
         target = Rehearsal(register) if terms.dry_run else register
-        outcome = await change(target, name, step, step.told, patience=terms.patience)
+        patience = terms.patience
+        outcome = await counting(
+            terms, lambda counts: change(target, name, step, step.told, patience=patience, counts=counts)
+        )
         if as_json:
             tell_outcome(outcome, terms, status="released" if outcome.changed else "unchanged", issue=issue)
+        elif outcome.token is None:
+            click.echo(f"there is no series {name} in {register.url}: nothing is held")
         elif not outcome.changed:
             click.echo(f"#{issue} is not in {name}")
         else:
@@ -274,8 +288,22 @@ def front(name: str, issue: int, **options: Any) -> int:
 )
 @click.option("--active", type=issue_number, metavar="NUMBER", help="The one that is being worked on.")
 @click.option("--empty", is_flag=True, help="None lives.")
+@click.option("--pattern", metavar="REGEX", help="With --github: how titles name their series, as for sync.")
+@click.option("--label-pattern", metavar="REGEX", help="The same for labels.")
+@click.option("--label", metavar="NAME", help="Only issues with this label belong to series.")
+@click.option("--assign", "assignee", metavar="LOGIN", envvar="ASTERISM_SERIES_ASSIGNEE", help="Whom series assign.")
 @change_options
-def rebuild(name: str, issues: tuple[int, ...], active: int | None, empty: bool, **options: Any) -> int:
+def rebuild(
+    name: str,
+    issues: tuple[int, ...],
+    active: int | None,
+    empty: bool,
+    pattern: str | None,
+    label_pattern: str | None,
+    label: str | None,
+    assignee: str | None,
+    **options: Any,
+) -> int:
     """Write a series anew from the issues that live.
 
     They are asked from GitHub with --github, and named in their order with --issue elsewhere. The active one stays
@@ -292,9 +320,11 @@ def rebuild(name: str, issues: tuple[int, ...], active: int | None, empty: bool,
 
     async def look(register: SeriesRegister) -> None:
         if not named:
-            live.extend(await _open_issues(register, name))
+            live.extend(await _open_issues(register, name, pattern, label_pattern, label, assignee))
 
     def step(before: Series, now: float) -> Series:
+        if active not in (None, before.active) and before.paused is not None:
+            raise click.ClickException(f"{name} is paused {before.paused}: nobody becomes active before it is resumed.")
         replaced = active is not None and before.active not in (None, active)
         kept = before.release(before.active or 0, now) if replaced else before
         return kept.rebuild(live, now).as_one_change_of(before)
@@ -310,14 +340,16 @@ def rebuild(name: str, issues: tuple[int, ...], active: int | None, empty: bool,
     return make_change(name, given, step, "rebuild", told, mending=look)
 
 
-async def _open_issues(register: Any, name: str) -> list[Live]:
-    """The issues of a series that are open on GitHub. Who is assigned matters if it is known whom series assign."""
-    from asterism.series.github.finding import Assignee, Finder
+async def _open_issues(
+    register: Any, name: str, pattern: str | None, label_pattern: str | None, label: str | None, assignee: str | None
+) -> list[Live]:
+    """The issues of a series that are open on GitHub. Raises NoneFound."""
+    from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
     from asterism.series.github.reality import Looking
 
-    assignee = os.environ.get("ASTERISM_SERIES_ASSIGNEE")
-    survey = await Looking(register.client, Finder(assignee=Assignee(assignee) if assignee else None)).survey()
-    return [found.live for found in survey.series.get(name, {}).values()]
+    who = Assignee(assignee) if assignee else None
+    finder = Finder(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
+    return await Looking(register.client, finder).live(name, who is not None)
 
 
 @series.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.surfaces.commands.series_sync import opened, service_options, settings_of
+from asterism.surfaces.commands.series_sync import opened, service_options
 from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def _secret(file: Path | None) -> bytes:
 async def _served(
     listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, options: dict[str, Any]
 ) -> None:
-    from asterism.series.github.finding import Assignee, Finder
     from asterism.surfaces.series_hooks.endpoint import Endpoint
     from asterism.surfaces.series_hooks.serving import listening_at
     from asterism.surfaces.series_hooks.serving import serve as serve_until_stopped
@@ -74,16 +73,21 @@ async def _served(
     listening = listening_at(listen, *tls)
     service = opened(options)
 
+    told: dict[str, list[str]] = {}
+
     def after(report: SyncReport) -> None:
         for one in report.series:
-            if one.changed or one.repaired or one.problem:
-                click.echo("\n".join(one.lines()))
-        service.metrics.write(options["metrics"], options["prometheus"])
+            lines = one.lines()
+            if (one.changed or one.repaired or one.problem) and told.get(one.name) != lines:
+                click.echo("\n".join(lines))
+            told[one.name] = lines
+        try:
+            service.metrics.write(options["metrics"], options["prometheus"])
+        except OSError as error:  # the sync went well: it is not to be made again for this
+            click.echo(f"the figures cannot be written: {error}", err=True)
 
-    settings = settings_of(options, dry_run=False)
-    finder = Finder(settings.pattern, settings.label_pattern, Assignee(settings.assignee))
     worker = Worker(service, every, after)
-    endpoint = Endpoint(worker, options["repository"], finder, secret, metrics=listening.is_loopback)
+    endpoint = Endpoint(worker, options["repository"], service.finder, secret, metrics=listening.is_loopback)
     try:
         await serve_until_stopped(endpoint.app, worker, listening, lambda url: click.echo(f"listening on {url}"))
     finally:

@@ -122,9 +122,9 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
     Who is closed leaves, who is new is queued, the next one is promoted, assigned and read back, and the tracking
     issues show it. It may be run as often as you like, and by many at once.
 
-    Exits with 0 if all is in step. With --issue: with 0 if it is the active one, with 75 if it waits. With 76 if others
-    were first at every try, 64 if the assignee cannot be assigned, 65 if a state is of a later version, 69 if GitHub is
-    out of reach."""
+    Exits with 0 if all is in step. With --issue: with 0 if it is the active one or of no series, with 75 if it waits
+    or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee cannot
+    be assigned, 65 if a state is of a later version, 69 if GitHub is out of reach."""
     try:
         return asyncio.run(_synced(options, issue, dry_run, as_json))
     except asyncio.CancelledError:
@@ -141,6 +141,7 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     try:
         only = await _only(service, issue)
         report = await service.sync(only)
+        observed = not service.settings.acts
     except (RegisterUnavailable, Unsure) as error:
         if as_json:
             tell_json({"status": "unavailable", "error": str(error)})
@@ -148,25 +149,32 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
         return OUT_OF_REACH
     finally:
         await service.register.close()
-    service.metrics.write(options["metrics"], options["prometheus"])
-    standing = _standing(report, issue, only) if issue is not None else None
-    _tell(report, standing, as_json)
-    return _code(report, standing)
+    standing = _standing(report, issue, only, observed) if issue is not None else None
+    _tell(report, standing or ({"status": "observed"} if observed else {}), as_json)
+    code = _code(report, standing)
+    try:
+        service.metrics.write(options["metrics"], options["prometheus"])
+    except OSError as error:  # what was done is done, and the exit code says that
+        click.echo(f"the figures cannot be written: {error}", err=True)
+    return code
 
 
 def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
     """The service that the options describe."""
     try:
+        from asterism.series.github.client import PATIENCE
         from asterism.series.github.opening import open_github
         from asterism.series.github.syncing import GitHubSeries
     except ImportError as error:
         raise click.ClickException(
             f"this needs more than is installed ({error}): pip install 'asterism[github]'"
         ) from None
-    return GitHubSeries(open_github(options["repository"], cache=options["cache"]), settings_of(options, dry_run))
+    patience = min(PATIENCE, options["deadline"] or PATIENCE)
+    register = open_github(options["repository"], cache=options["cache"], patience=patience)
+    return GitHubSeries(register, _settings_of(options, dry_run))
 
 
-def settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
+def _settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
     from asterism.series.changing import Patience
     from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.syncing import TURN_DEADLINE, Settings
@@ -188,6 +196,7 @@ def settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
 
 
 async def _only(service: GitHubSeries, issue: int | None) -> frozenset[str] | None:
+    """All if no issue is named, none if the one that is belongs to none of those that are meant."""
     from asterism.series.github.client import Refused
 
     if issue is None:
@@ -196,18 +205,22 @@ async def _only(service: GitHubSeries, issue: int | None) -> frozenset[str] | No
         name = await service.series_of(issue)
     except Refused as refused:
         raise click.ClickException(f"issue #{issue} cannot be read: {refused}") from None
-    if name is None:
-        raise click.ClickException(f"#{issue} belongs to no series: neither its title nor a label names one.")
-    return frozenset({name})
+    meant = service.settings.only
+    return frozenset({name}) if name is not None and (meant is None or name in meant) else frozenset()
 
 
-def _standing(report: SyncReport, issue: int, only: frozenset[str] | None) -> dict[str, Any]:
-    """How one issue stands: claimed, queued, or not in the series (any more), for it is closed."""
+def _standing(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
+    """How one issue stands: claimed, queued, not in the series (any more), for it is closed, or in none that is meant.
+    Who only observes gives nobody anything, so then it is none of these."""
     one = report.series[0] if report.series else None
     position = one.state.position(issue) if one else None
     status = "left" if position is None else "claimed" if position == 0 else "queued"
+    if observed:
+        status = "observed"
     if one is not None and one.status in CODES:
         status = one.status
+    if not only:
+        status = "none"
     return {
         "status": status,
         "issue": issue,
@@ -217,21 +230,27 @@ def _standing(report: SyncReport, issue: int, only: frozenset[str] | None) -> di
     }
 
 
-def _tell(report: SyncReport, standing: dict[str, Any] | None, as_json: bool) -> None:
+def _tell(report: SyncReport, standing: dict[str, Any], as_json: bool) -> None:
     for one in report.series:
         if one.problem:
             click.echo(f"{one.name}: {one.problem}", err=True)
     if as_json:
-        tell_json({**(standing or {}), "sync": report.to_json()})
+        tell_json({**standing, "sync": report.to_json()})
+        return
+    status, issue = standing.get("status"), standing.get("issue")
+    if status == "none":
+        click.echo(f"#{issue} belongs to no series that is meant here: neither its title nor a label names one")
         return
     for one in report.series:
         for line in one.lines():
             click.echo(line)
     if not report.series:
         click.echo("no open issue belongs to a series")
-    if standing is not None and standing["status"] in ("claimed", "queued"):
-        place = "" if standing["status"] == "claimed" else f", number {standing['position']} in the queue"
-        click.echo(f"#{standing['issue']} is {standing['status']} in {standing['series']}{place}")
+    if status in ("claimed", "queued"):
+        place = "" if status == "claimed" else f", number {standing['position']} in the queue"
+        click.echo(f"#{issue} is {status} in {standing['series']}{place}")
+    elif status == "observed":
+        click.echo("nothing was claimed or assigned: this is only what would be")
 
 
 def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
@@ -239,4 +258,4 @@ def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
     for status, code in CODES.items():
         if status in found:
             return code
-    return QUEUED if standing is not None and standing["status"] == "queued" else 0
+    return QUEUED if standing is not None and standing["status"] in ("queued", "observed") else 0

@@ -6,10 +6,9 @@ Importing this is quick: git, stores and GitHub are imported when one of them is
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -19,7 +18,7 @@ from asterism.surfaces.fleet.access import Function, tell_json, whoami
 from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
-    from asterism.series.changing import Patience
+    from asterism.series.changing import Counts, Patience
     from asterism.series.register import Change, SeriesRegister, Snapshot
 
 Value = TypeVar("Value")
@@ -45,6 +44,7 @@ class Terms(NamedTuple):
     tries: int
     deadline: float | None
     dry_run: bool
+    metrics: Path | None = None
 
     @property
     def patience(self) -> Patience:
@@ -54,7 +54,8 @@ class Terms(NamedTuple):
 
 
 def place_options(function: Function) -> Function:
-    """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes."""
+    """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes; and ``--dry-run``,
+    also where nothing is changed anyhow, so that whoever adds it to any of them is not told off."""
     options = (
         click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
         click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its interface."),
@@ -65,6 +66,7 @@ def place_options(function: Function) -> Function:
             help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if nothing is said, or a file in your data "
             "directory.",
         ),
+        click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     )
     for option in reversed(options):
@@ -84,7 +86,12 @@ def change_options(function: Function) -> Function:
             help="How often to try while others are first; 0 for no limit.",
         ),
         click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
-        click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing."),
+        click.option(
+            "--metrics",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write what was counted as JSON, and add it to the totals there.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -95,7 +102,8 @@ def taken_from(options: dict[str, Any]) -> tuple[Place, Terms, bool]:
     """The options above, out of those a command was given: place, terms, and whether to print JSON."""
     place = Place(*(options.pop(name) for name in Place._fields))
     by = options.pop("by", None) or whoami()
-    terms = Terms(by, options.pop("tries", 5), options.pop("deadline", None), options.pop("dry_run", False))
+    limits = options.pop("tries", 5), options.pop("deadline", None)
+    terms = Terms(by, *limits, options.pop("dry_run"), options.pop("metrics", None))
     return place, terms, options.pop("as_json")
 
 
@@ -133,10 +141,38 @@ def with_register(place: Place, use: Callable[[SeriesRegister], Awaitable[int]],
         return _failed("unavailable", error, OUT_OF_REACH, as_json)
 
 
+async def counting(terms: Terms, make: Callable[[Counts], Awaitable[Value]]) -> Value:
+    """Make a change, and write what was counted, however it ended. A rehearsal is not counted."""
+    from asterism.series.changing import Contended, Counts
+
+    counts, contended = Counts(), False
+    try:
+        return await make(counts)
+    except Contended:
+        contended = True
+        raise
+    finally:
+        if terms.metrics is not None and not terms.dry_run:
+            _write_metrics(terms.metrics, counts, contended)
+
+
+def _write_metrics(path: Path, counts: Counts, contended: bool) -> None:
+    from asterism.series.metrics import Metrics
+
+    metrics = Metrics()
+    metrics.add("contended", contended)
+    for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
+        metrics.add(name, getattr(counts, name))
+    try:
+        metrics.write(path)
+    except OSError as error:  # what was done is done, and the exit code has to say so
+        click.echo(f"The figures could not be written to {path}: {error.strerror}", err=True)
+
+
 def _failed(status: str, error: object, code: int, as_json: bool) -> int:
     if as_json:
         tell_json({"status": status, "error": str(error)})
-    click.echo(f"Error: {error}", err=True)
+    click.echo(fit_to_print(f"Error: {error}"), err=True)
     return code
 
 
@@ -154,8 +190,10 @@ def _only_one(place: Place) -> None:
 async def _opened(place: Place, create: bool) -> SeriesRegister:
     if place.remote is not None:
         from asterism.series.git import GitRegister
+        from asterism.surfaces.series.checkout import remote_named
 
-        return GitRegister(_address(place.remote))
+        address, environment = remote_named(place.remote)
+        return GitRegister(address, environment=environment)
     if place.github is not None:
         # the register on GitHub, and all that goes with it, is opened in one place
         from asterism.series.github.opening import open_github
@@ -172,14 +210,13 @@ async def _opened(place: Place, create: bool) -> SeriesRegister:
     return StoreRegister(await open_store(place.store, create=create))
 
 
-def _address(remote: str) -> str:
-    """A remote of the checkout one stands in may be meant by its name."""
-    if ":" in remote or "/" in remote or os.path.isdir(remote) or remote.startswith("-"):
-        return remote
-    asked = subprocess.run(["git", "remote", "get-url", "--", remote], capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        raise click.UsageError(f"there is no directory {remote}, and no remote of that name in this checkout.")
-    return asked.stdout.strip()
+def fit_to_print(text: str) -> str:
+    """What others wrote may hold what a terminal would act upon. That is rare, and finding out takes an import."""
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    from asterism.surfaces.drawing.lettering import clean
+
+    return "\n".join(clean(line) for line in text.split("\n"))
 
 
 class Rehearsal:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import tell_json
-from asterism.surfaces.series.opening import Place, Rehearsal, Terms, with_register
+from asterism.surfaces.series.opening import Place, Rehearsal, Terms, counting, fit_to_print, with_register
 
 if TYPE_CHECKING:
     from asterism.series.changing import Outcome, Step
@@ -35,11 +35,12 @@ def make_change(
         if mending is not None:
             await mending(register)
         make = change if mending is None else mend
-        outcome = await make(target, name, step, message_by(message, terms.by), patience=terms.patience)
+        said, patience = message_by(message, terms.by), terms.patience
+        outcome = await counting(terms, lambda counts: make(target, name, step, said, patience=patience, counts=counts))
         if as_json:
             tell_outcome(outcome, terms, status="changed" if outcome.changed else "unchanged")
         else:
-            click.echo(told(outcome, terms))
+            click.echo(fit_to_print(told(outcome, terms)))
         return 0
 
     return with_register(place, use, as_json=as_json, create=False)

@@ -1,7 +1,7 @@
 """Syncs what is asked for, one sync at a time: what comes in while one is under way is done together in the next.
 
 What fails is tried again, later each time, and a limit is waited for. From time to time everything is brought in step
-without having been asked for: a delivery can get lost.
+without having been asked for, however much is asked for meanwhile: a delivery can get lost.
 """
 
 from __future__ import annotations
@@ -45,14 +45,19 @@ class Worker:
     async def work(self) -> None:
         """For ever."""
         failed = 0
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
             try:
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout_at(due):
                     await self._asked.wait()
             except TimeoutError:
                 self._all = True
             self._asked.clear()
+            self._all = self._all or loop.time() >= due
             only = None if self._all else frozenset(self._pending)
+            if only is None:
+                due = loop.time() + self._every
             self._all, self._pending = False, set()
             pause = await self._synced(only, failed)
             failed = failed + 1 if pause else 0
