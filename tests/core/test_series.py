@@ -394,3 +394,9 @@ def test_whatever_is_read_is_what_would_be_written(damage: dict[str, Any]) -> No
         return
     assert series.to_json() == data
     assert everybody(series) == [item for item in [data["active"], *data["queue"]] if item is not None]
+
+
+def test_what_is_written_anew_is_a_change_although_nothing_in_it_is_new() -> None:
+    before = Series("RFC-093").claim(1, 10.0)
+    after = before.stamped(20.0)
+    assert (after.active, after.updated_at, after.revision) == (1, 20.0, before.revision + 1)
