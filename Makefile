@@ -104,7 +104,7 @@ clean: ## Remove the environments, caches and reports
 
 define install
 @echo "Installing requirements/$*.txt into $(@D)"
-@$(@D)/bin/python -m pip install -qq --require-hashes -r requirements/$*.txt
+@$(@D)/bin/python -m pip install -qq --no-compile --require-hashes -r requirements/$*.txt
 @$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 @touch $@
 endef
