@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import Function, tell_json, whoami
-from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.series.opening import TRYING
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
@@ -91,15 +91,7 @@ _TERMS = (
         metavar="FILE",
         help="Keep what is known in this file: what has not changed is then free.",
     ),
-    click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
-    click.option(
-        "--tries",
-        type=click.IntRange(min=0),
-        default=5,
-        show_default=True,
-        help="How often to try while others are first; 0 for no limit.",
-    ),
-    click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+    *TRYING,
 )
 """What is written beside, and how long to try."""
 

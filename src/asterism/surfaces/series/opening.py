@@ -74,18 +74,24 @@ def place_options(function: Function) -> Function:
     return function
 
 
+TRYING = (
+    click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
+    click.option(
+        "--tries",
+        type=click.IntRange(min=0),
+        default=5,
+        show_default=True,
+        help="How often to try while others are first; 0 for no limit.",
+    ),
+    click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+)
+"""Who acts, and how long to try: for every command that changes a series."""
+
+
 def change_options(function: Function) -> Function:
     """What every command takes that changes a series, beside ``place_options``."""
     options = (
-        click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
-        click.option(
-            "--tries",
-            type=click.IntRange(min=0),
-            default=5,
-            show_default=True,
-            help="How often to try while others are first; 0 for no limit.",
-        ),
-        click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+        *TRYING,
         click.option(
             "--metrics",
             type=click.Path(dir_okay=False, path_type=Path),
