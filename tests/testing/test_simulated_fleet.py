@@ -28,6 +28,7 @@ from asterism.testing.sim.witness import Witness, WitnessedStore
 from asterism.testing.sim.world import SimPresence
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
+AT_LEAST = 200  # however slow the machine
 """How long to look for a world that breaks a promise."""
 
 ABLATED = 400
@@ -47,10 +48,9 @@ def quiet() -> Iterator[None]:
 def test_no_world_breaks_a_promise() -> None:
     until = time.monotonic() + SECONDS
     seed = 0
-    while time.monotonic() < until:
+    while seed < AT_LEAST or time.monotonic() < until:
         simulate(seed)
         seed += 1
-    assert seed >= 20, "far too few worlds for the time"
 
 
 def test_one_seed_is_one_world() -> None:

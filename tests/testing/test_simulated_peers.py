@@ -20,6 +20,7 @@ from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.sim import Violation, peers
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
+AT_LEAST = 10  # however slow the machine
 """How long to look for a random world that breaks a promise."""
 
 DEPTH = int(os.environ.get("ASTERISM_SIM_DEPTH", "3"))
@@ -49,10 +50,9 @@ def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_know
 def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None:
     until = time.monotonic() + SECONDS
     seed = lost = 0
-    while time.monotonic() < until:
+    while seed < AT_LEAST or time.monotonic() < until:
         lost += peers.play(seed).witness.lost
         seed += 1
-    assert seed >= 5, "far too few worlds for the time"
     assert lost > 0
 
 

@@ -19,6 +19,7 @@ from asterism.store.protocol import PutRun, Write
 from asterism.testing.sim import plans
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
+AT_LEAST = 20  # however slow the machine
 """How long to look for a world that breaks a promise."""
 
 ABLATED = 60
@@ -54,10 +55,9 @@ def test_an_orchestrator_may_die_at_every_commit() -> None:
 def test_no_world_breaks_a_promise() -> None:
     until = time.monotonic() + SECONDS
     seed = 0
-    while time.monotonic() < until:
+    while seed < AT_LEAST or time.monotonic() < until:
         plans.play(seed)
         seed += 1
-    assert seed >= 5, "far too few worlds for the time"
 
 
 def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
