@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny_plans import begin, chain, end, fail, ready, review, start, structure, through_json
 
+from asterism.core.codec import twin
 from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.errors import CycleFound, EditRejected, NotJson, PlanError, RecordedError, UnknownTask
@@ -359,3 +360,23 @@ def test_what_a_condition_said_about_a_provisional_end_is_not_copied() -> None:
     copy = plan.copy()
     assert copy.node("c").verdicts is None
     verify(copy)
+
+
+def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
+    plan = Constellation("plan")
+    plan.add(Task("shared", call="package.module:function", inputs={"a": [1, {"b": None}]}))
+    plan.add(Task("tuple", argv=("true",), inputs={"a": (1, 2)}))
+    plan.add(Task("function", call=json.dumps))
+    own = twin(plan, Constellation)
+    assert own.node("shared").task is plan.node("shared").task
+    assert own.node("tuple").task.inputs["a"] == [1, 2]
+    assert own.node("function").task.call == "json:dumps"
+    own.edit([UpdateTask("shared", retries=3)])
+    assert plan.node("shared").task.retries == 0
+
+
+def test_a_plan_with_something_that_is_not_data_has_no_twin() -> None:
+    plan = Constellation("plan")
+    plan.add(Task("odd", argv=("true",), data={"a": {1, 2}}))
+    with pytest.raises(NotJson, match=r"task 'odd'\.data\.a is a set"):
+        twin(plan, Constellation)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asterism.core import edits
 from asterism.core.apply import Applied
+from asterism.core.codec import twin
 from asterism.core.constellation import Constellation
 from asterism.core.diff import Outline, diff, merge
 from asterism.core.edits import EditBatch
@@ -124,6 +125,20 @@ def test_a_plan_survives_json_at_any_stage(plan: Constellation, data: st.DataObj
     assert json.dumps(again.to_json()) == text
     assert len(again.queue) == len(plan.queue)
     assert {t.id for t in again if t.status in TERMINAL} == {t.id for t in plan if t.status in TERMINAL}
+
+
+@given(plans(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_twin_of_a_plan_is_what_another_process_would_read_of_it(plan: Constellation, data: st.DataObject) -> None:
+    live_changes(plan, data)
+    read = Constellation.from_json(json.loads(json.dumps(plan.to_json())))
+    own = twin(plan, Constellation)
+    for one in (read, own):
+        one.evaluate = plan.evaluate
+    verify(own)
+    assert json.dumps(own.to_json()) == json.dumps(read.to_json())
+    assert [node.task for node in own.nodes.values()] == [node.task for node in read.nodes.values()]
+    assert list(own.story()) == list(read.story())
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=60))

@@ -74,7 +74,7 @@ class Doing(Job):
         super().__init__(future)
         self.action = action
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         self.result = self.action(cursor)
 
 

@@ -319,3 +319,55 @@ async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypat
         other.close()
         await asyncio.gather(alone, *several)
         assert len(await ids(store)) == 4
+
+
+async def lonely(store: SqliteStore) -> None:
+    """Until the writer takes it that whoever comes is alone."""
+    for number in range(writer.CROWDED + 1):
+        await store.commit([PutRegister(f"alone/{number}", number, None)])
+        await asyncio.sleep(0)
+
+
+@in_a_loop
+async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same_turn_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    async with opened(tmp_path / "fleet.db") as store:
+        await lonely(store)
+        first, second = store.commit([PutRun(run(1), None)]), store.commit([PutRun(run(2), None)])
+        with pytest.raises(StopIteration):
+            first.send(None)  # it is done, and the loop has not been asked for anything
+        second.send(None)  # it waits: one that always came back at once would keep the loop for itself
+        second.close()
+        await store.commit([PutRun(run(3), None)])
+        assert await ids(store) == ["run-00001", "run-00002", "run-00003"]
+
+
+@in_a_loop
+async def test_where_many_come_all_of_a_turn_are_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    said: list[str] = []
+    async with opened(tmp_path / "fleet.db") as store:
+        await lonely(store)
+        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(10)))
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
+        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(10, 20)))
+        await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
+    assert max(inserts(said)) == 10
+
+
+@in_a_loop
+async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRun(run(1), None)])
+        with pytest.raises(Conflict, match="run-00001"):
+            await store.commit([PutRun(run(2), None), PutRegister("a", 1, None), PutRun(completed(run(1)), 7)])
+        with pytest.raises(OverflowError):
+            await store.commit([PutRun(run(3), None), PutRun(run(4).changed(priority=2**70), None)])
+        assert await ids(store) == ["run-00001"]
+        assert await store.register("a") is None
+        await store.commit([PutRun(run(2), None), PutRegister("a", 1, None)])
+        assert await ids(store) == ["run-00001", "run-00002"]

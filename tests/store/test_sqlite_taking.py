@@ -28,9 +28,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[taking.Look]:
     made: list[taking.Look] = []
     perform = taking.Taking.perform
 
-    def noted(self: taking.Taking, cursor: Any) -> None:
+    def noted(self: taking.Taking, cursor: Any, alone: bool) -> None:
         made.append(self.look)
-        perform(self, cursor)
+        perform(self, cursor, alone)
 
     monkeypatch.setattr(taking.Taking, "perform", noted)
     return made

@@ -6,7 +6,7 @@ cannot contradict itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
@@ -41,6 +41,16 @@ AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 def encode(graph: Graph) -> dict[str, Any]:
     """See ``Constellation.to_json``. The same plan is always the same text, whatever was tried and rejected."""
+    return _encode(graph, _task_to_json)
+
+
+def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
+    """What ``decode`` makes of what ``encode`` writes, without the detour: a task never changes, so one that holds
+    nothing but data is shared."""
+    return _decode(_encode(graph, _task_as_data), make)
+
+
+def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
     nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
     return {
         "schema": SCHEMA,
@@ -50,7 +60,7 @@ def encode(graph: Graph) -> dict[str, Any]:
         "epochs": graph.epochs,
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
-        "tasks": [_encode_node(node) for node in nodes],
+        "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
         "dependencies": [_encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
         "touched": sorted(
             ([list(key) if isinstance(key, tuple) else key, version] for key, version in graph.touched.items()), key=str
@@ -59,8 +69,19 @@ def encode(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _encode_node(node: Node) -> dict[str, Any]:
-    task = plain(node.task.to_json(), f"task {node.id!r}")
+def _task_to_json(task: Task) -> dict[str, Any]:
+    return plain(task.to_json(), f"task {task.id!r}")  # type: ignore[no-any-return]
+
+
+def _task_as_data(task: Task) -> Task:
+    if task.call is None or isinstance(task.call, str):
+        given = {"http": task.http, "inputs": task.inputs, "env": task.env, "data": task.data}
+        if all(not value or plain(value, f"task {task.id!r}.{name}") == value for name, value in given.items()):
+            return task
+    return Task.from_json(_task_to_json(task))
+
+
+def _progress(node: Node) -> dict[str, Any]:
     progress = {name: getattr(node, name) for name, first in PROGRESS.items() if getattr(node, name) != first}
     if node.value is not None:
         try:
@@ -70,7 +91,7 @@ def _encode_node(node: Node) -> dict[str, Any]:
     if node.error is not None:
         recorded = RecordedError.of(node.error)
         progress["error"] = {"type": recorded.kind, "message": recorded.message}
-    return {"task": task, **progress}
+    return progress
 
 
 def _encode_edge(dependency: Dependency, target: Node) -> dict[str, Any]:
@@ -118,7 +139,8 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
 
 
 def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
-    node = Node(Task.from_json(item["task"]), graph.order.fresh())
+    task = item["task"]
+    node = Node(task if type(task) is Task else Task.from_json(task), graph.order.fresh())
     for name in PROGRESS.keys() & item.keys():
         setattr(node, name, item[name])
     node.status = TaskStatus(node.status)

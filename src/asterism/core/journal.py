@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from asterism.core.apply import Applied, apply
+from asterism.core.codec import twin
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
@@ -61,6 +62,11 @@ class RecordedConstellation(Constellation):
         super().__init__(id)
         self.record: Record = _forget
         self._editing = False
+
+    @classmethod
+    def of(cls, plan: Constellation) -> RecordedConstellation:
+        """A plan of its own that is to another one what another process would read of it. Raises NotJson."""
+        return twin(plan, cls)
 
     def begin(self, now: float) -> None:
         super().begin(now)

@@ -355,16 +355,20 @@ def name_each_record_once(writes: Sequence[Write]) -> None:
         return
     seen = set()
     for write in writes:
-        names: tuple[tuple[str, str], ...] = ()
-        match write:
-            case PutRun(run, expected) | PutCopy(run, expected):
-                new_key = expected is None and run.key is not None
-                names = (("run", run.id), ("key", str(run.key))) if new_key else (("run", run.id),)
-            case PutSession(Session(id=session), _) | ExpectSession(session, _):
-                names = (("session", session),)
-            case PutRegister(key, _, _):
-                names = (("register", key),)
-        for name in names:
+        for name in _names(write):
             if name in seen:
                 raise ValueError(f"one batch names {' '.join(name)} twice")
             seen.add(name)
+
+
+def _names(write: Write) -> tuple[tuple[str, str], ...]:
+    """What a write is about. Not by a pattern: this is on the way of every commit."""
+    if isinstance(write, PutRegister):
+        return (("register", write.key),)
+    if isinstance(write, PutRun | PutCopy):
+        if write.expected is None and write.run.key is not None:
+            return ("run", write.run.id), ("key", write.run.key)
+        return (("run", write.run.id),)
+    if isinstance(write, PutSession):
+        return (("session", write.session.id),)
+    return (("session", write.session),) if isinstance(write, ExpectSession) else ()

@@ -121,3 +121,31 @@ def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
 
     orchestrator.events.subscribe(hear)
     return ended
+
+
+def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end is written, so the answer does not name the run any more; its device has not been told yet."""
+
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        commit = stage.store.commit
+
+        async def with_a_beat(writes: Sequence[Write]) -> None:
+            await commit(writes)
+            if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+                assert orchestrator.fleet.local is not None
+                await orchestrator.fleet.local.heart.beat()
+
+        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+        await durable_work.gate("a begun").wait()
+        monkeypatch.setattr(stage.store, "commit", with_a_beat)
+        await asyncio.sleep(1.0)
+        for name in ("b", "a"):
+            durable_work.gate(name).set()
+        assert (await running).state is ConstellationState.COMPLETED
+        assert DONE == {"a": 1, "b": 1}
+        assert "not ours any more" not in caplog.text
+
+    play(scene)

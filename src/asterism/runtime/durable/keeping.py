@@ -195,7 +195,7 @@ async def keep(store: Store, plan: RecordedConstellation, lock: RecordedLock, te
 
 async def keep_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> Kept:
     """Put a plan into the store without running it. ``terms`` are those of its lock."""
-    recorded = RecordedConstellation.from_json(plan.to_json())
+    recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
     terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
     return await keep(store, recorded, RecordedLock(recorded, **terms), terms)

@@ -111,7 +111,7 @@ class DurableOrchestrator(Orchestrator):
         """Keep a plan under its id, and run it. Raises ConstellationExists, NotJson for what no other process could
         execute, and what ``go_on`` raises."""
         check_kept(plan)
-        recorded = RecordedConstellation.from_json(plan.to_json())
+        recorded = RecordedConstellation.of(plan)
         self._prepare(recorded, assignments or {})
         lock = RecordedLock(recorded, **self._lock_terms)
         terms = {name: self._lock_terms[name] for name in ("policy", "max_cycles", "edit_timeout")}

@@ -124,7 +124,7 @@ class DeviceAgent:
             grace=grace,
             lease=lambda holding: self.heart.lease(holding),
             unbroken=lambda run, asked: self.heart.unbroken(run, asked),
-            on_free=self._look_for_work,
+            on_free=self._freed,
             on_news=lambda: self.heart.news(),
             on_work=lambda flow: self.heart.expect(flow),
         )
@@ -244,6 +244,11 @@ class DeviceAgent:
 
     def _look_for_work(self) -> None:
         self._work_to_look_for.set()
+
+    def _freed(self) -> None:
+        """There may be room again. That is nothing to look into if nothing waits here and the store has no more."""
+        if self.desk.anything_waits or self.lookout.may_find:
+            self._work_to_look_for.set()
 
     def _work_assigned(self) -> None:
         self.lookout.called()

@@ -192,7 +192,8 @@ class Heart:
             if theirs is not None and theirs.epoch == holding.grant.epoch:
                 if theirs.wish is not None:
                     self.desk.stop(holding, theirs.wish)
-            elif holding.since < sent:  # what came after the question cannot be in the answer
+            elif holding.since < sent and not holding.telling:
+                # what came after the question cannot be in the answer, and what is over may be written already
                 log.warning("the run is not ours any more", extra={"run": holding.run.id})
                 self.desk.stop(holding, "lost")
         for one in answer.held:

@@ -131,9 +131,14 @@ class Lookout:
         """There may be something for us: the store has said so, or it is time to look again."""
         self._calls += 1
 
+    @property
+    def may_find(self) -> bool:
+        """Whether there may be something that nobody has; not if there was none, and we were not called since."""
+        return self._calls != self._nothing_at
+
     async def take_offered(self) -> None:
         for _ in range(ROUNDS):
-            if self.desk.room <= 0 or self._calls == self._nothing_at:
+            if self.desk.room <= 0 or not self.may_find:
                 break
             calls, room = self._calls, self.desk.room
             taken, unknown = await self._take(self.desk.free, room, None)

@@ -101,6 +101,11 @@ class Desk:
         return (holding is not None and holding.grant.epoch == epoch) or (run_id, epoch) in self._past
 
     @property
+    def anything_waits(self) -> bool:
+        """Whether something is claimed here that does not execute yet."""
+        return len(self._held) > self._busy + self._done
+
+    @property
     def free(self) -> int:
         """How many more can be executed at once."""
         return max(0, self.slots - self._busy - self._starting)

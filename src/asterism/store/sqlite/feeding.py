@@ -27,7 +27,7 @@ class Starting(Job):
     def __init__(self, future: asyncio.Future[Any]) -> None:
         super().__init__(future)
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         for name in _MADE:
             cursor.execute(QUERIES[name])
         cursor.execute(QUERIES["feed_everything"])

@@ -38,8 +38,12 @@ class Job:
         """Whether it needs no transaction around it."""
         return False
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        """If it is ``alone`` in its transaction and ends with an error, all of that is undone."""
         raise NotImplementedError
+
+    def perform_alone(self, cursor: sqlite3.Cursor) -> None:
+        self.perform(cursor, True)
 
     def topics(self) -> set[str]:
         """Whom it concerns, once it is done."""
@@ -65,9 +69,9 @@ class Batch(Job):
     def one_statement(self) -> bool:
         return len(self.ops) == 1
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
-            perform(cursor, self.ops)
+            perform(cursor, self.ops, alone)
         except (Conflict, ValueError, OverflowError) as error:
             self.error = error
 
@@ -94,7 +98,7 @@ class Beating(Job):
         self.said = [(report.run, report.epoch, said_of(report)) for report in reports]
         self.clock = clock
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         now = self.clock()
         if cursor.execute(_BEAT, (now, self.profile, self.session)).rowcount != 1:
             self.result = Answer(now, False, False, ())
@@ -121,7 +125,7 @@ class Forgetting(Job):
         self.limit = limit
         self.keep = codec.to_text(list(keep))
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
         if self.result == 0:
             cursor.execute(QUERIES["forget_sessions"], (self.ended_before,))

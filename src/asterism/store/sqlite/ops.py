@@ -19,6 +19,8 @@ Op = tuple[str, tuple[Any, ...], str]
 
 _INSERT_RUN = QUERIES["insert_run"]
 _UPDATE_RUN = QUERIES["update_run"]
+_INSERT_REGISTER = QUERIES["insert_register"]
+_UPDATE_REGISTER = QUERIES["update_register"]
 _EXPECT_SESSION = QUERIES["expect_session"]
 _EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
 _EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_NO_REGISTER})
@@ -30,6 +32,11 @@ _NO_FEED = "the feed"
 
 def op_of(write: Write, clock: Callable[[], float]) -> Op:
     """Raises what the codec raises for something that is not JSON."""
+    if type(write) is PutRegister and write.value is not None:  # on the way of every step of a constellation
+        key, text = write.key, codec.to_text(write.value)
+        if write.expected is None:
+            return _INSERT_REGISTER, (key, text), f"register {key}"
+        return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
     match write:
         case PutRun(run, expected):
             return run_op(run, expected)
@@ -43,10 +50,6 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
             return _EXPECT_NO_REGISTER, (key,), f"register {key}"
         case PutRegister(key, None, expected):
             return QUERIES["delete_register"], (key, expected), f"register {key}"
-        case PutRegister(key, value, None):
-            return QUERIES["insert_register"], (key, codec.to_text(value)), f"register {key}"
-        case PutRegister(key, value, expected):
-            return QUERIES["update_register"], (codec.to_text(value), key, expected), f"register {key}"
         case Notice():
             text = codec.to_text(codec.notice_to_json(write))
             return QUERIES["insert_notice"], (write.at, write.run, text), "notice"
@@ -82,11 +85,13 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
     return QUERIES["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
-def perform(cursor: sqlite3.Cursor, ops: Sequence[Op]) -> None:
-    """All of them or none. Raises Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other
-    error of SQLite concerns the whole transaction."""
-    if len(ops) == 1:
-        perform_one(cursor, ops[0])
+def perform(cursor: sqlite3.Cursor, ops: Sequence[Op], alone: bool) -> None:
+    """All of them or none; if they are ``alone`` in their transaction, it is for the caller to undo that. Raises
+    Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other error of SQLite concerns the whole
+    transaction."""
+    if alone or len(ops) == 1:
+        for op in ops:
+            perform_one(cursor, op)
         return
     cursor.execute("SAVEPOINT batch")
     try:

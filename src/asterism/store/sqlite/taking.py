@@ -61,7 +61,7 @@ class Taking(Job):
         self.offer, self.step, self.look = offer, step, look
         self.taken: list[PutRun] = []
 
-    def perform(self, cursor: sqlite3.Cursor) -> None:
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         after, over, judged = self.look
         below = _FAR if self.offer.above is None else -self.offer.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
@@ -83,7 +83,7 @@ class Taking(Job):
         try:
             ops, passed = self._judge(rows)
             if ops:
-                perform(cursor, ops)
+                perform(cursor, ops, alone)
         except Exception as error:  # of the step; everything is as it was
             if isinstance(error, sqlite3.Error):
                 raise

@@ -1,7 +1,8 @@
 """All writing: many writes, one commit.
 
 Whoever has something to write leaves it here and waits. All that was left in one turn of the event loop is done in one
-transaction, and everybody is told at once: a thousand writers cost one ``fsync``.
+transaction, and everybody is told at once: a thousand writers cost one ``fsync``. Who has been alone of late does not
+wait for the others of its turn.
 
 Where the disk is quick (as long as it has been of late) the event loop does that itself: a commit then takes less time
 than to hand it to a thread and be woken again. Whatever may take longer, above all to wait for a lock that another
@@ -40,6 +41,9 @@ POLL = 0.025
 QUICK = 0.002
 """What a commit may take on average, in seconds, to be done in the event loop."""
 
+CROWDED = 20
+"""For so many turns after two had something to write in one, the first is expected not to be alone."""
+
 STEADY = 0.1
 """The weight of the last commit in that average."""
 
@@ -59,6 +63,8 @@ class Writer:
         self._watches = watches
         self._loop = asyncio.get_running_loop()
         self._left: list[Job] = []  # in this turn of the loop
+        self._turn = False  # whether anybody came in this turn
+        self._crowd = CROWDED
         self._queue: queue.SimpleQueue[Job | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._writing = threading.Lock()  # who has it may use the connection
         self._average = float("inf")
@@ -85,8 +91,15 @@ class Writer:
     async def do(self, job: Job) -> Any:
         """What came of it, once it is durable."""
         self.must_be_open()
-        if not self._left:
+        if not self._turn:
+            self._turn = True
             self._loop.call_soon(self._begin)
+            if self._crowd == 0 and self._done_here([job]):
+                self._settle([job])
+                return await job.future  # which is done; the next of this turn waits, so that nobody keeps the loop
+            self._crowd -= self._crowd > 0
+        elif self._crowd < CROWDED:
+            self._crowd = CROWDED
         self._left.append(job)
         return await job.future
 
@@ -111,6 +124,7 @@ class Writer:
 
     def _begin(self) -> None:
         """Do what was left, or have it done."""
+        self._turn = False
         jobs, self._left = self._left, []
         if not jobs:
             return
@@ -188,14 +202,15 @@ class Writer:
             if time.monotonic() - self._looked_at >= POLL:
                 insist(self._notice_others, cursor)
             began = time.perf_counter()
-            if len(jobs) == 1 and jobs[0].one_statement:
-                insist(jobs[0].perform, cursor)  # a statement alone is a transaction
+            alone = len(jobs) == 1
+            if alone and jobs[0].one_statement:
+                insist(jobs[0].perform_alone, cursor)  # a statement alone is a transaction
             else:
                 insist(cursor.execute, "BEGIN IMMEDIATE")
                 for job in jobs:
-                    job.perform(cursor)
+                    job.perform(cursor, alone)
                 began = time.perf_counter()
-                cursor.execute("COMMIT")
+                cursor.execute("ROLLBACK" if alone and jobs[0].error is not None else "COMMIT")
             self._took(time.perf_counter() - began)
             self._link.unmoved()
         except _Locked:
