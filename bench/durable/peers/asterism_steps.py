@@ -1,7 +1,6 @@
 """Asterism itself: a constellation in a SQLite file, all of its tasks done by this process; measured is
 ``DurableOrchestrator.run``, which keeps the plan, joins the fleet, does every task as a run, and leaves."""
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,7 +10,9 @@ from sqlite3 import connect
 
 from asterism import Constellation, Task
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
+from asterism.runtime.fleet.collecting import look_less_often
 from asterism.runtime.fleet.fleet import Fleet
+from bench import loop
 from bench.durable.peers import Measure, recorded
 from bench.durable.work import STEP, trace
 from bench.graphs import Graph, check
@@ -19,7 +20,10 @@ from bench.measure import Sample, timed
 
 NAME = "asterism"
 SLOTS = 1000
-SETTINGS = f"`DurableOrchestrator(fleet, local={SLOTS:,})`, the store as it comes: write-ahead log, `synchronous=FULL`"
+SETTINGS = (
+    f"`DurableOrchestrator(fleet, local={SLOTS:,})`, the store as it comes: write-ahead log, `synchronous=FULL`; "
+    f"{loop.WORDS}"
+)
 LIMIT = {"wide": 10_000, "chain": 2_000, "layered": 10_000}
 
 
@@ -36,7 +40,8 @@ def build(name: str, graph: Graph) -> Constellation:
 
 def _run(path: Path, graph: Graph) -> Sample:
     plan = build("bench", graph)
-    with asyncio.Runner() as runner:
+    look_less_often()  # as `asterism run` does
+    with loop.runner() as runner:
         fleet = runner.run(Fleet.open(f"sqlite:///{path}"))
         try:
             orchestrator = DurableOrchestrator(fleet, local=SLOTS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from sqlite3 import connect
 from typing import Any
 
+from bench import loop
 from bench.durable.peers import Measure, recorded
 from bench.durable.work import step, trace
 from bench.graphs import Graph, check, waves
@@ -21,8 +22,8 @@ from bench.measure import Sample, timed
 
 NAME = "dbos"
 SETTINGS = (
-    "one workflow, each task a `DBOS.step` that is a coroutine, waves gathered; its system database in SQLite as it "
-    "comes: rollback journal, `synchronous=FULL`"
+    f"{loop.WORDS}; one workflow, each task a `DBOS.step` that is a coroutine, waves gathered; its system database in "
+    "SQLite as it comes: rollback journal, `synchronous=FULL`"
 )
 Known = dict[str, list[list[int]]]
 LIMIT = {"wide": 1_000, "chain": 500, "layered": 1_000}
@@ -70,7 +71,7 @@ def session(folder: Path, sync: bool = False) -> Iterator[Measure]:
     workflow = _workflow(known, sync)
     DBOS.launch()
     numbers = itertools.count()
-    runner = asyncio.Runner()  # one for all: with its loop DBOS loses the threads that it writes with
+    runner = loop.runner()  # one for all: with its loop DBOS loses the threads that it writes with
 
     def measure(graph: Graph) -> Sample:
         name = str(next(numbers))

@@ -5,7 +5,6 @@ lose the last one, and was not quicker. The graphs are those of ``bench/peers/la
 per task, anything else is one node that is sent to every task of a superstep.
 """
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from sqlite3 import connect
 from typing import Any, TypedDict
 
+from bench import loop
 from bench.durable.peers import Measure, recorded
 from bench.durable.work import step, trace
 from bench.graphs import Graph, check, is_chain, waves
@@ -23,7 +23,8 @@ from bench.peers.surroundings import environment
 
 NAME = "langgraph"
 SETTINGS = (
-    '`AsyncSqliteSaver`, `durability="sync"`; the file as the saver opens it: write-ahead log, `synchronous=FULL`'
+    f'{loop.WORDS}; `AsyncSqliteSaver`, `durability="sync"`; the file as the saver opens it: write-ahead log, '
+    "`synchronous=FULL`"
 )
 LIMIT = {"wide": 1_000, "chain": 500, "layered": 1_000}
 
@@ -92,7 +93,7 @@ def _run(path: Path, graph: Graph) -> Sample:
         return builder.compile(checkpointer=saver)
 
     stack = AsyncExitStack()
-    with asyncio.Runner() as runner:
+    with loop.runner() as runner:
         try:
             compiled = runner.run(opened())
             return timed(len(graph), lambda: runner.run(compiled.ainvoke({"wave": 0}, config, durability="sync")))

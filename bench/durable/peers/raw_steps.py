@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from bench import loop
 from bench.durable.peers import Measure, recorded
 from bench.durable.work import step, trace
 from bench.graphs import Graph, check
-from bench.measure import Sample, timed_async
+from bench.measure import Sample, timed
 
 NAME = "raw"
 SETTINGS = (
-    "a bare asyncio loop, two commits for each task with `sqlite3`, one task after the other; write-ahead log, "
-    "`synchronous=FULL`"
+    f"a bare event loop ({loop.WORDS}), two commits for each task with `sqlite3`, one task after the other; "
+    "write-ahead log, `synchronous=FULL`"
 )
 LIMIT = {"wide": 10_000, "chain": 2_000, "layered": 10_000}
 
@@ -52,7 +53,9 @@ def session(folder: Path) -> Iterator[Measure]:
     def measure(graph: Graph) -> Sample:
         trace.clear()
         with closing(_opened(folder / f"{next(numbers)}.db")) as connection:
-            sample = timed_async(len(graph), lambda: _all(connection, len(graph)))
+            with loop.runner() as runner:
+                runner.get_loop()
+                sample = timed(len(graph), lambda: runner.run(_all(connection, len(graph))))
             found = connection.execute("SELECT count(*) FROM steps WHERE status = 'completed'").fetchone()[0]
         check(graph, trace)
         recorded(found, len(graph), "rows")

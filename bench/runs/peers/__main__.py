@@ -7,21 +7,16 @@ import asyncio
 import gc
 import json
 import sys
-from importlib.util import find_spec
 
+from bench import loop
 from bench.runs.peers import Timing, load
 
 
 def main() -> None:
     request = json.load(sys.stdin)
     peer = load(request.pop("peer"))
-    factory = None
-    if peer.UVLOOP and find_spec("uvloop") is not None:  # the tests are content without it
-        import uvloop
-
-        factory = uvloop.new_event_loop
     gc.collect()
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with loop.runner() if peer.UVLOOP else asyncio.Runner() as runner:
         timing: Timing = runner.run(peer.work(**request))
     print(json.dumps(timing))
 

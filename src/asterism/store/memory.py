@@ -28,6 +28,7 @@ from asterism.store.protocol import (
     FEED,
     Answer,
     Change,
+    ExpectRegister,
     ExpectSession,
     Held,
     Notice,
@@ -109,6 +110,9 @@ class MemoryStore:
                 known = self._sessions.get(session_id)
                 if known is None or known.revision != revision:
                     raise Conflict(f"session {session_id}")
+            case ExpectRegister(key, revision):
+                if (held := self._registers.get(key)) is None or held[1] != revision:
+                    raise Conflict(f"register {key}")
             case PutRegister(key, value, expected):
                 register = self._registers.get(key)
                 if (register[1] if register else None) != expected:

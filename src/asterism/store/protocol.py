@@ -78,6 +78,14 @@ class ExpectSession:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectRegister:
+    """Writes nothing: the commit happens only if the register is at ``revision``."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something worth telling that is no change of a record, such as a result that came too late."""
 
@@ -88,7 +96,7 @@ class Notice:
     device: str | None = None
 
 
-Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | Notice
+Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | ExpectRegister | Notice
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -363,7 +371,7 @@ def name_each_record_once(writes: Sequence[Write]) -> None:
 
 def _names(write: Write) -> tuple[tuple[str, str], ...]:
     """What a write is about. Not by a pattern: this is on the way of every commit."""
-    if isinstance(write, PutRegister):
+    if isinstance(write, PutRegister | ExpectRegister):
         return (("register", write.key),)
     if isinstance(write, PutRun | PutCopy):
         if write.expected is None and write.run.key is not None:

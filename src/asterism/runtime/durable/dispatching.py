@@ -62,7 +62,7 @@ class Workflows:
         self.name = f"{PREFIX}{name}"
         self._known: dict[str, Workflow] = {}
         self._shapes: dict[tuple[Any, ...], Workflow] = {}
-        self._writing: dict[int, asyncio.Task[None]] = {}
+        self._writing: dict[int, asyncio.Task[None]] = {}  # those that are not known to be in the store yet
 
     async def read(self) -> None:
         """Those that are in the store."""
@@ -76,9 +76,18 @@ class Workflows:
     async def of(self, task: Task, journal: Journal) -> Workflow:
         """The workflow of a task. It is in the store when this returns, so that no run is there before it."""
         shape = _shape(task)
-        found = self._shapes.get(shape) if shape is not None else None
-        if found is not None:
-            return found
+        flow = self._shapes.get(shape) if shape is not None else None
+        if flow is None:
+            flow = self._new(task, journal)
+            if shape is not None:
+                self._shapes[shape] = flow
+        if flow.version in self._writing:
+            await asyncio.shield(self._writing[flow.version])
+            self._writing.pop(flow.version, None)
+        return flow
+
+    def _new(self, task: Task, journal: Journal) -> Workflow:
+        """One that was not asked for in this process before. If it is not in the store either, it is on its way."""
         plain_flow = _workflow(self.name, task, self._terms)
         text = _text(plain_flow)
         flow = self._known.get(text)
@@ -86,11 +95,7 @@ class Workflows:
             flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
             new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
             self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all who wait for it
-        if flow.version in self._writing:
-            await asyncio.shield(self._writing[flow.version])
         self._fleet.workflows.remember(flow)
-        if shape is not None:
-            self._shapes[shape] = flow
         return flow
 
 

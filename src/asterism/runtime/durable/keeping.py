@@ -3,9 +3,9 @@
 In the store it is a *head* (``plan/NAME``: who runs it, since which epoch, where its journal begins) and a *journal*:
 numbered records (``journal/NAME/000000000042``), each of which may be written once. First comes a snapshot, in as many
 records as it takes, then the steps since (``core/journal.py``). The next record has the next number, so whoever writes
-one has seen all before it, and of two who try only one can have it. With each record the head is written anew, in place
-of the revision that its writer knows, since numbers that a snapshot has made superfluous are removed and could be
-written again. That keeps two orchestrators apart, whatever their clocks say: the one that came late learns it from the
+one has seen all before it, and of two who try only one can have it. With each record the head has to be at the
+revision that its writer knows, since numbers that a snapshot has made superfluous are removed and could be written
+again. That keeps two orchestrators apart, whatever their clocks say: the one that came late learns it from the
 store, before anything it wanted to do has happened.
 """
 

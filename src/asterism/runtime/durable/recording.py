@@ -28,7 +28,7 @@ from asterism.runtime.events import Event
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.ids import new_id
 from asterism.store.errors import Conflict, StoreUnavailable
-from asterism.store.protocol import PutRegister, PutRun, Store, Write
+from asterism.store.protocol import ExpectRegister, PutRegister, PutRun, Store, Write
 
 log = logging.getLogger("asterism.journal")
 
@@ -184,12 +184,14 @@ class Journal:
         changes, self._changes = self._changes, {}
         new = kept.head.changed(**changes) if changes else kept.head
         # with every record, changed or not: a number that was removed since could be written again, a revision cannot
-        fence = PutRegister(head_key(new.name), new.to_json(), kept.revision)
+        fence: Write = ExpectRegister(head_key(new.name), kept.revision)
+        if changes:
+            fence = PutRegister(head_key(new.name), new.to_json(), kept.revision)
         mark = new_id(self._store.clock(), self._chance)
         record = step_record(kept.plan.id, number, new.epoch, steps, mark)
         await self._surely([fence, record, *writes], number, mark)
         kept.number, kept.steps = number, kept.steps + len(steps)
-        kept.head, kept.revision = new, kept.revision + 1
+        kept.head, kept.revision = new, kept.revision + bool(changes)
 
     async def _surely(self, writes: list[Write], number: int, mark: str) -> None:
         """Until it is known to be written. Raises NotOurs if somebody else has written this number."""

@@ -25,6 +25,7 @@ from asterism.store.postgres.connections import Connections
 from asterism.store.postgres.faults import is_about_one, is_collision, own_copy
 from asterism.store.postgres.queries import queries
 from asterism.store.protocol import (
+    ExpectRegister,
     ExpectSession,
     Notice,
     PutCopy,
@@ -92,6 +93,8 @@ class Job:
         match write:
             case ExpectSession(session_id, revision):
                 self._other("expected", {"id": session_id, "revision": revision})
+            case ExpectRegister(key, revision):
+                self._other("registers", {"key": key, "expected": revision, "kept": True})
             case PutSession(session, expected):
                 names = ("id", "device", "revision", "state", "draining", "beat_at", "profile", "terms")
                 row = dict(zip(names, session_row(session), strict=True))

@@ -11,7 +11,16 @@ from asterism.core.run import Run
 from asterism.core.session import ABROAD, Session
 from asterism.store import codec
 from asterism.store.errors import Conflict
-from asterism.store.protocol import ExpectSession, Notice, PutCopy, PutRegister, PutRun, PutSession, Write
+from asterism.store.protocol import (
+    ExpectRegister,
+    ExpectSession,
+    Notice,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
+)
 from asterism.store.sqlite.queries import QUERIES
 
 Op = tuple[str, tuple[Any, ...], str]
@@ -22,8 +31,9 @@ _UPDATE_RUN = QUERIES["update_run"]
 _INSERT_REGISTER = QUERIES["insert_register"]
 _UPDATE_REGISTER = QUERIES["update_register"]
 _EXPECT_SESSION = QUERIES["expect_session"]
+_EXPECT_REGISTER = QUERIES["expect_register"]
 _EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
-_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_NO_REGISTER})
+_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 _OFFERED = codec.MOVING.index("offered")
 _KEY = codec.FIXED.index("key")
@@ -37,6 +47,8 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
         if write.expected is None:
             return _INSERT_REGISTER, (key, text), f"register {key}"
         return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
+    if type(write) is ExpectRegister:
+        return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
     match write:
         case PutRun(run, expected):
             return run_op(run, expected)

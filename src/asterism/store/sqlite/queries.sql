@@ -30,6 +30,9 @@ UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
 -- name: expect_session
 SELECT 1 FROM sessions WHERE id = ? AND revision = ?;
 
+-- name: expect_register
+SELECT 1 FROM registers WHERE key = ? AND revision = ?;
+
 -- name: insert_register
 INSERT INTO registers (key, value, revision) VALUES (?, ?, 1);
 

@@ -18,6 +18,7 @@ from asterism.runtime.durable.keeping import Kept, UnknownConstellation, head, h
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.durable.resting import look
 from asterism.runtime.fleet.agent import DeviceAgent
+from asterism.runtime.fleet.collecting import look_less_often
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import DeviceNameTaken
 from asterism.runtime.result import Result
@@ -122,6 +123,7 @@ async def follow(
 ) -> int:
     """Until it has ended, or is left. Returns the exit code."""
     fleet, wishes = orchestrator.fleet, orchestrator.wishes
+    look_less_often()
     result = await work_until_interrupted(begin(), lambda: _left(fleet, name))
     if result is not None:
         tell_end(result, orchestrator.recording, wishes, orchestrator.screen)

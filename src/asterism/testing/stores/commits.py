@@ -8,7 +8,17 @@ from typing import Any
 
 from asterism.core import assigning
 from asterism.core.session import REPLACED
-from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, PutSession, Query, Store, Write
+from asterism.store.protocol import (
+    ExpectRegister,
+    ExpectSession,
+    Notice,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    Store,
+    Write,
+)
 from asterism.testing.stores.engine import EngineTests, with_store
 from asterism.testing.stores.records import (
     FAR,
@@ -60,6 +70,7 @@ def _good_batch() -> list[Write]:
         PutRegister("removed", None, 1),
         Notice(3.0, "told", "something worth telling", "present", "kitchen"),
         ExpectSession("there", 1),
+        ExpectRegister("there", 1),
     ]
 
 
@@ -77,6 +88,8 @@ def _bad_writes() -> list[tuple[str, Write]]:
         ("session gone", PutSession(a_session("gone").changed(), 1)),
         ("session stale", ExpectSession("stale", 1)),
         ("session gone", ExpectSession("gone", 1)),
+        ("register stale", ExpectRegister("stale", 1)),
+        ("register gone", ExpectRegister("gone", 1)),
         ("register there", PutRegister("there", "mine", None)),
         ("register stale", PutRegister("stale", "mine", 1)),
         ("register stale", PutRegister("stale", None, 1)),
@@ -129,8 +142,9 @@ class Commits(EngineTests):
         before = await contents(store)
         good = _good_batch()
         for what, bad in _bad_writes():
-            # an expectation of the same session would be the same record twice
-            rest = [write for write in good if not (isinstance(write, ExpectSession) and what == "session there")]
+            # an expectation of the same record would name it twice
+            same = {"session there": ExpectSession, "register there": ExpectRegister}.get(what, ())
+            rest = [write for write in good if not isinstance(write, same)]
             for place in range(len(rest) + 1):
                 with conflict(what):
                     await store.commit([*rest[:place], bad, *rest[place:]])
@@ -144,7 +158,7 @@ class Commits(EngineTests):
         bad = [
             (what, write)
             for what, write in _bad_writes()
-            if not isinstance(write, ExpectSession) and getattr(write, "value", "") is not None
+            if not isinstance(write, ExpectSession | ExpectRegister) and getattr(write, "value", "") is not None
         ]
         with conflict(*(what for what, _ in bad)):
             await store.commit([write for _, write in bad])
@@ -187,6 +201,18 @@ class Commits(EngineTests):
             await store.commit([ExpectSession("kitchen-1", revision + 1)])
 
     @with_store
+    async def test_an_expected_register_is_one_that_was_not_changed_since(self, store: Store) -> None:
+        await store.commit([PutRegister("a", 1, None)])
+        await store.commit([ExpectRegister("a", 1), PutRegister("b", 1, None)])
+        await store.commit([PutRegister("a", 1, 1)])  # the same value, and yet a change
+        with conflict("register a"):
+            await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 1)])
+        await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 2)])
+        with conflict("register a"):
+            await store.commit([ExpectRegister("a", 3)])
+        assert [register[::2] for register in await store.registers("")] == [("a", 2), ("b", 1), ("c", 1)]
+
+    @with_store
     async def test_the_heartbeat_of_a_session_is_the_stores_own(self, store: Store) -> None:
         early = store.clock()
         await joined(store, a_session(beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})))
@@ -219,6 +245,8 @@ class Commits(EngineTests):
             (ExpectSession("present", 1), ExpectSession("present", 1)),
             (PutRegister("new", 1, None), PutRegister("new", 2, 1)),
             (PutRegister("present", 1, 1), PutRegister("present", None, 1)),
+            (PutRegister("present", 1, 1), ExpectRegister("present", 1)),
+            (ExpectRegister("present", 1), ExpectRegister("present", 1)),
         ]
         for first, second in twice:
             with raising(ValueError):

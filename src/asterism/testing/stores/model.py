@@ -20,6 +20,7 @@ from asterism.core.workflow import Workflow
 from asterism.store.errors import Conflict
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import (
+    ExpectRegister,
     ExpectSession,
     Notice,
     PutRegister,
@@ -135,7 +136,7 @@ class Pair:
                 case PutSession(Session(id=name), revision) | ExpectSession(name, revision):
                     if sessions.get(name) != revision:
                         wrong.add(f"session {name}")
-                case PutRegister(key, _, expected):
+                case PutRegister(key, _, expected) | ExpectRegister(key, expected):
                     register = await self._model.register(key)
                     if (register.revision if register else None) != expected:
                         wrong.add(f"register {key}")
@@ -207,10 +208,15 @@ class Pair:
         """Several changes at once, some of which may be too late."""
         changes = {write.run.id: write for _ in range(3) for write in await self._changed()}
         writes: list[Write] = list(changes.values())
-        for key in self._one("", "a", "ab", "bc"):
+        keys = self._one("", "a", "ab", "bc")
+        for key in keys:
             known = await self._model.register(key)
             expected = known.revision if known else None
             writes.append(PutRegister(key, self._one([1], {"x": 0}, None), self._one(expected, expected, 77)))
+        if self._one(False, True):
+            other = next(key for key in "abc" if key not in keys)
+            known = await self._model.register(other)
+            writes.append(ExpectRegister(other, known.revision if known else self._one(1, 2)))
         if self._one(False, True):
             session = await self._session(A_STRANGER)
             writes.append(ExpectSession(session.id, session.revision + self._one(0, 0, 1)))
