@@ -370,6 +370,24 @@ def test_a_pause_from_anywhere_is_minded_and_so_is_its_end() -> None:
     play(scene)
 
 
+def test_a_pause_in_the_process_holds_until_the_store_says_otherwise() -> None:
+    async def scene(stage: Stage) -> None:
+        orchestrator = stage.orchestrator()
+        running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+        await durable_work.gate("a begun").wait()
+        orchestrator.pause("nightly")
+        durable_work.gate("a").set()
+        durable_work.gate("b").set()
+        await asyncio.sleep(30.0)
+        assert DONE == {"a": 1}
+        await resting.pause(stage.fleet(), "nightly")
+        await asyncio.sleep(2 * orchestrating.LOOK)
+        await resting.unpause(stage.fleet(), "nightly")
+        assert (await running).state == "completed"
+
+    play(scene)
+
+
 def test_what_is_paused_at_rest_starts_nothing_when_it_is_taken_up() -> None:
     async def scene(stage: Stage) -> None:
         await keep_plan(stage.store, chain("a"))

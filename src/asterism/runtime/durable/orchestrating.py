@@ -248,7 +248,10 @@ class DurableOrchestrator(Orchestrator):
                 execution.cancel()
             if wished:  # before anything can start
                 self.pause(name)
-            jobs = [asyncio.create_task(self._mind_pauses(execution)), asyncio.create_task(self._call_off(name, stray))]
+            jobs = [
+                asyncio.create_task(self._mind_pauses(execution, wished)),
+                asyncio.create_task(self._call_off(name, stray)),
+            ]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, living]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
@@ -332,13 +335,14 @@ class DurableOrchestrator(Orchestrator):
                 with contextlib.suppress(RunRefused):
                     await self._device.patiently(functools.partial(self.fleet.cancel, run.id))
 
-    async def _mind_pauses(self, execution: Execution) -> None:
-        """Somebody may have paused it, from wherever."""
+    async def _mind_pauses(self, execution: Execution, minded: bool) -> None:
+        """Somebody may have paused it, from wherever. What was said in this process holds until that changes."""
         while True:
             with contextlib.suppress(StoreUnavailable):
                 wished = await paused(self.fleet.store, execution.plan.id) is not None
-                if wished != execution.paused:
+                if wished != minded:
                     (self.pause if wished else self.resume)(execution.plan.id)
+                    minded = wished
             await self.fleet.clock.sleep(LOOK)
 
 
