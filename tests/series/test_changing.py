@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -420,69 +419,3 @@ def test_what_cannot_be_read_is_nobodys_to_change() -> None:
         assert faulty.swapped == 0
 
     play(scene)
-
-
-# -- many at once, in virtual time -------------------------------------------------------------------------------------
-
-SEEDS = int(os.environ.get("ASTERISM_SERIES_SEEDS", "5"))
-"""How many interleavings of a hundred contenders; ``make series-million`` tries more."""
-
-
-class Slow(Clocked):
-    """Every question takes a while, of chance length, in which the others go on."""
-
-    def __init__(self, store: MemoryStore, chance: random.Random) -> None:
-        super().__init__(store)
-        self._chance = chance
-
-    async def read(self, name: str) -> Any:
-        await asyncio.sleep(self._chance.uniform(0.01, 0.2))
-        return await super().read(name)
-
-    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
-        await asyncio.sleep(self._chance.uniform(0.01, 0.2))
-        token = await super().swap(name, expected, text, message)
-        if self._chance.random() < 0.1:
-            raise Unsure("the reply was lost")
-        return token
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_hundred_contenders_and_lost_replies_have_one_winner_and_lose_nobody(seed: int) -> None:
-    async def main() -> None:
-        chance = random.Random(seed)
-        register, counts = Slow(MemoryStore(), chance), Counts()
-        terms = Patience(tries=0, chance=chance, clock=asyncio.get_running_loop().time)
-        outcomes = await asyncio.gather(
-            *(claim(register, NAME, Claim(item), patience=terms, counts=counts) for item in range(1, 101))
-        )
-        winners = [one for place, one in enumerate(outcomes, 1) if one.after.active == place]
-        assert len(winners) == 1
-        found = await state(register)
-        assert sorted([found.active, *found.queue]) == list(range(1, 101))  # type: ignore[type-var]
-        assert found.revision == 100
-        assert counts.duplicate_prevented == 99
-        assert counts.unsure > 0
-        assert counts.conflicts > 100
-
-    run(main(), seed=seed)
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_hundred_contenders_with_five_tries_are_claimed_queued_or_told(seed: int) -> None:
-    async def main() -> None:
-        chance = random.Random(seed)
-        register = Slow(MemoryStore(), chance)
-        terms = Patience(chance=chance, clock=asyncio.get_running_loop().time)
-        outcomes = await asyncio.gather(
-            *(claim(register, NAME, Claim(item), patience=terms) for item in range(1, 101)), return_exceptions=True
-        )
-        found = await state(register)
-        told = {item for item, one in enumerate(outcomes, 1) if not isinstance(one, BaseException)}
-        unsure = {item for item, one in enumerate(outcomes, 1) if isinstance(one, Unsure)}
-        there = {found.active, *found.queue}
-        assert told <= there <= told | unsure
-        assert sum(found.active == item for item in told | unsure) == 1
-        assert {type(one) for one in outcomes if isinstance(one, BaseException)} <= {Contended, Unsure}
-
-    run(main(), seed=seed)
