@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from github_scenes import environ, opened, service_of, world_of
 from github_server import Faults, GitHubServer, Limit
 
@@ -89,6 +87,36 @@ def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(ser
         assert slept == [60.0, 60.0]
 
     with_client(server, scene)
+
+
+def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once(server):
+    async def main() -> None:
+        register = opened(server, deadline=20.0)
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        register.client._sleep = sleep
+        for asked, waits in ((10, True), (19, True), (20, False), (60, False)):
+            server.secondary_next = asked
+            if waits:
+                await register.client.get("issues/1")
+                continue
+            with pytest.raises(RateLimited, match=f"asks to wait {asked} s"):
+                await register.client.get("issues/1")
+        assert slept == [10.0, 19.0]
+        register.client._until -= 15.0  # most of the time is over
+        server.secondary_next = 10
+        with pytest.raises(RateLimited):
+            await register.client.get("issues/1")
+        register.client.begin()
+        server.secondary_next = 10
+        await register.client.get("issues/1")
+        assert slept == [10.0, 19.0, 10.0]
+        await register.close()
+
+    asyncio.run(main())
 
 
 def test_a_secondary_limit_without_a_time_is_waited_for_a_minute(server):
@@ -330,48 +358,6 @@ def test_a_repository_that_is_not_there_is_told_in_a_sentence(server):
             await register.client.get("issues/1")
         with pytest.raises(RegisterUnavailable):
             await register.swap("RFC-093", None, "x", "m")
-        await register.close()
-
-    asyncio.run(main())
-
-
-@pytest.fixture(scope="module")
-def key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-def test_an_app_finds_its_installation_and_works_with_its_tokens(server, key):
-    server.app_key = key.public_key()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-
-    async def main() -> None:
-        known = {
-            "GITHUB_API_URL": server.url,
-            "GITHUB_APP_ID": "77",
-            "GITHUB_APP_PRIVATE_KEY": pem.replace("\n", "\\n"),
-        }
-        register = open_github("acme/rocket", environ=known)
-        [report] = (await service_of(register).sync()).series
-        assert report.assigned
-        await register.close()
-
-    asyncio.run(main())
-    assert [path for _, path, _ in server.log].count("/app/installations/7/access_tokens") == 1
-
-
-def test_an_app_that_is_not_installed_is_told(server, key):
-    server.app_key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-
-    async def main() -> None:
-        known = {"GITHUB_API_URL": server.url, "GITHUB_APP_ID": "77", "GITHUB_APP_PRIVATE_KEY": pem}
-        register = open_github("acme/rocket", environ=known)
-        with pytest.raises(RegisterUnavailable, match="not known to be installed"):
-            await register.names()
         await register.close()
 
     asyncio.run(main())

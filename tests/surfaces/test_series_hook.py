@@ -20,6 +20,8 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from series_github import GitHubServer, scenes
 
 from asterism.series.github.deliveries import Memory, concern_of, is_signed
@@ -160,9 +162,9 @@ def test_everything_that_failed_is_tried_again_before_ten_minutes_are_over():
 
 
 @contextlib.contextmanager
-def serving(server: Any, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(server: Any, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``asterism series serve`` as a process, and where it listens."""
-    known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET}
+    known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET, **environment}
     options = ["--github", "acme/rocket", "--assign", "robot", "--listen", "127.0.0.1:0", "--every", "1h", *words]
     process = subprocess.Popen(
         [*ASTERISM, "series", "serve", *options], stdout=subprocess.PIPE, env={**os.environ, **known}, text=True
@@ -215,6 +217,22 @@ def test_a_merge_that_is_delivered_promotes_the_next_at_once(server, capsys, tmp
     assert json.loads(figures.read_text())["total"]["assigned"] >= 2
     with capsys.disabled():
         print(f"\nfrom the delivery to the assignment: {took * 1000:.0f} ms ", end="")
+
+
+def test_a_service_of_an_app_outlives_its_token(server, tmp_path):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    server.app_key = key.public_key()
+    file = tmp_path / "app.pem"
+    file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    with serving(server, GITHUB_APP_ID="77", GITHUB_APP_PRIVATE_KEY_FILE=str(file)) as (_, url):
+        assert server.wait_for(assigned_is(1))
+        server.call(lambda world: server.tokens.clear())
+        scenes.merged(server, 1)
+        assert deliver(url, payload()).status_code == 202
+        assert server.wait_for(assigned_is(2))
+    assert [path for _, path, _ in server.log].count("/app/installations/7/access_tokens") == 2
 
 
 def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):

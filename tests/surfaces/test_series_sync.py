@@ -214,6 +214,21 @@ def test_a_limit_is_not_waited_for_beyond_the_deadline(server):
     assert (result.exit_code, "asks to wait 30 s" in result.stderr) == (69, True)
 
 
+@pytest.mark.parametrize("words", [["claim", "OPS-7", "--issue", "6"], ["promote", "OPS-7"], ["rebuild", "RFC-093"]])
+def test_no_command_waits_for_a_limit_beyond_its_deadline(server, words):
+    """It says so at once. To wait until the deadline, and say then that GitHub did not answer, would be untrue."""
+    server.secondary_next = 30
+    result = asterism(server, "series", *words, "--github", "acme/rocket", "--deadline", "25s")
+    assert (result.exit_code, "asks to wait 30 s" in result.stderr) == (69, True), result.output
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize("words", [["sync"], ["claim", "OPS-7", "--issue", "6", "--github", "acme/rocket"]])
+def test_a_deadline_of_nothing_is_refused(server, words):
+    result = asterism(server, "series", *words, "--deadline", "0s")
+    assert (result.exit_code, "longer than nothing" in result.stderr) == (64, True), result.output
+
+
 def test_rebuild_asks_github_for_the_issues(server):
     asterism(server, "series", "sync")
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", "{broken", "series.json"))

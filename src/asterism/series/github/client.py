@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 import time
 from collections import Counter
@@ -59,7 +60,8 @@ class Asked(NamedTuple):
 
 class GitHubClient:
     """``owner`` and ``name`` are the repository's; paths without a leading slash are below it. It may be used from one
-    event loop. ``calls`` counts what was asked."""
+    event loop. ``calls`` counts what was asked. No limit is waited for beyond the ``patience``, nor beyond the
+    ``deadline`` of a piece of work; both are in seconds, and the deadline counts from its beginning."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class GitHubClient:
         cache: AnswerCache | None = None,
         *,
         patience: float = PATIENCE,
+        deadline: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: random.Random | None = None,
     ) -> None:
@@ -76,7 +79,8 @@ class GitHubClient:
         self.cache = cache or AnswerCache()
         self.calls: Counter[str] = Counter()
         self._connection = connection
-        self._patience = self._left = patience
+        self._patience, self._deadline = patience, deadline
+        self.begin()
         self._sleep = sleep
         self._chance = chance or random.SystemRandom()
         self._ahead: float | None = None
@@ -92,8 +96,9 @@ class GitHubClient:
         return time.time() + (self._ahead or 0.0)
 
     def begin(self) -> None:
-        """A new piece of work, with the whole patience again."""
+        """A new piece of work, with the whole patience and all the time again."""
         self._left = self._patience
+        self._until = math.inf if self._deadline is None else time.monotonic() + self._deadline
 
     async def close(self) -> None:
         self.cache.save()
@@ -263,7 +268,7 @@ class GitHubClient:
             self._blocked_until = 0.0
 
     async def _wait(self, seconds: float) -> None:
-        if seconds > self._left:
+        if seconds > self._left or time.monotonic() + seconds >= self._until:
             raise RateLimited(f"GitHub asks to wait {seconds:.0f} s before the next request", seconds)
         self._left -= seconds
         await self._sleep(seconds)

@@ -62,6 +62,7 @@ class Connection:
         self._context = contextvars.copy_context()
         self._github: GitHub[Any] | None = None
         self._opening = asyncio.Lock()
+        self._tokens = MemCacheStrategy()
 
     @property
     def graphql_url(self) -> str:
@@ -73,26 +74,37 @@ class Connection:
         """Raises NotSent and Lost."""
         github = await self._opened()
         address = url if "://" in url else self.base_url + url
+        words = {
+            "params": dict(params) if params else None,
+            "json": body,
+            "headers": {"X-GitHub-Api-Version": API_VERSION, **headers},
+        }
         try:
             async with asyncio.timeout(TIMEOUT):
-                response = await self._in_context(
-                    github.arequest(
-                        method,
-                        address,
-                        params=dict(params) if params else None,
-                        json=body,
-                        headers={"X-GitHub-Api-Version": API_VERSION, **headers},
-                    )
-                )
+                response = await self._answered(github, method, address, words)
         except RequestFailed as failed:
             return _heard(failed.response.raw_response)
         except RequestError as error:
+            if isinstance(error.exc, RequestFailed):
+                return _without_token(_heard(error.exc.response.raw_response))
             raise _ending(error.exc) from None
         except TimeoutError:
             raise Lost(f"no answer within {TIMEOUT:.0f} s") from None
         except GitHubException as error:
             raise RegisterUnavailable(f"GitHub cannot be asked: {error or type(error).__name__}") from None
         return _heard(response.raw_response)
+
+    async def _answered(self, github: GitHub[Any], method: str, address: str, words: Mapping[str, Any]) -> Any:
+        """githubkit asks for a new token of an App a minute before the old one ends, by the clock of this machine. One
+        that was taken back, or ended by another clock, is refused: then a new one is asked for too, once. What was
+        refused so has not happened, so it may be sent again, whatever it is."""
+        try:
+            return await self._in_context(github.arequest(method, address, **words))
+        except RequestFailed as failed:
+            if failed.response.status_code != 401 or self._credentials.token:
+                raise
+        self._tokens.cleanup()
+        return await self._in_context(github.arequest(method, address, **words))
 
     async def close(self) -> None:
         if self._github is not None:
@@ -134,7 +146,7 @@ class Connection:
             timeout=TIMEOUT,
             # without TLS there is nothing to load the authorities for; HTTPS in capitals is verified as well
             ssl_verify=urlsplit(self.base_url).scheme != "http",
-            cache_strategy=MemCacheStrategy(),
+            cache_strategy=self._tokens,
             http_cache=False,
             auto_retry=False,
         )
@@ -148,6 +160,13 @@ def _heard(response: httpx.Response) -> Heard:
             raise Lost("the answer is not JSON") from None
         data = None
     return Heard(str(response.request.url), response.status_code, response.headers, data)
+
+
+def _without_token(heard: Heard) -> Heard:
+    """What was answered to the request for a token of an App: what was to be asked with it did not leave."""
+    if heard.status >= 500:
+        raise NotSent(f"GitHub answered {heard.status} when it was asked for a token of the App")
+    return heard
 
 
 def _ending(error: Exception) -> Exception:

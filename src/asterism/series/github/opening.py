@@ -19,14 +19,16 @@ def open_github(
     environ: Mapping[str, str] | None = None,
     cache: Path | None = None,
     patience: float = PATIENCE,
+    deadline: float | None = None,
 ) -> GitHubRegister:
     """The register of ``owner/name``. Nothing is asked yet. The credentials are those of the environment (see
-    ``credentials.py``), and so is the address (GITHUB_API_URL). ``cache`` is a file for what is known already.
-    Raises BadRepository and NoCredentials."""
+    ``credentials.py``), and so is the address (GITHUB_API_URL). ``cache`` is a file for what is known already. A
+    limit is waited for within ``patience`` and ``deadline``, in seconds. Raises BadRepository and NoCredentials."""
     environ = os.environ if environ is None else environ
     owner, name = repository_of(repository)
     credentials = credentials_from(environ)
     base_url = environ.get("GITHUB_API_URL") or DEFAULT_API
     scope = scope_of(base_url, owner, name, credentials.token or f"app {credentials.app_id}")
     connection = Connection(base_url, credentials, owner, name)
-    return GitHubRegister(GitHubClient(owner, name, connection, AnswerCache(cache, scope), patience=patience))
+    known = AnswerCache(cache, scope)
+    return GitHubRegister(GitHubClient(owner, name, connection, known, patience=patience, deadline=deadline))

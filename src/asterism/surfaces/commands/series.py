@@ -71,7 +71,8 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
         raise click.UsageError(f"A lease is {LONGEST_LEASE / 86_400:g} days at most; without --lease it has no end.")
     if renew and lease is None:
         raise click.UsageError("--renew takes --lease: for how long?")
-    place, terms, as_json = taken_from(options)
+    given = taken_from(options)
+    _, terms, as_json = given
     wanted = Claim(issue, terms.by, lease, renew)
 
     async def use(register: SeriesRegister) -> int:
@@ -88,7 +89,7 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
             click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
         return 0 if active else QUEUED
 
-    return with_register(place, use, as_json=as_json, create=not terms.dry_run)
+    return with_register(given, use, create=not terms.dry_run)
 
 
 def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
@@ -120,7 +121,8 @@ def status(name: str | None, **options: Any) -> int:
 
     Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read;
     one that is not there is free."""
-    place, _, as_json = taken_from(options)
+    given = taken_from(options)
+    as_json = given[2]
 
     async def use(register: SeriesRegister) -> int:
         from asterism.series.register import read_all
@@ -143,7 +145,7 @@ def status(name: str | None, **options: Any) -> int:
             note(f"There is no series in {register.url} yet: the first claim makes one.")
         return UNREADABLE if name is not None and found[0].series is None else 0
 
-    return with_register(place, use, as_json=as_json, create=False)
+    return with_register(given, use, create=False)
 
 
 def _looked(name: str, seen: Snapshot) -> Looked:
@@ -167,7 +169,8 @@ def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
     An issue that is not in the series is out of it already."""
     from asterism.series.changing import Release, change
 
-    place, terms, as_json = taken_from(options)
+    given = taken_from(options)
+    _, terms, as_json = given
     step = Release(issue, terms.by, not no_promote)
 
     async def use(register: SeriesRegister) -> int:
@@ -187,7 +190,7 @@ def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
             click.echo(f"{what} {name} from #{issue}; {now_active(outcome)}")
         return 0
 
-    return with_register(place, use, as_json=as_json, create=False)
+    return with_register(given, use, create=False)
 
 
 @series.command()
@@ -358,7 +361,8 @@ async def _open_issues(
 @place_options
 def history(name: str, limit: int, **options: Any) -> int:
     """Show the last changes of a series, the newest first."""
-    place, _, as_json = taken_from(options)
+    given = taken_from(options)
+    as_json = given[2]
 
     async def use(register: SeriesRegister) -> int:
         from asterism.surfaces.fleet.speaking import say_lines
@@ -373,7 +377,7 @@ def history(name: str, limit: int, **options: Any) -> int:
             note(f"Nothing has happened in {name} yet.")
         return 0
 
-    return with_register(place, use, as_json=as_json, create=False)
+    return with_register(given, use, create=False)
 
 
 series.add_command(sync)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import Function, tell_json, whoami
-from asterism.surfaces.series.opening import TRYING
+from asterism.surfaces.series.opening import TRYING, github_register
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
@@ -153,16 +153,9 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
 
 def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
     """The service that the options describe."""
-    try:
-        from asterism.series.github.client import PATIENCE
-        from asterism.series.github.opening import open_github
-        from asterism.series.github.syncing import GitHubSeries
-    except ImportError as error:
-        raise click.ClickException(
-            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
-        ) from None
-    patience = min(PATIENCE, options["deadline"] or PATIENCE)
-    register = open_github(options["repository"], cache=options["cache"], patience=patience)
+    register = github_register(options["repository"], options["deadline"], options["cache"])
+    from asterism.series.github.syncing import GitHubSeries
+
     return GitHubSeries(register, _settings_of(options, dry_run))
 
 

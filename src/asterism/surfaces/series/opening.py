@@ -19,6 +19,7 @@ from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
     from asterism.series.changing import Counts, Patience
+    from asterism.series.github.register import GitHubRegister
     from asterism.series.register import Change, SeriesRegister, Snapshot
 
 Value = TypeVar("Value")
@@ -74,6 +75,12 @@ def place_options(function: Function) -> Function:
     return function
 
 
+def _longer_than_nothing(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and value <= 0:
+        raise click.BadParameter("it is longer than nothing.")
+    return value
+
+
 TRYING = (
     click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
     click.option(
@@ -83,7 +90,13 @@ TRYING = (
         show_default=True,
         help="How often to try while others are first; 0 for no limit.",
     ),
-    click.option("--deadline", type=duration, metavar="DURATION", help="How long to try, such as 60s."),
+    click.option(
+        "--deadline",
+        type=duration,
+        callback=_longer_than_nothing,
+        metavar="DURATION",
+        help="How long to try, such as 60s.",
+    ),
 )
 """Who acts, and how long to try: for every command that changes a series."""
 
@@ -113,20 +126,23 @@ def taken_from(options: dict[str, Any]) -> tuple[Place, Terms, bool]:
     return place, terms, options.pop("as_json")
 
 
-def with_register(place: Place, use: Callable[[SeriesRegister], Awaitable[int]], *, as_json: bool, create: bool) -> int:
-    """Open the register, use it, and close it. Returns the exit code: what can go wrong with a series has codes of its
-    own, so that a script can tell who has to wait from who has to look."""
+def with_register(
+    given: tuple[Place, Terms, bool], use: Callable[[SeriesRegister], Awaitable[int]], *, create: bool
+) -> int:
+    """Open the register that the options name, use it, and close it. Returns the exit code: what can go wrong with a
+    series has codes of its own, so that a script can tell who has to wait from who has to look."""
     from asterism.core.series import UnreadableSeries
     from asterism.series.changing import Contended
     from asterism.series.register import RegisterUnavailable, Unsure
 
+    place, terms, as_json = given
     _only_one(place)
 
     async def main() -> int:
         command = asyncio.current_task()
         assert command is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
-        register = await _opened(place, create)
+        register = await _opened(place, terms.deadline, create)
         try:
             return await use(register)
         finally:
@@ -193,7 +209,18 @@ def _only_one(place: Place) -> None:
         raise click.UsageError(f"{' and '.join(named)} name different places: give one of them.")
 
 
-async def _opened(place: Place, create: bool) -> SeriesRegister:
+def github_register(repository: str, deadline: float | None, cache: Path | None = None) -> GitHubRegister:
+    """The register on GitHub. Raises ClickException if what it takes is not installed."""
+    try:
+        from asterism.series.github.opening import open_github
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
+        ) from None
+    return open_github(repository, cache=cache, deadline=deadline)
+
+
+async def _opened(place: Place, deadline: float | None, create: bool) -> SeriesRegister:
     if place.remote is not None:
         from asterism.series.git import GitRegister
         from asterism.surfaces.series.checkout import remote_named
@@ -201,10 +228,7 @@ async def _opened(place: Place, create: bool) -> SeriesRegister:
         address, environment = remote_named(place.remote)
         return GitRegister(address, environment=environment)
     if place.github is not None:
-        # the register on GitHub, and all that goes with it, is opened in one place
-        from asterism.series.github.opening import open_github
-
-        return open_github(place.github)
+        return github_register(place.github, deadline)
     if place.store is not None and place.store.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory lasts as long as one process, so nobody could share a series in it; "

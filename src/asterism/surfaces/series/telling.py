@@ -28,7 +28,7 @@ def make_change(
     from asterism.series.changing import change, mend
     from asterism.series.changing import told as message_by
 
-    place, terms, as_json = given
+    _, terms, as_json = given
 
     async def use(register: SeriesRegister) -> int:
         target = Rehearsal(register) if terms.dry_run else register
@@ -43,7 +43,7 @@ def make_change(
             click.echo(fit_to_print(told(outcome, terms)))
         return 0
 
-    return with_register(place, use, as_json=as_json, create=False)
+    return with_register(given, use, create=False)
 
 
 def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
