@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import os
+import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,16 +105,55 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who does not trust our certificate hangs up in the middle, and that is their right."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+def certificate(folder: Path, *, expired: bool = False) -> Path:
+    """A key and a certificate for this machine, which nobody has signed but itself, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "remote.git")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 3 * day)
+        .not_valid_after(now - day if expired else now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, hashes.SHA256())
+    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file = folder / f"certificate-{made.serial_number}.pem"
+    file.write_bytes(key.private_bytes(*form) + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
 
 @contextlib.contextmanager
-def over_http(root: Path) -> Iterator[tuple[str, list[str | Callable[[], None]]]]:
-    """The address of what is below ``root``, over smart HTTP on loopback, and the list of faults to come."""
+def over_http(root: Path, tls: Path | None = None) -> Iterator[tuple[str, list[str | Callable[[], None]]]]:
+    """The address of what is below ``root``, over smart HTTP on loopback, and the list of faults to come. With ``tls``,
+    the file of a key and its certificate, it is HTTPS."""
     handler = type("Backend", (_Backend,), {"root": str(root), "faults": []})
     server = _Server(("127.0.0.1", 0), handler)
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls)
+        # without a handshake here: one who takes long for it would hold up all others
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
+    scheme = "http" if tls is None else "https"
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", handler.faults  # type: ignore[attr-defined]
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}", handler.faults  # type: ignore[attr-defined]
     finally:
         server.shutdown()
         thread.join()

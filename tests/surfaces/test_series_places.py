@@ -92,6 +92,63 @@ def test_what_the_checkout_says_of_http_and_credentials_is_handed_on(
     }
 
 
+@pytest.fixture
+def user(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings of the user, which are nobody else's."""
+    file = checkout.folder / "gitconfig"
+    file.touch()
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(file))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return file
+
+
+def handed_on() -> list[tuple[str, str]]:
+    from asterism.surfaces.series.checkout import remote_named
+
+    environment = remote_named("origin")[1]
+    assert environment is not None
+    count = int(environment["GIT_CONFIG_COUNT"])
+    return [(environment[f"GIT_CONFIG_KEY_{n}"], environment[f"GIT_CONFIG_VALUE_{n}"]) for n in range(count)]
+
+
+def test_what_the_user_has_for_the_directory_alone_is_handed_on(checkout: Checkout, user: Path) -> None:
+    """As with two accounts, of which one is for what lies in a certain folder."""
+    included = checkout.folder / "for-work"
+    included.write_text(f'[url "file://{checkout.folder}/"]\n\tinsteadOf = work:\n')
+    user.write_text(f'[includeIf "gitdir:{checkout.work}/"]\n\tpath = {included}\n')
+    checkout.git("remote", "add", "origin", "work:remote.git")
+    checkout.claims()
+    assert handed_on() == [(f"url.file://{checkout.folder}/.insteadof", "work:")]
+
+
+def test_what_is_known_elsewhere_too_is_not_said_twice(
+    checkout: Checkout, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header that is sent twice is refused by some."""
+    user.write_text("[http]\n\textraHeader = A: 1\n\tsslVerify\n[credential]\n\thelper = store\n")
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.proxy")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "http://127.0.0.1:1")
+    checkout.git("remote", "add", "origin", "https://example.invalid/remote.git")
+    checkout.git("config", "http.extraHeader", "B: 2")
+    assert handed_on() == [("http.extraheader", "B: 2"), ("http.proxy", "http://127.0.0.1:1")]
+
+
+def test_a_list_that_is_another_one_here_begins_anew_elsewhere(checkout: Checkout, user: Path) -> None:
+    included = checkout.folder / "for-work"
+    included.write_text("[credential]\n\thelper = work\n[http]\n\tproxy = http://127.0.0.1:1\n")
+    own = "[credential]\n\thelper = store\n[http]\n\tproxy = http://127.0.0.1:2\n"
+    user.write_text(f'[includeIf "gitdir:{checkout.work}/"]\n\tpath = {included}\n{own}')
+    checkout.git("remote", "add", "origin", "https://example.invalid/remote.git")
+    assert handed_on() == [
+        ("credential.helper", ""),
+        ("credential.helper", "work"),
+        ("credential.helper", "store"),
+        ("http.proxy", "http://127.0.0.1:1"),
+        ("http.proxy", "http://127.0.0.1:2"),
+    ]
+
+
 # -- a remote that hangs -----------------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ _SETTINGS = (
 _NEVER_SENT = re.compile(
     r"could not resolve|couldn't connect|failed to connect|connection refused|authentication failed|could not read"
     r"|permission denied|returned error: 4\d\d|not found|does not appear to be a git repository|unable to find remote"
-    r"|dubious ownership|not supported|not allowed|host key verification failed|no such file or directory",
+    r"|dubious ownership|not supported|not allowed|host key verification failed|no such file or directory|certificate",
     re.IGNORECASE,
 )
 """What git says when a push did not even begin."""
