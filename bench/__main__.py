@@ -13,7 +13,7 @@ from bench.durable import resume, speed
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.runs import queues, scale, sqlite
-from bench.series import contending
+from bench.series import calls, contending
 from bench.series import page as series_page
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -45,6 +45,7 @@ DURABLE: dict[str, Callable[[], str]] = {
 }
 SERIES: dict[str, Callable[[], str]] = {
     "series-claims": lambda: series_page.claims(contending.measure()),
+    "series-calls": lambda: series_page.requests(calls.measure()),
 }
 PARTS = PLANS | RUNS | DURABLE | SERIES
 PAGES = {

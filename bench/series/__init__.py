@@ -1,2 +1,2 @@
 """How quick claims of series are, alone and when a hundred processes claim at the same moment, on every register.
-``contending`` measures and ``page`` writes it down."""
+``contending`` measures that, ``calls`` what a sync asks of GitHub, and ``page`` writes both down."""

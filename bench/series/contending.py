@@ -10,13 +10,15 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from asterism.series.changing import Claim, Contended, Patience, claim
 from asterism.series.git import GitRegister
+from asterism.series.github.opening import open_github
 from asterism.series.register import SeriesRegister
 from asterism.series.stores import StoreRegister
 from asterism.store.memory import MemoryStore
@@ -25,14 +27,32 @@ from bench.runs.server import SETTINGS, database
 from tests.series.register_openers import bare_repository, over_http
 from tests.series.series_processes import Ended, all_at_once
 from tests.store.postgres_server import Server
+from tests.surfaces.series_github import GitHubServer, Limit, World, scenes
 
 NAME = "RFC-093"
 CONTENDERS = 100
+NO_LIMIT = 10**9
 BAR = 90.0
 """The last of a hundred on a bare repository is to be answered within so many seconds."""
 
-Place = Callable[[Path], AbstractContextManager[tuple[str, str]]]
-"""Gives the option that names the register, and its address, for as long as the block lasts."""
+
+class Where(NamedTuple):
+    """The option that names a register, its address, and what has to stand in the environment."""
+
+    option: str
+    address: str
+    environment: Mapping[str, str] = {}
+
+    async def opened(self) -> SeriesRegister:
+        if self.option == "--remote":
+            return GitRegister(self.address)
+        if self.option == "--github":
+            return open_github(self.address, environ=self.environment)
+        return StoreRegister(await open_store(self.address))
+
+
+Place = Callable[[Path], AbstractContextManager[Where]]
+"""Gives a register for as long as the block lasts."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +74,35 @@ class Measured:
 
 
 @contextmanager
-def sqlite(folder: Path) -> Iterator[tuple[str, str]]:
-    yield "--store", f"sqlite:///{folder}/fleet.db"
+def sqlite(folder: Path) -> Iterator[Where]:
+    yield Where("--store", f"sqlite:///{folder}/fleet.db")
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[tuple[str, str]]:
+def postgres(folder: Path) -> Iterator[Where]:
     with Server({**SETTINGS, "max_connections": 1000}) as server, database(server) as url:
-        yield "--store", url
+        yield Where("--store", url)
 
 
 @contextmanager
-def git_file(folder: Path) -> Iterator[tuple[str, str]]:
-    yield "--remote", bare_repository(folder / "remote.git")
+def git_file(folder: Path) -> Iterator[Where]:
+    yield Where("--remote", bare_repository(folder / "remote.git"))
 
 
 @contextmanager
-def git_http(folder: Path) -> Iterator[tuple[str, str]]:
+def git_http(folder: Path) -> Iterator[Where]:
     bare_repository(folder / "remote.git")
     with over_http(folder) as (address, _):
-        yield "--remote", f"{address}/remote.git"
+        yield Where("--remote", f"{address}/remote.git")
+
+
+@contextmanager
+def github(folder: Path) -> Iterator[Where]:
+    """The local GitHub of the tests, in a thread of this process: no network lies between, and no limit stops anybody,
+    so what is measured is what we ask, not what GitHub takes for it."""
+    with GitHubServer(World()) as server:
+        server.limit = Limit(NO_LIMIT, NO_LIMIT)
+        yield Where("--github", "acme/rocket", scenes.environ(server))
 
 
 PLACES: dict[str, Place] = {
@@ -81,6 +110,7 @@ PLACES: dict[str, Place] = {
     "PostgreSQL": postgres,
     "git, `file://`": git_file,
     "git, smart HTTP": git_http,
+    "GitHub, a local one": github,
 }
 
 
@@ -107,8 +137,8 @@ def _in_memory(contenders: int, alone: int) -> Measured:
 
 
 def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
-    async def undisturbed(option: str, address: str) -> float:
-        register = GitRegister(address) if option == "--remote" else StoreRegister(await open_store(address))
+    async def undisturbed(where: Where) -> float:
+        register = await where.opened()
         try:
             return await _one_after_the_other(register, alone)
         finally:
@@ -119,13 +149,13 @@ def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
         for number, tries in enumerate((0, 5, None)):
             inside = Path(folder) / str(number)
             inside.mkdir()
-            with place(inside) as (option, address):
+            with place(inside) as where:
                 if tries is None:
-                    rate = asyncio.run(undisturbed(option, address))
+                    rate = asyncio.run(undisturbed(where))
                     continue
-                words = ["series", "claim", NAME, option, address, "--tries", str(tries), "--json"]
+                words = ["series", "claim", NAME, where.option, where.address, "--tries", str(tries), "--json"]
                 commands = [[*words, "--issue", str(issue + 1)] for issue in range(contenders)]
-                ended[tries] = all_at_once(commands, inside)
+                ended[tries] = all_at_once(commands, inside, **where.environment)
     _one_winner(ended[0], contenders)
     told = sum(one.code == 76 for one in ended[5])
     last, told_last = (max(one.after for one in ended[tries]) for tries in (0, 5))

@@ -2,7 +2,7 @@
 
 from asterism.series.changing import JITTER, MOST_SPREAD, TRIES
 from bench.page import met, table, time_text
-from bench.series import contending
+from bench.series import calls, contending
 
 HEAD = """# Benchmarks of series
 
@@ -42,6 +42,8 @@ waiting.
         ),
     )
     text += f"""
+GitHub is a local one here, over HTTP on this machine: what it would take for its answers is not in these figures.
+
 The same with the default of {TRIES} tries, after which a client is told that the series is contended (exit code 76):
 
 """
@@ -55,3 +57,21 @@ The same with the default of {TRIES} tries, after which a client is told that th
         for one in on_git
     ]
     return text + ("\n" + table(("bar", "found", ""), bars) if bars else "")
+
+
+def requests(found: list[calls.Calls]) -> str:
+    text = """## Requests of a sync
+
+One `asterism series sync` by a process that begins anew, on a repository with one series: how many requests it makes,
+and how many of them count against the limit, as the local GitHub of the tests counts them. With `--cache`, as in
+`asterism series serve`, it asks with what it knows (`If-None-Match`), and what has not changed is answered with 304 and
+does not count.
+
+"""
+    return text + table(
+        ("cycle", "requests", "counted", "with `--cache`", "counted"),
+        (
+            (one.kind, str(one.requests), str(one.counted), str(one.cached_requests), str(one.cached_counted))
+            for one in found
+        ),
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bench import __main__ as command
-from bench.series import contending, page
+from bench.series import calls, contending, page
 from tests.series.series_processes import Ended
 
 
@@ -39,6 +39,16 @@ def test_the_page_says_what_was_found() -> None:
     assert "| git, `file://` | 9.0/s | 95.00 s | 1.1/s | 7.0 |" in text
     assert "| git, `file://` | 20 | 80 | 20.00 s |" in text
     assert "| 100 on `file://` within 90 s | 95.00 s | **missed** |" in text
+
+
+def test_what_a_sync_asks_is_counted_and_said() -> None:
+    found = {one.kind: one for one in calls.measure()}
+    idle = found["nothing has changed"]
+    assert (idle.cached_requests, idle.cached_counted) == (2, 0)
+    assert all(one.counted <= one.requests for one in found.values())
+    text = page.requests(list(found.values()))
+    assert f"| nothing has changed | {idle.requests} | {idle.counted} | 2 | 0 |" in text
+    assert "| a merge, the next is promoted and assigned |" in text
 
 
 def test_the_page_is_one_of_those_that_can_be_written() -> None:

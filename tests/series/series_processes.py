@@ -51,9 +51,11 @@ def _main(file: str) -> None:
     import asterism.series.git
     import asterism.series.stores
     import asterism.store.opening
-    import asterism.surfaces.commands.series  # noqa: F401
+    import asterism.surfaces.commands.series
 
     commands = json.loads(Path(file).read_text())
+    if any("--github" in words for words in commands):
+        import asterism.series.github.opening  # noqa: F401
     with tempfile.TemporaryDirectory() as folder:
         go, start = os.pipe()
         children = [_child(words, go, start, Path(folder) / str(place)) for place, words in enumerate(commands)]

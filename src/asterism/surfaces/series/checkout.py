@@ -53,7 +53,7 @@ def _with_settings(environment: Mapping[str, str]) -> dict[str, str]:
     count = int(known) if (known := environment.get("GIT_CONFIG_COUNT", "")).isdigit() else 0
     own = [(environment.get(f"GIT_CONFIG_KEY_{n}"), environment.get(f"GIT_CONFIG_VALUE_{n}")) for n in range(count)]
     settings += [(name, value) for name, value in own if name is not None and value is not None]
-    numbered = {}
+    numbered: dict[str, str] = {}
     for number, (name, value) in enumerate(settings):
         numbered |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     return {**environment, **numbered, "GIT_CONFIG_COUNT": str(len(settings))}
