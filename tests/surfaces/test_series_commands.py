@@ -201,7 +201,7 @@ def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
     told = remote.told("status", NAME)
     assert (told["exists"], told["status"], told["active_issue"]) == (False, "free", None)
     said = remote.said("release", NAME, "--issue", "1")
-    assert said == f"there is no series RFC-093 in file://{remote.remote}: nothing is held\n"
+    assert said == f"there is no series RFC-093 in file://{remote.remote}: nothing to change\n"
     assert remote.told("release", NAME, "--issue", "1")["status"] == "unchanged"
 
 

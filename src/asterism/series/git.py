@@ -71,6 +71,7 @@ _NEVER_SENT = re.compile(
 """What git says when a push did not even begin."""
 
 _OVERTAKEN = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
+_TELLING = ("fatal:", "error:", "remote:", "ssh:", "git:")
 _NOT_THERE = re.compile(r"couldn't find remote ref", re.IGNORECASE)
 _URL = re.compile(r"\w+://[^\s'\"]+")
 _OTHER_HASHES = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
@@ -343,7 +344,7 @@ class GitRegister:
         """What git had to say, in one line and without a password."""
         said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
         lines = [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
-        told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))] or lines[-1:]
+        told = [line for line in lines if line.startswith(_TELLING)] or lines[-1:]
         return "; ".join(dict.fromkeys(told))[:500] or f"git exited with {answer.code}"
 
 

@@ -22,7 +22,7 @@ from asterism.surfaces.series.opening import (
     taken_from,
     with_register,
 )
-from asterism.surfaces.series.telling import make_change, now_active, tell_outcome, would
+from asterism.surfaces.series.telling import make_change, now_active, nowhere, tell_outcome, would
 
 if TYPE_CHECKING:
     from asterism.core.series import Live, Series
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def issue_number(text: str) -> int:
     """``123``, or ``#123`` as people write it."""
     digits = text.strip().removeprefix("#")
-    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) > 0):
         raise click.BadParameter(f"{text!r} is no number of an issue: write 123.")
     return int(digits)
 
@@ -182,12 +182,12 @@ def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
         if as_json:
             tell_outcome(outcome, terms, status="released" if outcome.changed else "unchanged", issue=issue)
         elif outcome.token is None:
-            click.echo(f"there is no series {name} in {register.url}: nothing is held")
+            click.echo(fit_to_print(nowhere(name, register)))
         elif not outcome.changed:
             click.echo(f"#{issue} is not in {name}")
         else:
             what = would(terms, "released", "release")
-            click.echo(f"{what} {name} from #{issue}; {now_active(outcome)}")
+            click.echo(f"{what} {name} from #{issue}; {now_active(outcome, terms)}")
         return 0
 
     return with_register(given, use, create=False)
@@ -256,7 +256,7 @@ def resume(name: str, **options: Any) -> int:
     def told(outcome: Outcome, terms: Terms) -> str:
         if not outcome.changed:
             return f"{name} is not paused"
-        return f"{would(terms, 'resumed', 'resume')} {name}; {now_active(outcome)}"
+        return f"{would(terms, 'resumed', 'resume')} {name}; {now_active(outcome, terms)}"
 
     return make_change(name, given, step, "resume", told)
 

@@ -26,6 +26,8 @@ def remote_named(remote: str) -> tuple[str, Mapping[str, str] | None]:
     """The address, and the environment for git; None for the one that is here. Raises UsageError."""
     if ":" in remote or "/" in remote or os.path.isdir(remote) or remote.startswith("-"):
         return remote, None
+    if not remote.strip():
+        raise click.UsageError("--remote is empty: it takes an address, or the name of a remote of this checkout.")
     address = _said("remote", "get-url", "--", remote)
     if address is None:
         raise click.UsageError(f"there is no directory {remote}, and no remote of that name in this checkout.")

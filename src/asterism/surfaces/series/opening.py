@@ -30,6 +30,9 @@ QUEUED = 75
 CONTENDED = 76
 
 
+MENDED = "It counts as taken; `asterism series rebuild` writes it anew from the issues that live"
+
+
 class Place(NamedTuple):
     """Where the series are kept, as it was said on the command line."""
 
@@ -134,6 +137,7 @@ def with_register(
     from asterism.core.series import UnreadableSeries
     from asterism.series.changing import Contended
     from asterism.series.register import RegisterUnavailable, Unsure
+    from asterism.store.errors import StoreMissing, StoreUnavailable
 
     place, terms, as_json = given
     _only_one(place)
@@ -155,11 +159,10 @@ def with_register(
     except Contended as error:
         return _failed("contended", error, CONTENDED, as_json)
     except UnreadableSeries as error:
-        mended = f"{error}. It counts as taken; `asterism series rebuild` writes it anew from the issues that live"
-        return _failed("unreadable", mended, UNREADABLE, as_json)
+        return _failed("unreadable", f"{error}. {MENDED}", UNREADABLE, as_json)
     except Unsure as error:
         return _failed("unsure", error, OUT_OF_REACH, as_json)
-    except RegisterUnavailable as error:
+    except (RegisterUnavailable, StoreUnavailable, StoreMissing) as error:
         return _failed("unavailable", error, OUT_OF_REACH, as_json)
 
 

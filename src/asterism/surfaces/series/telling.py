@@ -39,6 +39,8 @@ def make_change(
         outcome = await counting(terms, lambda counts: make(target, name, step, said, patience=patience, counts=counts))
         if as_json:
             tell_outcome(outcome, terms, status="changed" if outcome.changed else "unchanged")
+        elif outcome.token is None:
+            click.echo(fit_to_print(nowhere(name, register)))
         else:
             click.echo(fit_to_print(told(outcome, terms)))
         return 0
@@ -63,10 +65,15 @@ def would(terms: Terms, done: str, do: str) -> str:
     return f"would {do}" if terms.dry_run else done
 
 
-def now_active(outcome: Outcome) -> str:
+def now_active(outcome: Outcome, terms: Terms) -> str:
     after = outcome.after
-    if outcome.promoted is not None:
-        return f"#{outcome.promoted} is active now (revision {after.revision})"
     who = "nobody" if after.active is None else f"#{after.active}"
+    if outcome.promoted is not None:
+        return f"{who} {would(terms, 'is active now', 'be active then')} (revision {after.revision})"
     waiting = f", {len(after.queue)} waiting" if after.queue else ""
-    return f"{who} is active{waiting} (revision {after.revision})"
+    return f"{who} {would(terms, 'is', 'be')} active{waiting} (revision {after.revision})"
+
+
+def nowhere(name: str, register: SeriesRegister) -> str:
+    """What to say of a change that changes nothing, since there is no such series: the name may be a slip."""
+    return f"there is no series {name} in {register.url}: nothing to change"

@@ -73,10 +73,12 @@ def status_lines(found: Looked, now: float) -> list[Text]:
     from asterism.surfaces.drawing.ink import BOLD, DIM, tone
     from asterism.surfaces.drawing.lettering import clean
     from asterism.surfaces.fleet.spans import moment, span
+    from asterism.surfaces.series.opening import MENDED
 
     series = found.series
     if series is None:
-        return [Text.assemble((clean(found.name), BOLD), "  ", (clean(found.problem or ""), tone("failed")))]
+        problem = Text.assemble((clean(found.name), BOLD), "  ", (clean(found.problem or ""), tone("failed")))
+        return [problem, Text(f"  {MENDED}", DIM)]
     told = [("active", holder(series, now) if series.active is not None else "nobody")]
     if series.lease_until is not None:
         left = series.lease_until - now
