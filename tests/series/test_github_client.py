@@ -339,6 +339,12 @@ def test_what_names_no_repository_is_refused(text):
         repository_of(text)
 
 
+@pytest.mark.parametrize("address", ["nonsense", "api.github.com", "https://", "file:///x"])
+def test_an_address_of_github_that_is_none_is_told_before_anything_is_asked(address):
+    with pytest.raises(BadRepository, match="GITHUB_API_URL"):
+        open_github("acme/rocket", environ={"GITHUB_TOKEN": "t", "GITHUB_API_URL": address})
+
+
 def test_a_wrong_token_is_told_in_a_sentence(server):
     async def main() -> None:
         register = open_github("acme/rocket", environ={**environ(server), "GITHUB_TOKEN": "wrong"})

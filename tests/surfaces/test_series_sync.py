@@ -223,6 +223,26 @@ def test_no_command_waits_for_a_limit_beyond_its_deadline(server, words):
     assert len(server.log) == 1
 
 
+def test_what_is_wrong_is_said_once_and_what_is_not_known_is_not_said(server):
+    asterism(server, "series", "sync")
+    server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", '{"version": 2}', "series.json"))
+    result = asterism(server, "series", "sync")
+    assert (result.exit_code, result.stdout) == (65, "RFC-093: left as it is\n")
+    assert result.stderr == "RFC-093: this is version 2 of a series; 1 is known here\n"
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "x"])
+def test_what_is_no_number_of_an_issue_is_not_asked_for(server, number):
+    result = asterism(server, "series", "sync", "--issue", number)
+    assert (result.exit_code, "is no number of an issue" in result.stderr) == (64, True)
+    assert server.log == []
+
+
+def test_a_series_that_is_named_and_not_there_is_named_in_the_answer(server):
+    result = asterism(server, "series", "sync", "--series", "NOPE")
+    assert (result.exit_code, result.stdout) == (0, "no open issue belongs to NOPE\n")
+
+
 @pytest.mark.parametrize("words", [["sync"], ["claim", "OPS-7", "--issue", "6", "--github", "acme/rocket"]])
 def test_a_deadline_of_nothing_is_refused(server, words):
     result = asterism(server, "series", *words, "--deadline", "0s")

@@ -13,8 +13,8 @@ from asterism.series.github.reality import Fate
 @dataclass
 class SeriesReport:
     """Of one series. ``duplicates`` are assigned beside the active one, ``repaired`` were; ``problem`` is a sentence,
-    and ``status`` the word for it. If it was only ``observed``, all of this is what would be: nobody has been given
-    anything."""
+    and ``status`` the word for it. If what its state holds is ``unknown``, nothing was done. If it was only
+    ``observed``, all of this is what would be: nobody has been given anything."""
 
     name: str
     state: Series
@@ -27,6 +27,7 @@ class SeriesReport:
     rebuilt: bool = False
     changed: bool = False
     observed: bool = False
+    unknown: bool = False
     tracking: int | None = None
     status: str = "in step"
     problem: str | None = None
@@ -62,8 +63,10 @@ class SeriesReport:
             "revision": self.state.revision,
         }
 
-    def lines(self) -> list[str]:
-        """What happened, in sentences."""
+    def lines(self, *, problem: bool = True) -> list[str]:
+        """What happened, in sentences; with the ``problem``, unless that is told elsewhere."""
+        if self.unknown:
+            return [f"{self.name}: left as it is", *([f"  {self.problem}"] if problem else [])]
         would = "would be " if self.observed else ""
         told = [f"#{number} {fate}" for number, fate in self.left.items()]
         if self.rebuilt:
@@ -77,7 +80,7 @@ class SeriesReport:
             told.append(f"unassigned {', '.join(f'#{number}' for number in self.repaired)}, which was not their turn")
         if self.duplicates:
             told.append(f"assigned beside the active one: {', '.join(f'#{number}' for number in self.duplicates)}")
-        if self.problem:
+        if self.problem and problem:
             told.append(self.problem)
         is_active = f"{would or 'is '}active"
         active = f"nobody {is_active}" if self.state.active is None else f"#{self.state.active} {is_active}"

@@ -137,7 +137,7 @@ class GitHubSeries:
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
-            report.status, report.problem = "unreadable", str(error)
+            report.status, report.problem, report.unknown = "unreadable", str(error), True
             return report  # what the view should show is not known
         except CannotAssign as error:
             report.status, report.problem = "unassignable", str(error)

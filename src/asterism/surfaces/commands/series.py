@@ -18,6 +18,7 @@ from asterism.surfaces.series.opening import (
     change_options,
     counting,
     fit_to_print,
+    issue_number,
     place_options,
     taken_from,
     with_register,
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
     from asterism.series.changing import Outcome
     from asterism.series.register import SeriesRegister, Snapshot
     from asterism.surfaces.series.views import Looked
-
-
-def issue_number(text: str) -> int:
-    """``123``, or ``#123`` as people write it."""
-    digits = text.strip().removeprefix("#")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) > 0):
-        raise click.BadParameter(f"{text!r} is no number of an issue: write 123.")
-    return int(digits)
 
 
 name_argument = click.argument("name", metavar="SERIES")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.surfaces.fleet.access import Function, tell_json, whoami
-from asterism.surfaces.series.opening import TRYING, github_register
+from asterism.surfaces.series.opening import TRYING, fit_to_print, github_register, issue_number
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
@@ -105,7 +106,9 @@ def service_options(function: Function) -> Function:
 
 @click.command()
 @service_options
-@click.option("--issue", type=int, metavar="NUMBER", help="Only the series of this issue, and how it stands there.")
+@click.option(
+    "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and how it stands there."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int:
@@ -142,7 +145,7 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     finally:
         await service.register.close()
     standing = _standing(report, issue, only, observed) if issue is not None else None
-    _tell(report, standing or ({"status": "observed"} if observed else {}), as_json)
+    _tell(report, standing or ({"status": "observed"} if observed else {}), options["names"], as_json)
     code = _code(report, standing)
     try:
         service.metrics.write(options["metrics"], options["prometheus"])
@@ -215,10 +218,11 @@ def _standing(report: SyncReport, issue: int, only: frozenset[str] | None, obser
     }
 
 
-def _tell(report: SyncReport, standing: dict[str, Any], as_json: bool) -> None:
+def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as_json: bool) -> None:
+    """What is wrong goes to standard error alone. ``meant`` are the series that were named, if any were."""
     for one in report.series:
         if one.problem:
-            click.echo(f"{one.name}: {one.problem}", err=True)
+            click.echo(fit_to_print(f"{one.name}: {one.problem}"), err=True)
     if as_json:
         tell_json({**standing, "sync": report.to_json()})
         return
@@ -227,10 +231,10 @@ def _tell(report: SyncReport, standing: dict[str, Any], as_json: bool) -> None:
         click.echo(f"#{issue} belongs to no series that is meant here: neither its title nor a label names one")
         return
     for one in report.series:
-        for line in one.lines():
-            click.echo(line)
+        for line in one.lines(problem=False):
+            click.echo(fit_to_print(line))
     if not report.series:
-        click.echo("no open issue belongs to a series")
+        click.echo(f"no open issue belongs to {' or '.join(meant) or 'a series'}")
     if status in ("claimed", "queued"):
         place = "" if status == "claimed" else f", number {standing['position']} in the queue"
         click.echo(f"#{issue} is {status} in {standing['series']}{place}")

@@ -57,6 +57,14 @@ class Terms(NamedTuple):
         return Patience(tries=self.tries, deadline=self.deadline)
 
 
+def issue_number(text: str) -> int:
+    """``123``, or ``#123`` as people write it."""
+    digits = text.strip().removeprefix("#")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) > 0):
+        raise click.BadParameter(f"{text!r} is no number of an issue: write 123.")
+    return int(digits)
+
+
 def place_options(function: Function) -> Function:
     """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes; and ``--dry-run``,
     also where nothing is changed anyhow, so that whoever adds it to any of them is not told off."""
