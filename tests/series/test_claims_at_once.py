@@ -130,15 +130,18 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
     assert len({found["active_issue"], *queue}) == 1 + len(queue) == found["revision"]
 
 
-@pytest.mark.parametrize(("register", "longest"), [("git", 0.6), ("git", 0.2), ("sqlite", 0.3)])
+@pytest.mark.parametrize(("register", "longest"), [("git", 0.6), ("git", 0.2), ("sqlite", 0.3), ("postgres_url", 0.3)])
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
-    tmp_path: Path, register: str, longest: float
+    tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest
 ) -> None:
     """Each is killed at an instant of chance, while others go on. What it had begun happened or did not; what is there
     can be read, nobody is in it twice, and whoever comes next gets its turn when the leases have run out."""
     chance = random.Random(longest)
-    remote = ("--remote", bare_repository(tmp_path / "remote.git"))
-    place = remote if register == "git" else ("--store", f"sqlite:///{tmp_path}/fleet.db")
+    place = ("--store", f"sqlite:///{tmp_path}/fleet.db")
+    if register == "git":
+        place = ("--remote", bare_repository(tmp_path / "remote.git"))
+    elif register == "postgres_url":
+        place = ("--store", request.getfixturevalue(register))
     lease = ("--lease", "200ms", "--tries", "0")
     doomed = [
         [*words, *lease, "--killed-after", f"{chance.uniform(0.001, longest):.3f}"]
