@@ -212,6 +212,23 @@ def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes
     using(f"file://{remote}", scene)
 
 
+def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(remote: Path, tmp_path: Path) -> None:
+    """By another user than its owner, whom a test cannot always be: these are the words that git had for one."""
+    said = "error: remote unpack failed: unable to create temporary object directory"
+    rejected = "!\t$last\t[remote rejected] (unpacker error)"
+    push = ["for last; do :; done", f'printf "{rejected}\\n"', f'echo "{said}" >&2', "exit 1"]
+    lines = ['case " $* " in *" push "*)', *push, ";;", "esac", f'exec {shutil.which("git")} "$@"']
+    program = script(tmp_path / "bin" / "git", *lines)
+
+    async def scene(register: GitRegister) -> None:
+        told = r"\[remote rejected\] \(unpacker error\) \(remote unpack failed: unable to create temporary"
+        with pytest.raises(RegisterUnavailable, match=told):
+            await claim(register, NAME, Claim(1), patience=EAGER)
+
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    using(f"file://{remote}", scene, environment=environment)
+
+
 # -- the private repository --------------------------------------------------------------------------------------------
 
 
@@ -346,9 +363,9 @@ def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> None:
     program = script(tmp_path / "ssh", f'echo "{said}" >&2', "exit 255")
 
     async def scene(register: GitRegister) -> None:
-        with pytest.raises(RegisterUnavailable):
+        with pytest.raises(RegisterUnavailable, match=r"cannot be reached: .*Permission denied \(publickey\)"):
             await claim(register, NAME, Claim(1), patience=EAGER)
-        with pytest.raises(RegisterUnavailable):
+        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*Permission denied \(publickey\)"):
             await register.swap(NAME, None, "x", "m")
 
     environment = {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}

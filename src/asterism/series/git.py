@@ -232,14 +232,15 @@ class GitRegister:
         if flag in (" ", "+", "*", "="):  # with "=" it is there already: nobody but us could have put this one there
             return commit
         if flag == "!":
-            await self._rejected(name, ref, expected, commit, said)
+            await self._rejected(name, ref, expected, commit, said, self._from_there(answer))
             return commit
         if any(_NEVER_SENT.search(line) for line in answer.said.splitlines() if not line.startswith("remote:")):
             raise self._unavailable("takes no changes", answer)
         raise Unsure(f"whether series {name} was changed is not known: {self._last(answer)}")
 
-    async def _rejected(self, name: str, ref: str, expected: str | None, commit: str, said: str) -> None:
-        """Returns if it is there all the same, and raises what a rejection means."""
+    async def _rejected(self, name: str, ref: str, expected: str | None, commit: str, said: str, why: str) -> None:
+        """Returns if it is there all the same, and raises what a rejection means; ``why`` is what the remote had to say
+        to people."""
         tip = await self._tip(ref)
         if tip == commit:
             return
@@ -252,7 +253,7 @@ class GitRegister:
             times = times + 1 if seen == expected else 1
             self._locked[name] = (expected, times)
             if times >= STUCK or not _OVERTAKEN.search(said):
-                raise RegisterUnavailable(f"{self.url} rejects the change of series {name}: {said}")
+                raise RegisterUnavailable(f"{self.url} rejects the change of series {name}: {said}{why}")
         raise Moved(name)
 
     async def _committed(self, parent: str | None, text: str, message: str) -> str:
@@ -342,10 +343,21 @@ class GitRegister:
 
     def _last(self, answer: _Answer) -> str:
         """What git had to say, in one line and without a password."""
-        said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
-        lines = [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
-        told = [line for line in lines if line.startswith(_TELLING)] or lines[-1:]
+        lines = self._lines(answer)
+        told = [line for line in lines if line.startswith(_TELLING) or _NEVER_SENT.search(line)] or lines[-1:]
         return "; ".join(dict.fromkeys(told))[:500] or f"git exited with {answer.code}"
+
+    def _from_there(self, answer: _Answer) -> str:
+        """What a hook or the server said beside the rejection: that is where the reason is, if there is one."""
+        lines = [line.removeprefix("error: ") for line in self._lines(answer)]
+        said = [line.removeprefix("remote:").strip() for line in lines if line.startswith(("remote:", "remote unpack"))]
+        told = "; ".join(dict.fromkeys(filter(None, said)))[:500]
+        return f" ({told})" if told else ""
+
+    def _lines(self, answer: _Answer) -> list[str]:
+        """Without a password."""
+        said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
+        return [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
