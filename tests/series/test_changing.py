@@ -345,8 +345,8 @@ def test_a_lease_that_is_renewed_goes_on_and_one_that_is_not_ends() -> None:
             assert renewed.after.active == 1
         assert (await register.history(NAME, 1))[0].message == "renew #1"
         await asyncio.sleep(60.0)
-        late = await claim(register, NAME, Claim(1, lease=60.0, renew=True))
-        assert (late.after.active, late.after.queue, late.promoted) == (2, (1,), 2)
+        late = await claim(register, NAME, Claim(1, "ann", lease=60.0, renew=True))
+        assert (late.after.active, late.after.queue, late.promoted, late.after.by) == (2, (1,), 2, "ann")
 
     play(scene)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def test_a_rehearsal_says_what_would_be(scene: Scene) -> None:
     scene.ok("series", "pause", NAME)
     scene.ok("series", "release", NAME, "--issue", "1")
     assert scene.ok("series", "resume", NAME, "--dry-run").startswith("would resume RFC-093; #2 would be active then")
+
+
+def test_who_waits_is_told_who_made_the_other_one_active(scene: Scene) -> None:
+    """Also if that was by a release."""
+    scene.ok("series", "release", NAME, "--issue", "1", "--by", "bob")
+    told = scene.run("series", "claim", NAME, "--issue", "3").stdout
+    assert re.fullmatch(r"queued #3 in RFC-093 behind #2, active for .* s, by bob; it is number 1 .*\n", told), told
 
 
 @pytest.mark.parametrize("remote", ["", "  "])

@@ -130,10 +130,11 @@ class Series:
         """``item`` was given up without being done. It leaves too, and may come back as a newcomer."""
         return self.release(item, now)
 
-    def leave(self, item: Item, now: float) -> Series:
-        """Without ``item``; if it was active, the first of the queue is active now. All of it is one change."""
+    def leave(self, item: Item, now: float, by: str | None = None) -> Series:
+        """Without ``item``; if it was active, the first of the queue is active now, by ``by``. All of it is one
+        change."""
         released = self.release(item, now)
-        return released.promote(now).as_one_change_of(self) if item == self.active else released
+        return released.promote(now, by=by).as_one_change_of(self) if item == self.active else released
 
     def expire(self, now: float) -> Series:
         """Free, if the lease of the active item has run out."""

@@ -322,7 +322,7 @@ class Claim:
         """A lease that has run out is over before anybody else is heard."""
         current = series.expire(now)
         if current is not series and current.queue[:1] != (self.item,):
-            current = current.promote(now)
+            current = current.promote(now, by=self.by)
         current = current.claim(self.item, now, self.id, self.lease, self.by)
         if self.renew and self.lease is not None:
             current = current.renew(self.item, now, now + self.lease)
@@ -353,7 +353,7 @@ class Release:
             self._found = self._found or this
             if self._found != this:
                 return series
-        released = series.leave(self.item, now) if self.promote else series.release(self.item, now)
+        released = series.leave(self.item, now, self.by) if self.promote else series.release(self.item, now)
         return released.as_one_change_of(series)
 
     def told(self, before: Series, after: Series) -> str:
