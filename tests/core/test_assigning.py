@@ -315,6 +315,19 @@ def test_what_no_device_can_take_is_given_up() -> None:
     assert (run.previous, run.device) == ((), None)
 
 
+def test_what_nobody_knows_the_end_of_says_so() -> None:
+    run = assigning.forgotten(processing(), 300.0, "its judge does not know it any more")
+    assert (run.status, run.error, run.session) == ("failed", "its judge does not know it any more", None)
+    assert run.story[-1].what == assigning.FORGOTTEN
+    assert run.previous[-1].reason == "timeout"
+
+
+def test_what_a_device_abroad_did_not_answer_is_no_loss() -> None:
+    run = assigning.take_back(assigning.assign(new(), LAPTOP, FLOW, by="hub", now=1.0), 300.0, "the peer was not met")
+    assert (run.status, run.losses, run.failures, run.avoid) == ("reassigning", 0, 0, ("laptop",))
+    assert (run.not_before, run.previous[-1].reason) == (300.0, "timeout")
+
+
 def test_a_run_of_a_series_is_held_until_its_turn() -> None:
     run = new(series="films")
     assert (run.held, run.offered) == (True, False)

@@ -48,6 +48,8 @@ lose           -    -    -    -    re   re   rp   FA   re   rp   FA   -    -    
 lose, last     -    -    -    -    FA   FA   FA   FA   FA   FA   FA   -    -    -    -
 next_round     -    -    -    -    -    -    -    -    -    -    -    re   -    -    -
 give_up        FA   -    -    -    -    -    -    -    -    -    -    FA   -    -    -
+take_back      -    -    -    -    re   -    -    -    -    -    -    -    -    -    -
+forgotten      FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   -    -
 let_go         -    cr   -    cp   -    -    -    -    -    -    -    -    -    -    -
 cancel         FA   FA   FA   FA   FA   cl/c cl/c =    pr/c pr/c =    FA   FA   -    -
 pause          cp   hp   =    =    rp   cl/p =    -    pr/p =    -    rp   =    -    -

@@ -35,6 +35,14 @@ def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
     ]
 
 
+def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
+    assert lines(Met(closed=("run 7: how it ended is not known",), put_back="here"))[1:] == [
+        "Closed: run 7: how it ended is not known",
+        "This store was put back from an older copy of itself: everything was exchanged anew.",
+    ]
+    assert lines(Met(put_back="there"))[1].startswith("The store of kitchen was put back from an older copy")
+
+
 def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
     assert lines(Met(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, for which it says no reason")))[1:] == [
         "Refused by kitchen: run 7: it is·[2J forged",
@@ -74,6 +82,8 @@ def test_a_meeting_as_json() -> None:
         "refused": 3,
         "refusals": ["run 1 of laptop is forged"],
         "refused_there": ["run 7: no"],
+        "closed": [],
+        "put_back": None,
         "lost": ["lost"],
         "skew": 0.5,
     }

@@ -34,6 +34,9 @@ from asterism.core.workflow import Workflow
 GIVEN_BACK = ("released", "conflict", "preempted")
 """Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
 
+FORGOTTEN = "forgotten"
+"""The last entry of the story of a run of which nobody knows how it ended."""
+
 
 def create(
     run_id: str,
@@ -126,6 +129,14 @@ def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
     return _reassigned(run, now, "timeout", detail, delay, losses=losses, avoid=_avoiding(run))
 
 
+def take_back(run: Run, now: float, detail: str) -> Run:
+    """It was assigned to a device of a peer, and the peer was not met in time. Nobody is lost, so it counts for
+    nothing; others are asked first."""
+    if run.status is not ASSIGNED:
+        raise _refusal(run, "be taken back")
+    return _reassigned(run, now, "timeout", detail, avoid=_avoiding(run))
+
+
 def next_round(run: Run, workflow: Workflow, now: float) -> Run:
     """Every device that could take it is to be avoided: they are asked again after a while. If it was their will, only
     so often."""
@@ -160,6 +171,12 @@ def give_up(run: Run, now: float, error: str) -> Run:
     """Nobody can have it: the end."""
     _may_be_given(run, "be given up")
     return _failed(run, now, error)
+
+
+def forgotten(run: Run, now: float, error: str) -> Run:
+    """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
+    after = _failed(run, now, error, "timeout")
+    return after.changed(story=(*after.story, Entry(now, FORGOTTEN, None, error)))
 
 
 def let_go(run: Run, now: float) -> Run:

@@ -30,7 +30,7 @@ from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, PutSes
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 AT_ONCE = 500
-OF_ITS_STORE = ("store/id", "notified", "coordinator", "feed/id", "peer/")
+OF_ITS_STORE = ("store/id", "notified", "coordinator", "feed/", "peer/")
 """How the registers begin that belong to one store and not to what is in it: notices, for instance, are numbered anew,
 and the peers of the old store know it by its id."""
 

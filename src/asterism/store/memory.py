@@ -373,9 +373,9 @@ class MemoryStore:
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
         return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
 
-    async def copies(self, left_to: str, limit: int) -> list[Run]:
+    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
         found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
-        return [run for run in found if not run.ended][:limit]
+        return [run for run in found if not run.ended and run.id > after][:limit]
 
     async def judges(self) -> set[str]:
         return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}

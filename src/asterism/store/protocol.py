@@ -308,8 +308,8 @@ class Feeding(Protocol):
         """To whom they are left, of those that are left to somebody."""
         ...
 
-    async def copies(self, left_to: str, limit: int) -> list[Run]:
-        """What is left to a peer and has not ended."""
+    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
+        """What is left to a peer and has not ended, by id; those after one."""
         ...
 
     async def judges(self) -> set[str]:

@@ -27,7 +27,7 @@ PATIENCE = 30.0
 TRIES = 5
 """How often a notice is tried before the next one has its turn."""
 
-TOLD = frozenset({"failed", "brake", "clock", "replaced", "series", "conflict", "impostor"})
+TOLD = frozenset({"failed", "brake", "clock", "replaced", "series", "conflict", "impostor", "restored"})
 """The kinds that concern a person. A late result is normal."""
 
 

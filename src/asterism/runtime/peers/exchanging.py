@@ -33,6 +33,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import identity
 from asterism.runtime.fleet.monitor import Monitor
 from asterism.runtime.peers import announcing, telling
+from asterism.runtime.peers.asking import Asking
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import MOST_BLOBS, PROTOCOL, Cursor, Item, Message, is_blob, read
 from asterism.runtime.peers.sending import Part, Sending
@@ -46,6 +47,9 @@ log = logging.getLogger("asterism.peers")
 
 SKEWED = 60.0
 """By how many seconds two clocks may differ before it is said."""
+
+MOST_QUESTIONS = 20
+"""How often the two ask each other in one meeting what they still know."""
 
 IN_VAIN = 3
 """After how many rounds without any progress a meeting ends."""
@@ -72,7 +76,9 @@ class Talk(Protocol):
 @dataclass(frozen=True, slots=True)
 class Met:
     """What came of a meeting. ``lost`` says of each run that was lost here why; ``skew`` is by how many seconds the
-    peer's clock is ahead of ours; ``refused_there`` says why the peer refused records of ours, of many not of all."""
+    peer's clock is ahead of ours; ``refused_there`` says why the peer refused records of ours, of many not of all.
+    ``closed`` says of copies that were closed why; ``put_back`` is whose store was put back from an older copy of
+    itself, "here" or "there"."""
 
     sent: int = 0
     taken: int = 0
@@ -80,6 +86,8 @@ class Met:
     lost: tuple[str, ...] = ()
     skew: float = 0.0
     refused_there: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    put_back: str | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +101,8 @@ class _Sum:
     taken: Taken = field(default_factory=Taken)
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    put_back: str | None = None
     feed: str = ""
     theirs: int = 0
     told: int = -1
@@ -102,6 +112,13 @@ class _Sum:
     def refused_there(self, answer: Message) -> None:
         self.refused += answer.refused
         self.reasons += list(answer.reasons)[: max(0, REASONS - len(self.reasons))]
+
+    def began_anew(self, part: Part, answer: Message) -> None:
+        """Somebody's store was put back, or it is told everything for another reason: numbers begin again."""
+        if part.anew or answer.anew:
+            self.told = self.heard = -1
+        if part.put_back or answer.put_back:
+            self.put_back = "here" if part.put_back else "there"
 
     def moved(self, told: int, heard: int) -> bool:
         """Whether either side has come further than ever in this meeting."""
@@ -114,7 +131,8 @@ class _Sum:
         others = [f"{more} more, for which it says no reason" if self.reasons else f"{more}, and it says no reason"]
         reasons = tuple(self.reasons + (others if more > 0 else []))
         taken = self.taken
-        return Met(self.sent, taken.taken, taken.refused, tuple(taken.lost), self.skew, reasons)
+        closed = tuple(self.closed)
+        return Met(self.sent, taken.taken, taken.refused, tuple(taken.lost), self.skew, reasons, closed, self.put_back)
 
 
 class Exchange:
@@ -123,6 +141,7 @@ class Exchange:
     def __init__(self, fleet: Fleet, peers: Peers | None = None) -> None:
         self.fleet, self.peers = fleet, peers or Peers(fleet.store)
         self._ready: tuple[str, str, Sending, Taking] | None = None
+        self._asking = Asking(fleet)
         self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
         self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
 
@@ -131,9 +150,16 @@ class Exchange:
     async def meet(self, peer: str, talk: Talk) -> Met:
         """The client's side: asks ``talk`` until nothing is left. Raises UnknownPeer, PeerRefused, and what ``talk``
         raises."""
+        _, _, sending, _ = await self._opened()
+        done = _Sum(await sending.newest())
+        known = await self._meet(peer, talk, done)
+        if self._asking.is_due(known):
+            await self._ask(known, talk, done)
+        return done.met()
+
+    async def _meet(self, peer: str, talk: Talk, done: _Sum) -> Peer:
         store, feed, sending, taking = await self._opened()
         known = await self.peers.get(peer)
-        done = _Sum(await sending.newest())
         lacks: frozenset[str] = frozenset()
         given: Counter[str] = Counter()
         devices: Any = await announcing.announcement(self.fleet.store)
@@ -149,6 +175,7 @@ class Exchange:
             self._must_be(known, answer)
             done.taken.add(await self._take(known, answer, await self._fetched(answer.items, talk)))
             done.refused_there(answer)
+            done.began_anew(part, answer)
             before, now = self._told.get(peer), answer.cursor or Cursor(feed, 0)
             done.sent += len(part.records) if before != now else 0
             self._told[peer] = now
@@ -158,13 +185,29 @@ class Exchange:
             heard = at.number if at is not None and at.feed == done.feed else -1
             idle = not answer.items and not answer.more
             all_heard = idle or heard >= done.theirs
-            if all_heard and not answer.wants and not await sending.behind(now, done.upto):
-                return done.met()
+            if all_heard and not answer.wants and not await sending.behind(known, now, done.upto):
+                return known
             moved = done.moved(now.number if now.feed == feed else -1, heard)
             done.vain = 0 if moved or answer.wants - lacks else done.vain + 1
             if done.vain >= IN_VAIN:
                 log.warning("the meeting with peer %s gets nowhere, and is ended", peer)
-                return done.met()
+                return known
+
+    async def _ask(self, known: Peer, talk: Talk, done: _Sum) -> None:
+        """Whether it still knows what is left to it; it asks the same of us."""
+        store, feed, sending, taking = await self._opened()
+        owed: list[str] = []
+        asks = await self._asking.next(known)
+        for _ in range(MOST_QUESTIONS):
+            at, _ = await taking.cursor(known)
+            message = self._message(store, feed, at, Part(), None, await sending.newest())
+            answer = read(await talk.say(message | {"asks": asks, "unknown": owed}))
+            self._must_be(known, answer)
+            done.closed += await self._asking.close(known, sorted(answer.unknown & set(asks)))
+            owed = await self._asking.unknown(answer.asks or ())
+            if not asks and not answer.asks:
+                return
+            asks = await self._asking.next(known) if asks else []
 
     async def _greeted(self, peer: str, answer: Message, now: float, done: _Sum) -> Peer:
         """What is only in the first answer of a meeting."""
@@ -225,7 +268,15 @@ class Exchange:
         at, _ = await taking.cursor(known)
         answer = self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
         reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
-        return answer | {"refused": taken.refused, "reasons": reasons}
+        answer |= {"refused": taken.refused, "reasons": reasons}
+        return answer if asked.asks is None else answer | await self._answered(known, asked)
+
+    async def _answered(self, peer: Peer, asked: Message) -> dict[str, Any]:
+        """What is not known here of what the peer asked about; and what we ask. It says nothing of what it was not
+        asked about, or it would do nothing but what any peer can do: end a run that is left to it."""
+        for text in await self._asking.close(peer, sorted(asked.unknown)):
+            log.warning("%s", text)
+        return {"unknown": await self._asking.unknown(asked.asks or ()), "asks": await self._asking.next(peer)}
 
     async def _until_something_is_missing(self, asked: Message) -> tuple[Message, frozenset[str]]:
         """The records that can be taken, and what is missing for the next ones."""
@@ -291,6 +342,10 @@ class Exchange:
             "cursor": None if cursor is None else cursor._asdict(),
             "after": part.after,
             "upto": part.upto,
+            "turn": part.turn,
+            "mark": part.mark,
+            "anew": part.anew,
+            "put_back": part.put_back,
             "more": part.more,
             "newest": newest,
             "records": part.records,
@@ -337,13 +392,18 @@ class Exchange:
         taking = (await self._opened())[3]
         cursor, known = await taking.cursor(peer)
         number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
-        upto = Cursor(message.feed, message.upto)
-        if message.after > number or (not message.items and upto == cursor):
+        anew = message.anew and message.after == 0
+        if message.after > number:
             return Taken()  # something got lost in between: we say how far we have come
-        if not message.items and (message.upto <= message.after or message.upto <= number):
+        if not message.items and not anew and (message.upto <= message.after or message.upto <= number):
             return Taken()
+        if message.put_back:
+            await telling.was_put_back(self.fleet.store, peer.name, cursor)
         bad = await self._keep_workflows(message.workflows)
-        reached = upto._replace(number=max(number, message.upto))
+        further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
+        reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
+        assert reached is not None
+        reached = reached._replace(whole=cursor is not None and cursor.whole and message.more)
         return await taking.take(peer, message.items, reached, known, bad, lacking)
 
     async def _keep_workflows(self, workflows: Sequence[Any]) -> dict[str, str]:

@@ -124,7 +124,7 @@ class Peers:
         peer to say that is gone (trusting.py); from now on they are believed."""
         writes: list[Write] = []
         for peer in await self.all():
-            cursor = await self._store.register(f"{_key(peer.name)}/cursor")
+            cursor = await self._store.register(cursor_key(peer.name))
             if peer.name != gone and cursor is not None and cursor.value:
                 writes.append(PutRegister(cursor.key, {**cursor.value, "number": 0}, cursor.revision))
         return writes
@@ -213,6 +213,11 @@ def to_come(at: float, now: float) -> bool:
 
 def _key(name: str) -> str:
     return f"{PREFIX}{name}"
+
+
+def cursor_key(name: str) -> str:
+    """The key of the register that says how far we have come in the feed of a peer."""
+    return f"{_key(name)}/cursor"
 
 
 def _peer(found: Register) -> Peer:

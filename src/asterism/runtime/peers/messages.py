@@ -35,15 +35,22 @@ LONGEST_REASON = 300
 MOST_BLOBS = 50
 """How many large things are asked for at once."""
 
+MOST_ASKED = 500
+"""About how many runs is asked at once whether the other side still knows them."""
+
 _FIELDS = frozenset(field.name for field in fields(Run))
 _MOST = 1 << 53
 
 
 class Cursor(NamedTuple):
-    """How far somebody has come in a feed."""
+    """How far somebody has come in a feed, and the mark with which he was told so much (marking.py); without one,
+    ``turn`` is 0. ``whole`` is whether he wants to be told also what he is said to have."""
 
     feed: str
     number: int
+    turn: int = 0
+    mark: str = ""
+    whole: bool = False
 
 
 class Item(NamedTuple):
@@ -64,7 +71,10 @@ class Message:
     that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
     receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
     lacks, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of the message
-    that this one answers were refused, and ``reasons`` the first reasons."""
+    that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to ``upto``;
+    ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
+    the sender's store was put back from a copy. ``asks`` are runs of which the sender keeps copies that have not ended,
+    None if it does not ask; ``unknown`` are those that the receiver asked about and the sender does not know."""
 
     store: str
     clock: float
@@ -81,6 +91,12 @@ class Message:
     lacks: frozenset[str]
     refused: int = 0
     reasons: Sequence[str] = ()
+    turn: int = 0
+    mark: str = ""
+    anew: bool = False
+    put_back: bool = False
+    asks: Sequence[str] | None = None
+    unknown: frozenset[str] = frozenset()
 
 
 def record(number: int, by: str, run: Run) -> dict[str, Any]:
@@ -121,7 +137,7 @@ def read(data: object) -> Message:
             _word(data["store"]),
             clock,
             _word(data["feed"]),
-            None if data["cursor"] is None else Cursor(_word(data["cursor"]["feed"]), _whole(data["cursor"]["number"])),
+            None if data["cursor"] is None else _cursor(data["cursor"]),
             _whole(data["after"]),
             _whole(data["upto"]),
             bool(data["more"]),
@@ -133,9 +149,24 @@ def read(data: object) -> Message:
             frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
             _whole(data.get("refused", 0)),
             [_reason(one) for one in _list(data.get("reasons", []), MOST_REASONS)],
+            _whole(data.get("turn", 0)),
+            _mark(data.get("mark", "")),
+            bool(data.get("anew")),
+            bool(data.get("put_back")),
+            None if data.get("asks") is None else [_word(one) for one in _list(data["asks"], MOST_ASKED)],
+            frozenset(_word(one) for one in _list(data.get("unknown", []), MOST_ASKED)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
+
+
+def _cursor(value: Any) -> Cursor:
+    feed, number = _word(value["feed"]), _whole(value["number"])
+    return Cursor(feed, number, _whole(value.get("turn", 0)), _mark(value.get("mark", "")), bool(value.get("whole")))
+
+
+def _mark(value: Any) -> str:
+    return "" if value == "" else _word(value)
 
 
 def _word(value: Any) -> str:

@@ -13,6 +13,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.knowing import Peer
+from asterism.runtime.peers.marking import Marks
 from asterism.runtime.peers.messages import (
     LARGEST_ALONE,
     LARGEST_BATCH,
@@ -28,11 +29,16 @@ from asterism.store.protocol import Change, Notice, Report, feed_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of the feed: the changes after ``after`` up to ``upto``, but for those that the peer has."""
+    """Of the feed: the changes after ``after`` up to ``upto``, but for those that the peer has. The other fields are
+    those of a message."""
 
     after: int = 0
     upto: int = 0
     more: bool = False
+    turn: int = 0
+    mark: str = ""
+    anew: bool = False
+    put_back: bool = False
     records: list[dict[str, Any]] = field(default_factory=list)
     workflows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -46,29 +52,34 @@ class Sending:
     """Out of the store of ``fleet``, whose id is ``own`` and whose feed is ``feed``."""
 
     def __init__(self, fleet: Fleet, own: str, feed: str) -> None:
-        self._fleet, self._own, self._id = fleet, own, feed
+        self._fleet, self._own = fleet, own
         self._feed = feed_of(fleet.store)
+        self._marks = Marks(fleet, feed)
 
     async def newest(self) -> int:
         """The number of the last change."""
         return await self._feed.newest()
 
-    async def behind(self, cursor: Cursor, upto: int) -> bool:
+    async def behind(self, peer: Peer, cursor: Cursor, upto: int) -> bool:
         """Whether a peer that has come so far was not told everything yet up to a number."""
-        return await self._known(cursor) < upto
+        stand = await self._marks.stand(peer, cursor)
+        return stand.anew or stand.number < upto
 
     async def part(self, peer: Peer, cursor: Cursor | None) -> Part:
         """What comes next for a peer that has come so far; for one that has never said so, everything."""
-        after = await self._known(cursor) if cursor is not None else 0
+        stand = await self._marks.stand(peer, cursor)
+        if cursor is not None and stand.put_back:
+            await self._marks.notice(peer, cursor)
+        after, whole = stand.number, cursor is None or cursor.whole
         found = await self._feed.changes(after, MOST_RECORDS + 1)
         changes, more = found[:MOST_RECORDS], len(found) > MOST_RECORDS
-        news = [change for change in changes if not _has(peer, change)]
+        news = [change for change in changes if whole or not _has(peer, change)]
         reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
         flows: dict[tuple[str, int], _Flow] = {}  # of this part
         records: list[dict[str, Any]] = []
         size, upto = 0, after
         for change in changes:
-            if not _has(peer, change):
+            if whole or not _has(peer, change):
                 one = record(change.number, change.left_to or self._own, _with_progress(change.run, reports))
                 kind = (change.run.workflow, change.run.version)
                 flow, length = flows.get(kind) or await self._flow(*kind), size_of(one)
@@ -82,12 +93,10 @@ class Sending:
                     records.append(one)
                     flows[kind] = flow
             upto = change.number
-        return Part(after, upto, more, records, [flows[kind].data for kind in sorted(flows)])
-
-    async def _known(self, cursor: Cursor) -> int:
-        """How far a peer has come. What it says of another feed, or of changes that never were, means nothing."""
-        good = cursor.feed == self._id and cursor.number <= await self._feed.newest()
-        return cursor.number if good else 0
+        # after the changes were read: whoever knows the mark later has come at least so far (marking.py)
+        turn, mark = await self._marks.new(peer, cursor, upto) if upto > after else (0, "")
+        workflows = [flows[kind].data for kind in sorted(flows)]
+        return Part(after, upto, more, turn, mark, stand.anew, stand.put_back, records, workflows)
 
     async def _flow(self, name: str, version: int) -> _Flow | None:
         """None if it is gone: forgotten with what it belonged to, while somebody else's run of it is still told."""

@@ -18,7 +18,8 @@ from asterism.core.run import OWNED, Progress, Run
 from asterism.runtime.fleet.fleet import LOST, Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import Peer, Peers
+from asterism.runtime.peers.asking import is_forgotten
+from asterism.runtime.peers.knowing import Peer, Peers, cursor_key
 from asterism.runtime.peers.messages import Cursor, Item
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
@@ -73,10 +74,10 @@ class Taking:
 
     async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
         """How far we have come in its feed."""
-        found = await self._store.register(_key(peer.name))
+        found = await self._store.register(cursor_key(peer.name))
         if found is None or not found.value:
             return None, found
-        return Cursor(found.value["feed"], found.value["number"]), found
+        return Cursor(**{name: value for name, value in found.value.items() if name in Cursor._fields}), found
 
     async def take(
         self,
@@ -90,7 +91,7 @@ class Taking:
         """Take a batch over, and remember that we have come so far, in place of what was ``known``: if somebody else
         has gone on meanwhile, or back, it is for the next message. ``bad`` says of workflows, by kind, why runs of them
         are refused; ``lacking`` names what is large and cannot be had."""
-        done, key = Taken(), _key(peer.name)
+        done, key = Taken(), cursor_key(peer.name)
         for tries in range(10 * TRIES):
             batch = await _Batch(self, peer, bad, lacking).prepared(items)
             outcomes = [await batch.outcome(item) for item in items]
@@ -150,6 +151,8 @@ class _Batch:
         theirs = theirs.changed(key=None if mine is None else mine.key)
         if mine is None and theirs.ended and (theirs.ended_at or 0.0) < self._oldest:
             return NOTHING  # we would have forgotten it by now, or have
+        if mine is None and is_forgotten(theirs):
+            return NOTHING
         if self._trust.passes_over(theirs):
             return NOTHING
         why = await self._objection(theirs, mine)
@@ -268,7 +271,3 @@ class _Batch:
         if run.series is None or not (run.ended or (run.held and left_to is not None)):
             return []
         return await self._fleet.ledger.leaving(run, run.series)
-
-
-def _key(name: str) -> str:
-    return f"peer/{name}/cursor"

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 
 from asterism.core.run import Run
-from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Item, harmless
+from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Cursor, Item, harmless
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write
 
@@ -47,6 +47,13 @@ async def over(store: Store, peer: str, topic: str) -> None:
     after = {"said": [one for one in found.value["said"] if one != topic]}
     with contextlib.suppress(Conflict):
         await store.commit([PutRegister(_key(peer), after, found.revision)])
+
+
+async def was_put_back(store: Store, peer: str, cursor: Cursor | None) -> None:
+    """A peer says that its store was put back from a copy, and what we had heard of it, up to ``cursor``, is void."""
+    words = f"the store of peer {peer} was put back from an older copy of itself: everything is exchanged anew with it"
+    topic = f"put back {cursor.number} {cursor.mark}" if cursor is not None else "put back"
+    await once(store, peer, Notice(store.clock(), "restored", words), topic)
 
 
 async def reasons(store: Store, peer: str, items: Sequence[Item], count: int) -> list[str]:

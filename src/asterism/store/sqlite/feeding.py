@@ -50,8 +50,8 @@ def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
     return dict(cursor.execute(QUERIES["left_to"], (codec.to_text(list(run_ids)),)).fetchall())
 
 
-def copies(cursor: sqlite3.Cursor, whom: str, limit: int) -> list[Run]:
-    return [codec.run_of(row) for row in cursor.execute(QUERIES["copies"], (whom, limit)).fetchall()]
+def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Run]:
+    return [codec.run_of(row) for row in cursor.execute(QUERIES["copies"], (whom, after, limit)).fetchall()]
 
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:

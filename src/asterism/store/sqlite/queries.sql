@@ -204,7 +204,7 @@ SELECT run, left_to FROM feed WHERE left_to IS NOT NULL AND run IN (SELECT value
 
 -- name: copies
 SELECT {owned_columns} FROM feed CROSS JOIN runs ON runs.id = feed.run
-WHERE feed.open = 1 AND feed.left_to = ?
+WHERE feed.open = 1 AND feed.left_to = ? AND feed.run > ?
 ORDER BY feed.run
 LIMIT ?;
 

@@ -186,8 +186,8 @@ class SqliteStore:
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
         return await self._readers.ask(feeding.left_to, run_ids)
 
-    async def copies(self, left_to: str, limit: int) -> list[Run]:
-        return await self._readers.ask(feeding.copies, left_to, limit)
+    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
+        return await self._readers.ask(feeding.copies, left_to, limit, after)
 
     async def judges(self) -> set[str]:
         return await self._readers.ask(feeding.judges)

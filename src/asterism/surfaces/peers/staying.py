@@ -82,7 +82,8 @@ async def _part(meetings: Meetings, name: str) -> None:
 
 
 class _Told:
-    """What is said of meetings: the first one, what the peer refused, and runs that were lost."""
+    """What is said of meetings: the first one, what the peer refused, and what became of runs that were lost or are not
+    known any more. What else is worth telling is a notice."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
@@ -95,6 +96,8 @@ class _Told:
             log.warning("refused by %s: %s", peer, reason)
         for lost in met.lost:
             log.warning("lost to %s: %s", peer, lost)
+        for closed in met.closed:
+            log.warning("%s", closed)
 
 
 async def serve_until_told(fleet: Fleet, place: str, *, as_json: bool) -> int:

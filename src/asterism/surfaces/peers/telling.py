@@ -111,6 +111,8 @@ def met_json(peer: str, met: Met, refusals: Sequence[Notice]) -> dict[str, Any]:
         "refusals": [notice.message for notice in refusals],
         "refused_there": list(met.refused_there),
         "lost": list(met.lost),
+        "closed": list(met.closed),
+        "put_back": met.put_back,
         "skew": met.skew,
     }
 
@@ -128,6 +130,11 @@ def met_lines(peer: str, met: Met, refusals: Sequence[Notice], width: int | None
         yield from wrapped(f"Refused by {clean(peer)}: {clean(reason)}", width)
     for lost in met.lost:
         yield from wrapped(f"Lost: {lost}", width)
+    for closed in met.closed:
+        yield from wrapped(f"Closed: {closed}", width)
+    if met.put_back is not None:
+        whose = "This store" if met.put_back == "here" else f"The store of {clean(peer)}"
+        yield from wrapped(f"{whose} was put back from an older copy of itself: everything was exchanged anew.", width)
     if told := clock_note(peer, met.skew):
         yield Text(f"{told[0].upper()}{told[1:]}.")
 

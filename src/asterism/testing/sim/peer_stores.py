@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,6 +89,29 @@ class PeerStore(MemoryStore):
         for one in writes:
             if isinstance(one, PutRun | PutCopy):
                 self._witness.saw(self.name, before[one.run.id], one, writes)
+
+
+def copy_of(store: MemoryStore) -> dict[str, Any]:
+    """What a copy of its file would have in it. Records never change, so only what holds them is copied."""
+    kept = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
+    feed = copy.copy(store._feed)
+    vars(feed).update({name: _copied(value) for name, value in vars(feed).items()})
+    return {**kept, "_feed": feed}
+
+
+def put_back(store: MemoryStore, kept: dict[str, Any]) -> None:
+    """As if the file had been copied back. What is kept can be put back again."""
+    vars(store).update(kept)
+    vars(store).update(copy_of(store))
+
+
+_OF_THE_PROCESS = ("clock", "url", "name", "_watches", "_witness", "_feed")
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(one) if isinstance(one, set) else one for key, one in value.items()}
+    return copy.copy(value)
 
 
 class Disk:

@@ -1,0 +1,199 @@
+"""A run that its judge has forgotten does not stay open for ever in the stores of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from exchange_scenes import FLOW, Direct, Side, three, two
+
+from asterism.core import assigning
+from asterism.core.run import ASSIGNED, COMPLETED, CREATED, FAILED, Run
+from asterism.core.series import Series
+from asterism.runtime.fleet import retention
+from asterism.runtime.peers import asking, messages
+from asterism.runtime.peers.exchanging import Exchange
+from asterism.store.protocol import PutRegister
+
+DAY = 86_400.0
+
+
+def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        asyncio.run(scene())  # type: ignore[arg-type]
+
+    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
+    return test
+
+
+async def done_and_forgotten(side: Side, run: Run) -> None:
+    await side.take(run.id)
+    await side.complete(run.id, 1)
+    side.clock.now += 31 * DAY
+    assert await retention.prune(side.store, side.store.clock() - 30 * DAY, 500)
+
+
+@in_a_loop
+async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_is_told() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    await done_and_forgotten(kitchen, run)
+    laptop.clock.now += 31 * DAY
+    met = await laptop.meet(kitchen)
+    closed = await laptop.run(run.id)
+    why = "how it ended is not known: peer kitchen, to whom it was left, does not know it any more"
+    assert (closed.status, closed.error) == (FAILED, why)
+    assert met.closed == (f"run {run.id}: {why}",)
+    assert (await laptop.notices("failed"))[0].endswith(why)
+
+
+@in_a_loop
+async def test_the_side_that_is_called_asks_too() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    await done_and_forgotten(laptop, run)
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).status is FAILED
+
+
+@in_a_loop
+async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> None:
+    laptop, kitchen, garage = await three()
+    await kitchen.meet(garage)
+    run = await kitchen.create()
+    for other in (laptop, garage):
+        await other.meet(kitchen)
+    await done_and_forgotten(kitchen, run)
+    laptop.clock.now += 31 * DAY
+    garage.clock.now += 31 * DAY
+    for one, other in ((laptop, kitchen), (laptop, garage), (garage, kitchen), (kitchen, laptop), (garage, kitchen)):
+        await one.meet(other)
+    assert (await laptop.run(run.id)).status is (await garage.run(run.id)).status is FAILED
+    assert await kitchen.store.run(run.id) is None
+    assert not [one for side in (laptop, kitchen, garage) for one in await side.notices("refused")]
+
+
+@in_a_loop
+async def test_who_knows_better_how_it_ended_is_believed() -> None:
+    laptop, kitchen, garage = await three()
+    run = await kitchen.create()
+    for other in (laptop, garage):
+        await other.meet(kitchen)
+    await kitchen.take(run.id)
+    await kitchen.complete(run.id, 1)
+    await garage.meet(kitchen)
+    kitchen.clock.now += 1.0
+    await retention.prune(kitchen.store, kitchen.store.clock(), 500)
+    laptop.clock.now += asking.EVERY
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is FAILED
+    await kitchen.exchange.peers.remove("laptop")
+    await laptop.exchange.peers.remove("kitchen")  # or only the kitchen could say what its device did
+    await garage.meet(laptop)
+    assert (await laptop.run(run.id)).status is COMPLETED
+    assert (await garage.run(run.id)).status is COMPLETED
+
+
+@in_a_loop
+async def test_the_next_of_its_series_is_up() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create(series="alpha")
+    await laptop.meet(kitchen)
+    taken = Series("alpha").claim(run.id, 1.0)
+    await laptop.store.commit([PutRegister("series/alpha", taken.to_json(), None)])  # the laptop had adopted it before
+    waits = await laptop.create(series="alpha")
+    assert waits.held
+    await done_and_forgotten(kitchen, run)
+    laptop.clock.now += asking.EVERY
+    await laptop.meet(kitchen)
+    assert not (await laptop.run(waits.id)).held
+
+
+@in_a_loop
+async def test_what_is_still_known_stays_open() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    for _ in range(2):
+        met = await laptop.meet(kitchen)
+        laptop.clock.now += asking.EVERY
+    assert met.closed == ()
+    assert (await laptop.run(run.id)).status is CREATED
+
+
+@in_a_loop
+async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
+    laptop, kitchen = await two()
+    await kitchen.create()
+
+    async def asked() -> int:
+        line = Direct(laptop, kitchen)
+        await laptop.exchange.meet("kitchen", line)
+        return sum("asks" in one for one in line.said)
+
+    assert await asked() == 2  # about the one copy, and that there is nothing more to ask
+    assert await asked() == 0
+    laptop.clock.now += asking.EVERY
+    assert await asked() == 2
+
+
+def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MOST_ASKED", 2)
+
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        mine = [await kitchen.create() for _ in range(5)]
+        theirs = [await laptop.create() for _ in range(7)]
+        await laptop.meet(kitchen)
+        for side in (laptop, kitchen):
+            for run in mine if side is kitchen else theirs:
+                await side.step(run.id, lambda one: assigning.cancel(one, 5.0, "ann"))
+            await retention.prune(side.store, side.store.clock(), 500)
+        laptop.exchange = Exchange(laptop.fleet)
+        await laptop.meet(kitchen)
+        assert [(await laptop.run(run.id)).status for run in mine] == [FAILED] * 5
+        assert [(await kitchen.run(run.id)).status for run in theirs] == [FAILED] * 7
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    run = await kitchen.create()
+    await kitchen.step(run.id, lambda one: assigning.assign(one, laptop.owner, FLOW, by="kitchen", now=5.0))
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is ASSIGNED
+    await kitchen.step(run.id, lambda one: assigning.cancel(one, 6.0, "ann"))
+    await retention.prune(kitchen.store, kitchen.store.clock(), 500)
+    laptop.clock.now += asking.EVERY
+    await laptop.meet(kitchen)
+    closed = await laptop.run(run.id)
+    assert closed.status is FAILED
+    assert closed.session is None
+    assert await laptop.store.check() == []
+
+
+@in_a_loop
+async def test_a_peer_can_close_only_what_is_left_to_it() -> None:
+    laptop, kitchen, garage = await three()
+    await garage.meet(laptop)
+    own, others = await laptop.create(), await garage.create()
+    await laptop.meet(garage)
+    await laptop.meet(kitchen)
+    message = await laptop.exchange.answer("kitchen", _says(await kitchen.id(), own.id, others.id, laptop))
+    assert message["unknown"] == []
+    assert (await laptop.run(own.id)).status is (await laptop.run(others.id)).status is CREATED
+
+
+def _says(store: str, *told: object) -> dict[str, object]:
+    *run_ids, victim = told
+    assert isinstance(victim, Side)
+    return {
+        "protocol": messages.PROTOCOL, "store": store, "clock": victim.store.clock(), "feed": "f", "cursor": None,
+        "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [], "devices": None, "wants": [],
+        "lacks": [], "asks": [], "unknown": run_ids,
+    }  # fmt: skip
