@@ -16,14 +16,16 @@ from typing import Any
 
 from asterism.core import assigning
 from asterism.core.brake import braked_until
-from asterism.core.errors import RunRefused
-from asterism.core.placement import Outlook
+from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
+from asterism.core.placement import Outlook, objection
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet import retention
-from asterism.runtime.fleet.fleet import Fleet, time_to_answer
+from asterism.runtime.fleet.fleet import Fleet, holds, time_to_answer
+from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers.adopting import Adopting
+from asterism.runtime.peers.knowing import Peers, furthest_behind, of_a_peer
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
 
@@ -69,11 +71,14 @@ class Monitor:
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
         self._adopting = Adopting(fleet)
+        self._abroad: dict[str, Session] = {}  # the devices of peers, by session
+        self._missing: set[tuple[str, int]] = set()  # workflows of which was said that they are
 
     async def watch(self) -> None:
         """One pass."""
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
+        self._abroad = {one.id: one for one in sessions if one.state == ABROAD}
         self._hear(sessions)
         held = await self._holds(sessions, now, own)
         await self._take_from_the_silent(now, own, held)
@@ -166,29 +171,38 @@ class Monitor:
             detail = f"{session.device} is gone" if session.state == ENDED else silent
             report = reports.get(run.id)
             kept = run.changed(progress=report.progress or run.progress) if report is not None else run
-            await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)])
+            await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], of_a_peer(session))
 
     async def _take_what_is_overdue(self, now: float) -> None:
         overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, judged=True, limit=AT_ONCE)
         for run in await self.store.find(overdue):
             what = "did not answer" if run.status is ASSIGNED else "claimed it and did not begin"
-            await self._lose(run, run, f"{run.device} {what} in time", [])
+            await self._lose(run, run, f"{run.device} {what} in time", [], run.session in self._abroad)
 
     async def _take_what_is_due_in_the_future(self, now: float, own: float) -> None:
         """Assignments that would last longer than any, since the store's clock was set back: theirs is counted by our
         clock."""
         before, self._due_later = self._due_later, {}
         for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), judged=True, limit=AT_ONCE)):
-            flow = await self.fleet.workflows.get(run.workflow, run.version)
-            if (run.due_at or 0.0) > now + flow.assignment_timeout + JUMP:
+            flow = await self._flow(run.workflow, run.version)
+            if flow is None:
+                continue
+            abroad = run.session in self._abroad
+            longest = (await self.fleet.settings()).peer_timeout if abroad else flow.assignment_timeout
+            if (run.due_at or 0.0) > now + longest + JUMP:
                 since = self._due_later[run.grant] = before.get(run.grant, own)
-                if own - since > flow.assignment_timeout:
-                    await self._lose(run, run, f"{run.device} did not answer in time", [])
+                if own - since > longest:
+                    await self._lose(run, run, f"{run.device} did not answer in time", [], abroad)
         self._set_back = bool(self._due_later)
 
-    async def _lose(self, seen: Run, kept: Run, detail: str, guards: list[ExpectSession]) -> None:
-        flow = await self.fleet.workflows.get(seen.workflow, seen.version)
-        after = assigning.lose(kept, flow, self.store.clock(), detail)
+    async def _lose(self, seen: Run, kept: Run, detail: str, guards: list[ExpectSession], abroad: bool) -> None:
+        """A device of a peer that has not answered is not lost: the peer may not have been met since."""
+        flow = await self._flow(seen.workflow, seen.version)
+        if flow is None:
+            return
+        now = self.store.clock()
+        unanswered = abroad and kept.status is ASSIGNED
+        after = assigning.take_back(kept, now, detail) if unanswered else assigning.lose(kept, flow, now, detail)
         consequences = await self.fleet.ledger.consequences(after)
         try:
             await self.store.commit([PutRun(after, seen.revision), *guards, *consequences])
@@ -198,8 +212,11 @@ class Monitor:
             log.info("taken away: %s", detail, extra={"run": seen.id})
 
     async def _end_what_is_gone(self, sessions: Sequence[Session], now: float, own: float) -> None:
-        """Long after its last word, since it may still take work for as long as it believes that it was heard."""
+        """Long after its last word, since it may still take work for as long as it believes that it was heard. Those of
+        peers stay as long as their peer does: it may be away for days."""
         for session in sessions:
+            if session.state == ABROAD:
+                continue
             gone = now - session.beat_at > session.timeout + FORGOTTEN
             if session.used == 0 and gone and self._silent_for(session, own) > session.timeout:
                 await self._put(session, session.changed(state=ENDED))
@@ -228,7 +245,9 @@ class Monitor:
         now, settings = self.store.clock(), await self.fleet.settings()
         found.sort(key=lambda run: (-run.priority, run.created_at, run.id))
         for run in found:
-            flow = await self.fleet.workflows.get(run.workflow, run.version)
+            flow = await self._flow(run.workflow, run.version)
+            if flow is None:
+                continue
             if run.not_before > now + flow.backoff_most + JUMP:  # written before the store's clock was set back
                 run = run.changed(not_before=now)
             if run.not_before > now:
@@ -249,21 +268,26 @@ class Monitor:
     async def _offer_again(self, outlook: Outlook) -> None:
         """Runs that every device able to do them has declined or was tried with begin a new round, or are given up."""
         for run in await self.store.find(Query(offered=True, avoiding=True, limit=AT_ONCE)):
-            flow = await self.fleet.workflows.get(run.workflow, run.version)
+            flow = await self._flow(run.workflow, run.version)
+            if flow is None:
+                continue
             anew = run.changed(avoid=(), declined={})
             able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 await self._step(run, assigning.next_round(run, flow, self.store.clock()))
 
     async def _give_up_what_nobody_can_do(self, outlook: Outlook) -> None:
-        """Nobody for ``no_device_timeout``, by our clock: the store's may jump."""
+        """Nobody for ``no_device_timeout``, by our clock: the store's may jump. What a device of a peer that is away
+        could do waits until the peer is met again, or removed."""
         own = self.fleet.clock.time()
         before, self._nobody_since = self._nobody_since, {}
         for waiting in await self.store.waiting():
-            flow = await self.fleet.workflows.get(waiting.workflow, waiting.version)
+            flow = await self._flow(waiting.workflow, waiting.version)
+            if flow is None:
+                continue
             for kind, sample in (await self._kinds(outlook, waiting, flow)).items():
                 objections = self._objections(outlook, sample, flow)
-                if objections is None:
+                if objections is None or self._waits_for_a_peer(outlook, sample, flow):
                     continue
                 known = [at for other, at in before.items() if other in (kind, kind[:3]) or other[:3] == kind]
                 since = self._nobody_since[kind] = min(known, default=own)
@@ -290,6 +314,23 @@ class Monitor:
             objections[session.device] = why
         return objections
 
+    def _waits_for_a_peer(self, outlook: Outlook, sample: Run, flow: Workflow) -> bool:
+        """Whether a device of a peer could do this kind of work, if only the peer were met."""
+        sample = sample.changed(avoid=(), declined={})
+        away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
+        return any(objection(one, sample, flow, one.shown(), holds) is None for one in away)
+
+    async def _flow(self, name: str, version: int) -> Workflow | None:
+        """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep
+        the others from being dealt with."""
+        try:
+            return await self.fleet.workflows.get(name, version)
+        except (UnknownWorkflow, InvalidWorkflow, NotJson) as error:
+            if (name, version) not in self._missing:
+                self._missing.add((name, version))
+                log.warning("what needs it is left alone: %s", error)
+            return None
+
     async def _give_up(self, kind: _Kind, flow: Workflow, objections: Mapping[str, str]) -> None:
         said = "; ".join(f"{device}: {why}" for device, why in objections.items()) or "no device is joined"
         why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
@@ -310,7 +351,7 @@ class Monitor:
         own = self.fleet.clock.time()
         if self._pruned_at is not None and own - self._pruned_at < PRUNE_EVERY:
             return
-        before = now - (await self.fleet.settings()).keep
+        before = now - (await self.fleet.settings()).keep - furthest_behind(await Peers(self.store).all())
         for _ in range(PRUNED_AT_ONCE):
             if not await retention.prune(self.store, before, AT_ONCE):
                 self._pruned_at = own

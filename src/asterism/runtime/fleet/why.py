@@ -267,10 +267,10 @@ def _busy(outlook: Outlook, device: str) -> Reason:
 def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
     for session in sessions:
         if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
-            quiet = _span(outlook.now - session.beat_at)
-            yield Reason(
-                "silent", session.device, f"{session.device} has not been heard of for {quiet}", session.beat_at
-            )
+            text = f"{session.device} has not been heard of for {_span(outlook.now - session.beat_at)}"
+            if session.state == ABROAD:
+                text += f", since it is a device {session.host}: it is waited for until that peer is met"
+            yield Reason("silent", session.device, text, session.beat_at)
 
 
 # -- times -------------------------------------------------------------------------------------------------------------

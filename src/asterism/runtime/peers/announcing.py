@@ -20,13 +20,16 @@ from asterism.core.run import ASSIGNED
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.runtime.fleet import settings
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import Peers, host_of, is_of
+from asterism.runtime.peers.knowing import Peers, host_of, is_of, of_a_peer
 from asterism.store import codec
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write
 
 MOST_DEVICES = 1000
 LARGEST_PROFILE = 20_000
+NAME_KEPT = 3600.0
+"""How long a device of a peer that is away keeps its name for itself, in seconds."""
+
 _MOST = 1_000_000_000
 
 
@@ -68,7 +71,7 @@ async def heard(store: Store, peer: str, devices: object) -> int:
                 words = f"peer {peer} announced what is no device: {str(one)[:80]}"
                 await telling.once(store, peer, Notice(store.clock(), "refused", words))
                 continue
-            whose = _of_another(session, peer, others)
+            whose = _of_another(session, peer, others, store.clock())
             if whose is not None:
                 refused += 1
                 await telling.once(store, peer, Notice(store.clock(), "impostor", whose))
@@ -141,13 +144,14 @@ def _fits(profile: Mapping[str, Any]) -> bool:
 
 
 def _is_ours(session: Session) -> bool:
-    return not session.host.startswith(host_of(""))
+    return not of_a_peer(session)
 
 
-def _of_another(new: Session, peer: str, others: Iterable[Session]) -> str | None:
-    """Whom it pretends to be, in words."""
+def _of_another(new: Session, peer: str, others: Iterable[Session], now: float) -> str | None:
+    """Whom it pretends to be, in words. A device of a peer that is away for long may have moved to another store."""
     for session in others:
-        has_the_name = session.state == ABROAD or _is_ours(session)
+        away = now - session.beat_at > session.timeout + NAME_KEPT
+        has_the_name = _is_ours(session) or (session.state == ABROAD and not away)
         if session.id == new.id or (has_the_name and session.device == new.device):
             whose = "a device of this store" if _is_ours(session) else f"a device {session.host}"
             return f"peer {peer} announced a device {new.device}, which is {whose}: it gets no work and is not believed"

@@ -9,7 +9,7 @@ and written again would begin at its first revision.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -20,6 +20,9 @@ from asterism.store.protocol import PutRegister, PutSession, Register, Store, Wr
 
 PREFIX = "peer/"
 LONGEST_NAME = 100
+LONGEST_BEHIND = 30 * 86_400.0
+"""By how many seconds the clock of a peer may be behind ours for what it did to be kept as long as anything else."""
+
 AHEAD = 60.0
 """By how many seconds a time may be in the future, since clocks are corrected now and then."""
 
@@ -203,6 +206,17 @@ def host_of(name: str) -> str:
 def is_of(session: Session, name: str) -> bool:
     """Whether it is a session that this peer announced, and still does."""
     return session.state == ABROAD and session.host == host_of(name)
+
+
+def of_a_peer(session: Session) -> bool:
+    """Whether it is, or was, the session of a peer's device."""
+    return session.host.startswith(host_of(""))
+
+
+def furthest_behind(peers: Iterable[Peer]) -> float:
+    """By how many seconds the slowest clock of a peer is behind ours: what ended there just now seems to have ended so
+    long ago. A peer may say anything of its clock, so it counts only up to ``LONGEST_BEHIND``."""
+    return min(LONGEST_BEHIND, max([0.0, *(-(peer.skew or 0.0) for peer in peers)]))
 
 
 def to_come(at: float, now: float) -> bool:

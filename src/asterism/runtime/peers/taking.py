@@ -19,7 +19,7 @@ from asterism.runtime.fleet.fleet import LOST, Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.asking import is_forgotten
-from asterism.runtime.peers.knowing import Peer, Peers, cursor_key
+from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
@@ -127,8 +127,8 @@ class _Batch:
         """Look at who is who, and what we have."""
         settings = await self._fleet.settings()
         self._now = self._store.clock()
-        self._oldest = self._now - settings.keep
         peers = await self._peers.all()
+        self._oldest = self._now - settings.keep - furthest_behind(peers)
         sessions = await self._store.sessions(ended=True)
         self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
         ids = {item.run.id for item in items if item.run is not None}
