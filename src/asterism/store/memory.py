@@ -380,6 +380,9 @@ class MemoryStore:
     async def judges(self) -> set[str]:
         return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
 
+    async def kinds(self) -> set[str]:
+        return {run.kind for run in self._runs.values()}
+
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)
 

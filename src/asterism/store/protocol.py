@@ -316,6 +316,10 @@ class Feeding(Protocol):
         """Everybody to whom something is left that has not ended."""
         ...
 
+    async def kinds(self) -> set[str]:
+        """The kinds of all runs that are kept: ``workflow@version``."""
+        ...
+
 
 FEED = "feed/id"
 """The register with the id of the feed."""

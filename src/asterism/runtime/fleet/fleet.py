@@ -23,6 +23,7 @@ from asterism.runtime.fleet.clock import Clock, OwnClock
 from asterism.runtime.fleet.ends import Ends
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.ledger import Ledger, UnknownRun
+from asterism.runtime.fleet.retention import LOST
 from asterism.runtime.fleet.settings import Settings
 from asterism.runtime.fleet.workflows import Workflows
 from asterism.store.errors import Conflict
@@ -41,11 +42,6 @@ SETTINGS_FRESH = 5.0
 
 SPARE = 3600.0
 """How long something large is kept that no run refers to, in seconds: its run may be on its way."""
-
-
-LOST = "lost/"
-"""How the key of a register begins that says what a device of this store lost to a peer: ``device``, ``epoch`` and the
-``progress`` it had made."""
 
 
 class UnknownDevice(AsterismError):
@@ -215,17 +211,18 @@ class Fleet:
 
     async def keep_mine(self, run_id: str) -> Run:
         """Insist on what a device of this store lost to a peer: a new run that names the old one, for that device
-        alone, which goes on from where it had come. The old one stays as it is."""
+        alone, which goes on from where it had come. The old one stays as it is. Who insists again gets the same run."""
         old = await self.run(run_id)
         lost = await self.store.register(f"{LOST}{run_id}")
         if lost is None:
             raise AsterismError(
                 f"no device of this store has lost run {run_id} to a peer: there is nothing to insist on"
             )
-        reached = lost.value["progress"]
-        return await self._again(old, lost.value["device"], None if reached is None else Progress(*reached))
+        device, epoch, reached = (lost.value[name] for name in ("device", "epoch", "progress"))
+        key = f"kept: {run_id} of {device}, epoch {epoch}"
+        return await self._again(old, device, None if reached is None else Progress(*reached), key)
 
-    async def _again(self, old: Run, device: str | None, progress: Progress | None) -> Run:
+    async def _again(self, old: Run, device: str | None, progress: Progress | None, key: str | None = None) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
         now = self.store.clock()
         new = assigning.create(
@@ -234,6 +231,7 @@ class Fleet:
             await self.blobs.again(old.input),
             by=self.by,
             now=now,
+            key=key,
             series=old.series,
             priority=old.priority,
             device=device,

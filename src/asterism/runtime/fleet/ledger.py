@@ -167,7 +167,7 @@ class Ledger:
             return []
         writes: list[Write] = []
         if run.error is not None and not run.cancelled:
-            message = f"run {run.id} ({run.workflow}) failed: {run.error}"
+            message = f"run {run.id} ({run.workflow}) failed: {_without_control(run.error)}"
             writes.append(Notice(run.ended_at or 0.0, "failed", message, run.id, run.device))
         return writes if run.series is None else [*writes, *await self.leaving(run, run.series)]
 
@@ -228,6 +228,11 @@ def happened(attempted: Run, found: Run) -> bool:
         and (found.story[: len(attempted.story)] == attempted.story or set(line_of(attempted)) <= set(found.story))
         and (found.epoch != attempted.epoch or found.session in (attempted.session, None))
     )
+
+
+def _without_control(text: str) -> str:
+    """What a program or a peer said, without what a terminal would act upon: notices are passed on as they are."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _series_key(name: str) -> str:

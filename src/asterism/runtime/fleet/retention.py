@@ -1,4 +1,5 @@
-"""What is forgotten when it is old: ended runs, and constellations that have ended.
+"""What is forgotten when it is old: ended runs, and constellations that have ended; and with the runs what belongs to
+them alone: workflows that peers sent, and what devices here lost to peers.
 
 A run that a constellation has not looked at yet is never forgotten: as long as the constellation has not ended, none of
 its runs is.
@@ -9,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.runtime.fleet.workflows import AGE, OF_PEERS, VERSIONS
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Register, Store, Write
+from asterism.store.protocol import PutRegister, Register, Store, Write, feed_of, has_feed
 
 PREFIX = "plan:"
 """Of the keys of runs, and of the names of workflows, that belong to a constellation."""
+
+LOST = "lost/"
+"""How the key of a register begins that says what a device of this store lost to a peer: ``device``, ``epoch`` and the
+``progress`` it had made."""
 
 AT_ONCE = 200
 
@@ -28,7 +34,31 @@ async def prune(store: Store, ended_before: float, limit: int, *, spare: float =
             ended_at = _ended_at(head)
             if ended_at is not None and ended_at < ended_before:
                 await _forget(store, head)
+        await _forget_workflows_of_peers(store, {_name(head) for head in heads})
+        await _forget_what_was_lost(store)
     return forgotten
+
+
+async def _forget_workflows_of_peers(store: Store, plans: set[str]) -> None:
+    """Those that no run needs. One that was kept a moment ago belongs to a run that is on its way; one with the name of
+    a constellation of this store may be used by it."""
+    old = [one for one in await store.registers(OF_PEERS) if abs(store.clock() - one.value["at"]) > AGE]
+    if not old or not has_feed(store):
+        return
+    needed = await feed_of(store).kinds()
+    for mark in old:
+        kind = mark.key.removeprefix(OF_PEERS)
+        name = kind.rpartition("@")[0]
+        if kind not in needed and not (name.startswith(PREFIX) and name.removeprefix(PREFIX) in plans):
+            flow = await store.register(f"{VERSIONS}{kind}")
+            await _remove(store, [mark] if flow is None else [mark, flow])
+
+
+async def _forget_what_was_lost(store: Store) -> None:
+    """Of runs that are forgotten."""
+    lost = [one for one in await store.registers(LOST) if await store.run(one.key.removeprefix(LOST)) is None]
+    for first in range(0, len(lost), AT_ONCE):
+        await _remove(store, lost[first : first + AT_ONCE])
 
 
 async def _forget(store: Store, head: Register) -> None:

@@ -1,7 +1,8 @@
 """The workflows of a store: each version is written once, and a name points at the latest.
 
 What peers send is kept beside, under its own version: it never becomes the latest of a name, so nothing that a peer
-sends changes what is executed when somebody here creates a run.
+sends changes what is executed when somebody here creates a run. It is marked as theirs, and forgotten when no run that
+is kept here needs it any more (retention.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.workflow import Workflow
 from asterism.runtime import conditions
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Store
+from asterism.store.protocol import PutRegister, Store, Write
+
+VERSIONS = "workflow-version/"
+OF_PEERS = "workflow-of-peers/"
+"""How the keys of the registers begin with the workflows, and with the marks of those that a peer sent."""
+
+AGE = 3600.0
+"""How long one that a peer sent is kept though no run needs it (yet), in seconds."""
 
 
 class UnknownWorkflow(AsterismError):
@@ -34,8 +42,7 @@ class Workflows:
         problem = _problem(workflow)
         if problem is not None:
             raise InvalidWorkflow(problem)
-        same: int | None = None  # the version that peers have under which it is kept already
-        others: set[int] = set()  # those under which they have another one
+        taken: dict[int, Any] = {}  # what peers have under later versions
         while True:
             latest = await self._store.register(f"workflow/{name}")
             version = latest.value["version"] if latest is not None else 0
@@ -44,37 +51,69 @@ class Workflows:
                 if current.to_json() == workflow.at_version(version).to_json():
                     return current
             version += 1
-            while version in others:
+            while version in taken and taken[version] != workflow.at_version(version).to_json():
                 version += 1
             new = workflow.at_version(version)
             pointer = PutRegister(f"workflow/{name}", {"version": version}, latest and latest.revision)
             there = PutRegister(_key(name, version), new.to_json(), None)
+            ours: list[Write] = [there] if version not in taken else await self._made_ours(name, version)
             try:
-                await self._store.commit([pointer] if version == same else [there, pointer])
+                await self._store.commit([*ours, pointer])
             except Conflict as conflict:
                 if conflict.what == f"register {there.key}":  # a peer's, or somebody adds one at this moment
-                    found = await self._store.register(there.key)
-                    same = version if found is not None and found.value == there.value else same
-                    others |= {version} - {same}
+                    taken = await self._versions(name)
                 continue
             self._known[name, version] = new
             return new
 
-    async def keep(self, workflow: Workflow) -> str | None:
-        """One that a peer has, under its own version. Says what is wrong if another one is kept under that version, or
-        if an expression of it does not parse."""
+    async def _versions(self, name: str) -> dict[int, Any]:
+        """Everything that is kept under a name, by version: a peer may have sent thousands."""
+        found = {}
+        for one in await self._store.registers(f"{VERSIONS}{name}@"):
+            whose, _, version = one.key.removeprefix(VERSIONS).rpartition("@")
+            if whose == name and version.isdecimal():
+                found[int(version)] = one.value
+        return found
+
+    async def _made_ours(self, name: str, version: int) -> list[Write]:
+        """What makes one that a peer sent our own: it is not forgotten any more."""
+        mark = await self._store.register(_mark(name, version))
+        return [] if mark is None else [PutRegister(mark.key, None, mark.revision)]
+
+    async def is_kept(self, name: str, version: int) -> bool:
+        """Whether it is in the store now, not only remembered."""
+        return await self._store.register(_key(name, version)) is not None
+
+    async def objection(self, workflow: Workflow) -> str | None:
+        """What is wrong with one that a peer has: if another one is kept under its version, or if an expression of it
+        does not parse."""
         problem = _problem(workflow)
         if problem is not None:
             return problem
         if workflow.version < 1:
             return f"workflow {workflow.name!r} has no version"
-        data = workflow.to_json()
+        found = await self._store.register(_key(workflow.name, workflow.version))
+        return _differ(workflow, found.value) if found is not None and found.value != workflow.to_json() else None
+
+    async def keep(self, workflow: Workflow) -> str | None:
+        """One that a peer has, under its own version, for a run that is about to be taken. Says what is wrong if it
+        cannot be kept."""
+        name, version = workflow.name, workflow.version
         while True:
-            found = await self._store.register(_key(workflow.name, workflow.version))
-            if found is not None:
-                return None if found.value == data else _differ(workflow, found.value)
+            problem = await self.objection(workflow)
+            if problem is not None:
+                return problem
+            kept = await self._store.register(_key(name, version))
+            mark = await self._store.register(_mark(name, version))
+            now = self._store.clock()
+            if kept is not None and (mark is None or abs(now - mark.value["at"]) < AGE / 2):
+                return None
+            # who is about to forget it sees that it is needed again
+            writes: list[Write] = [PutRegister(_mark(name, version), {"at": now}, mark and mark.revision)]
+            if kept is None:
+                writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
             try:
-                await self._store.commit([PutRegister(_key(workflow.name, workflow.version), data, None)])
+                await self._store.commit(writes)
             except Conflict:
                 continue
             return None
@@ -126,4 +165,8 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
 
 
 def _key(name: str, version: int) -> str:
-    return f"workflow-version/{name}@{version}"
+    return f"{VERSIONS}{name}@{version}"
+
+
+def _mark(name: str, version: int) -> str:
+    return f"{OF_PEERS}{name}@{version}"

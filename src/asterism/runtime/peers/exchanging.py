@@ -13,8 +13,8 @@ at the first contact.
 Who calls is told how much of what it said was refused, and the first reasons. In a store of which no device is there
 nobody hands out what waits: then it is done when a peer has said which devices it has.
 
-What is large comes before the record that refers to it: who calls fetches what it lacks; who is called takes the
-records before that, says what it wants, and is given it before the next message.
+What is large comes before the record that refers to it, but only if the record would be taken: who calls fetches what
+it lacks; who is called takes the records before that, says what it wants, and is given it before the next message.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
@@ -35,7 +35,16 @@ from asterism.runtime.fleet.monitor import Monitor
 from asterism.runtime.peers import announcing, telling
 from asterism.runtime.peers.asking import Asking
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
-from asterism.runtime.peers.messages import MOST_BLOBS, PROTOCOL, Cursor, Item, Message, is_blob, read
+from asterism.runtime.peers.messages import (
+    LONGEST_REASON,
+    MOST_BLOBS,
+    PROTOCOL,
+    Cursor,
+    Message,
+    harmless,
+    is_blob,
+    read,
+)
 from asterism.runtime.peers.sending import Part, Sending
 from asterism.runtime.peers.taking import Taken, Taking
 from asterism.store.dumps import blobs_of
@@ -173,7 +182,7 @@ class Exchange:
                 known = await self._greeted(peer, answer, (asked + self.fleet.store.clock()) / 2, done)
                 devices = None
             self._must_be(known, answer)
-            done.taken.add(await self._take(known, answer, await self._fetched(answer.items, talk)))
+            done.taken.add(await self._take(known, answer, await self._fetched(known, answer, talk)))
             done.refused_there(answer)
             done.began_anew(part, answer)
             before, now = self._told.get(peer), answer.cursor or Cursor(feed, 0)
@@ -218,10 +227,10 @@ class Exchange:
             done.upto = await (await self._opened())[2].newest()
         return known
 
-    async def _fetched(self, items: Sequence[Item], talk: Talk) -> frozenset[str]:
+    async def _fetched(self, peer: Peer, message: Message, talk: Talk) -> frozenset[str]:
         """Fetch what is large and not kept here. Returns what could not be had."""
         missing = set()
-        for name in await self._missing(items):
+        for name in sorted(set().union(*await self._missing(peer, message))):
             try:
                 await self._keep(name, await talk.fetch(name))
             except PeerRefused as error:
@@ -258,7 +267,7 @@ class Exchange:
             await self._hand_out()
             devices = await announcing.announcement(self.fleet.store)
         self._must_be(known, asked)
-        whole, wants = await self._until_something_is_missing(asked)
+        whole, wants = await self._until_something_is_missing(known, asked)
         taken = await self._take(known, whole, asked.lacks)
         for text in taken.lost:
             log.warning("%s", text)
@@ -278,21 +287,15 @@ class Exchange:
             log.warning("%s", text)
         return {"unknown": await self._asking.unknown(asked.asks or ()), "asks": await self._asking.next(peer)}
 
-    async def _until_something_is_missing(self, asked: Message) -> tuple[Message, frozenset[str]]:
+    async def _until_something_is_missing(self, peer: Peer, asked: Message) -> tuple[Message, frozenset[str]]:
         """The records that can be taken, and what is missing for the next ones."""
-        missing = await self._missing(asked.items) - asked.lacks
-        if not missing:
+        missing = [names - asked.lacks for names in await self._missing(peer, asked)]
+        first = next((place for place, names in enumerate(missing) if names), None)
+        if first is None:
             return asked, frozenset()
-        first = next(
-            place
-            for place, item in enumerate(asked.items)
-            if item.run is not None and not missing.isdisjoint(blobs_of(item.run))
-        )
         upto = asked.items[first - 1].number if first else asked.after
-        cut = Message(
-            **{name: getattr(asked, name) for name in Message.__slots__} | {"items": asked.items[:first], "upto": upto}
-        )
-        return cut, frozenset(sorted(missing)[:MOST_BLOBS])
+        cut = replace(asked, items=asked.items[:first], upto=upto)
+        return cut, frozenset(sorted(set().union(*missing))[:MOST_BLOBS])
 
     async def fetch(self, peer: str, blob: str) -> bytes | None:
         """The server's side of GET /v1/blobs/NAME; None if it is not kept here."""
@@ -399,36 +402,35 @@ class Exchange:
             return Taken()
         if message.put_back:
             await telling.was_put_back(self.fleet.store, peer.name, cursor)
-        bad = await self._keep_workflows(message.workflows)
+        flows = await self._flows(message)
         further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
         reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
         assert reached is not None
         reached = reached._replace(whole=cursor is not None and cursor.whole and message.more)
-        return await taking.take(peer, message.items, reached, known, bad, lacking)
+        return await taking.take(peer, message.items, reached, known, flows, lacking)
 
-    async def _keep_workflows(self, workflows: Sequence[Any]) -> dict[str, str]:
-        """Returns what is wrong with those that cannot be kept, by kind."""
-        bad = {}
-        for data in workflows:
+    async def _flows(self, message: Message) -> dict[str, Workflow | str]:
+        """The workflows that came with the runs that need them, by kind; or what is wrong with them, in words."""
+        needed = {item.run.kind for item in message.items if item.run is not None}
+        found: dict[str, Workflow | str] = {}
+        for data in message.workflows:
             try:
                 flow = Workflow.from_json(data)
-                problem = await self.fleet.workflows.keep(flow)
+                kind = f"{flow.name}@{flow.version}"
+                if kind in needed:
+                    found[kind] = await self.fleet.workflows.objection(flow) or flow
             except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
-                log.warning("a workflow of a peer cannot be kept: %s", error)
-                continue
-            if problem is not None:
-                bad[f"{flow.name}@{flow.version}"] = problem
-        return bad
+                log.warning("a workflow of a peer cannot be kept: %s", harmless(str(error), LONGEST_REASON))
+        return found
 
-    async def _missing(self, items: Sequence[Item]) -> set[str]:
-        """What is large, referred to, and not kept here. What our own record refers to is."""
-        names: set[str] = set()
-        for item in items:
-            large = set(blobs_of(item.run)) if item.run is not None else set()
-            if item.run is not None and large:
-                mine = await self.fleet.store.run(item.run.id)
-                names |= large - set(blobs_of(mine)) if mine is not None else large
-        return {name for name in sorted(names) if await self.fleet.store.blob(name) is None}
+    async def _missing(self, peer: Peer, message: Message) -> list[set[str]]:
+        """What is large and not kept here, for each record that would be taken if we had it. Nothing is fetched for the
+        others."""
+        taking = (await self._opened())[3]
+        if not any(True for item in message.items if item.run is not None for _ in blobs_of(item.run)):
+            return []
+        wanted = await taking.wanted(peer, message.items, await self._flows(message))
+        return [{name for name in sorted(names) if await self.fleet.store.blob(name) is None} for names in wanted]
 
     async def _keep(self, name: str, data: bytes) -> None:
         most = (await self.fleet.settings()).most

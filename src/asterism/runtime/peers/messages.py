@@ -35,6 +35,9 @@ LONGEST_REASON = 300
 MOST_BLOBS = 50
 """How many large things are asked for at once."""
 
+MOST_LARGE = 100
+"""To how many large things a record may refer: its input, its result, and results that were superseded."""
+
 MOST_ASKED = 500
 """About how many runs is asked at once whether the other side still knows them."""
 
@@ -215,8 +218,11 @@ def _item(one: Any) -> Item:
     problems = check(run)
     if problems:
         return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
-    if not all(is_blob(blob) for blob in blobs_of(run)):
+    large = set(blobs_of(run))
+    if not all(is_blob(blob) for blob in large):
         return Item(number, by, None, "it refers to something large by what is no name", name)
+    if len(large) > MOST_LARGE:
+        return Item(number, by, None, f"it refers to more than {MOST_LARGE} large things", name)
     return Item(number, by, run, "", run.id)
 
 

@@ -15,12 +15,13 @@ from typing import NamedTuple
 from asterism.core.errors import AsterismError
 from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
 from asterism.core.run import OWNED, Progress, Run
-from asterism.runtime.fleet.fleet import LOST, Fleet
-from asterism.runtime.fleet.workflows import UnknownWorkflow
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.retention import LOST
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.asking import is_forgotten
 from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
-from asterism.runtime.peers.messages import Cursor, Item
+from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
 from asterism.store.dumps import blobs_of
@@ -28,6 +29,9 @@ from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Register, Write, feed_of
 
 log = logging.getLogger("asterism.peers")
+
+LONGEST_LOSS = 1000
+"""How many characters are said of why something was lost."""
 
 TRIES = 5
 """How often a batch is tried as a whole before its records are written one by one."""
@@ -53,13 +57,16 @@ class Taken:
 
 
 class _Outcome(NamedTuple):
-    """What is to be written for one record. ``alone`` if that is more than the record and notices of it."""
+    """What is to be written for one record. ``alone`` if that is more than the record and notices of it. ``needs`` is
+    the kind of its workflow, ``large`` what it refers to and ours does not, if it is taken."""
 
     writes: Sequence[Write] = ()
     taken: bool = False
     refused: bool = False
     lost: str | None = None
     alone: bool = False
+    needs: str = ""
+    large: frozenset[str] = frozenset()
 
 
 NOTHING = _Outcome()
@@ -85,16 +92,21 @@ class Taking:
         items: Sequence[Item],
         upto: Cursor,
         known: Register | None,
-        bad: Mapping[str, str],
+        flows: Mapping[str, Workflow | str],
         lacking: frozenset[str],
     ) -> Taken:
         """Take a batch over, and remember that we have come so far, in place of what was ``known``: if somebody else
-        has gone on meanwhile, or back, it is for the next message. ``bad`` says of workflows, by kind, why runs of them
-        are refused; ``lacking`` names what is large and cannot be had."""
+        has gone on meanwhile, or back, it is for the next message. ``flows`` are the workflows that came with it, by
+        kind, or why runs of them are refused; those that are needed are kept. ``lacking`` names what is large and
+        cannot be had."""
         done, key = Taken(), cursor_key(peer.name)
         for tries in range(10 * TRIES):
-            batch = await _Batch(self, peer, bad, lacking).prepared(items)
+            batch = await _Batch(self, peer, flows, lacking).prepared(items)
             outcomes = [await batch.outcome(item) for item in items]
+            problems = await self._keep(flows, {one.needs for one in outcomes})
+            if problems:
+                flows = {**flows, **problems}
+                continue
             mark = PutRegister(key, upto._asdict(), known and known.revision)
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
@@ -113,14 +125,33 @@ class Taking:
             return done
         raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
 
+    async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
+        """Keep the workflows that are needed. Returns what is wrong with them, if somebody else was first."""
+        wrong = {}
+        for kind in sorted(needed & set(flows)):
+            flow = flows[kind]
+            problem = await self._fleet.workflows.keep(flow) if isinstance(flow, Workflow) else flow
+            if problem is not None:
+                wrong[kind] = problem
+        return wrong
+
+    async def wanted(
+        self, peer: Peer, items: Sequence[Item], flows: Mapping[str, Workflow | str]
+    ) -> list[frozenset[str]]:
+        """For each record what is large in it, and not in ours, if it would be taken."""
+        batch = await _Batch(self, peer, flows, frozenset()).prepared(items)
+        return [(await batch.outcome(item)).large for item in items]
+
 
 class _Batch:
     """One try."""
 
-    def __init__(self, taking: Taking, peer: Peer, bad: Mapping[str, str], lacking: frozenset[str]) -> None:
+    def __init__(
+        self, taking: Taking, peer: Peer, flows: Mapping[str, Workflow | str], lacking: frozenset[str]
+    ) -> None:
         self._fleet, self._store, self._feed = taking._fleet, taking._store, taking._feed
         self._peers, self._own = taking._peers, taking._own
-        self._peer, self._bad, self._lacking = peer, bad, lacking
+        self._peer, self._flows, self._lacking = peer, flows, lacking
         self._seen: set[str] = set()
 
     async def prepared(self, items: Sequence[Item]) -> _Batch:
@@ -159,16 +190,19 @@ class _Batch:
         if why is not None:
             return await self._refuse(theirs.id, why)
         try:
-            return await (self._new(theirs, item.by) if mine is None else self._known(mine, theirs, item.by))
+            found = await (self._new(theirs, item.by) if mine is None else self._known(mine, theirs, item.by))
         except NotTheSameRun as error:
             return await self._refuse(theirs.id, f"it differs from ours in {', '.join(error.fields)}; ours is kept")
+        if not found.taken:
+            return found
+        large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
+        return found._replace(needs=theirs.kind, large=large)
 
     async def _objection(self, theirs: Run, mine: Run | None) -> str | None:
-        if theirs.kind in self._bad:
-            return self._bad[theirs.kind]
-        try:
-            await self._fleet.workflows.get(theirs.workflow, theirs.version)
-        except UnknownWorkflow:
+        flow = self._flows.get(theirs.kind)
+        if isinstance(flow, str):
+            return flow
+        if flow is None and not await self._fleet.workflows.is_kept(theirs.workflow, theirs.version):
             return f"its workflow {theirs.kind} did not come with it"
         if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
             return "what is kept apart of it, because it is large, cannot be had"
@@ -215,6 +249,7 @@ class _Batch:
             return self._marked_anew(mine, theirs, by, was_left_to)
         put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
         lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_ours(mine) else None
+        lost = harmless(lost, LONGEST_LOSS) if lost is not None else None  # it may quote the peer, and goes into logs
         writes: list[Write] = [put, *(await self._lost(mine, lost, reached) if lost is not None else ())]
         leaving = await self._leaving(after, left_to)
         return _Outcome([*writes, *leaving], taken=True, lost=lost, alone=bool(leaving))

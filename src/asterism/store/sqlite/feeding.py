@@ -56,3 +56,7 @@ def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Ru
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:
     return {whom for (whom,) in cursor.execute(QUERIES["judges"]).fetchall()}
+
+
+def kinds(cursor: sqlite3.Cursor) -> set[str]:
+    return {f"{workflow}@{version}" for workflow, version in cursor.execute(QUERIES["kinds"]).fetchall()}

@@ -211,6 +211,9 @@ LIMIT ?;
 -- name: judges
 SELECT DISTINCT left_to FROM feed WHERE open = 1;
 
+-- name: kinds
+SELECT DISTINCT workflow, version FROM runs;
+
 -- name: open_copies
 SELECT run, left_to FROM feed WHERE open = 1;
 

@@ -192,6 +192,9 @@ class SqliteStore:
     async def judges(self) -> set[str]:
         return await self._readers.ask(feeding.judges)
 
+    async def kinds(self) -> set[str]:
+        return await self._readers.ask(feeding.kinds)
+
     # -- the whole -----------------------------------------------------------------------------------------------------
 
     async def check(self) -> list[str]:

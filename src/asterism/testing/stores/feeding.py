@@ -236,6 +236,14 @@ class Fed(EngineTests):
         assert await feed.copies("third", 10) == []
         assert await feed.judges() == {PEER, OTHER}
         assert await feed.copies(PEER, 0) == []
+        assert ids(await feed.copies(PEER, 10, "r0000")) == ["r0001"]
+        assert await feed.copies(PEER, 10, "r0001") == []
+
+    @with_feed
+    async def test_the_kinds_of_all_runs_are_told(self, store: Store, feed: Feeding) -> None:
+        assert await feed.kinds() == set()
+        await store.commit([copy(1), PutRun(a_run(2), None)])
+        assert await feed.kinds() == {a_run(1).kind}
 
     @with_feed
     async def test_a_session_abroad_is_heard_of_with_each_write_and_has_no_heartbeat(
