@@ -38,6 +38,42 @@ def test_a_new_file_says_whose_it_is_and_how_far_it_has_come(file: Path) -> None
     ]  # fmt: skip
 
 
+def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
+    """Its log, and what is large and kept beside it, too."""
+
+    async def scene() -> None:
+        async with opened(file) as store:
+            await store.commit([PutRun(run(1), None)])
+            await store.keep_blob(b"secret")
+            modes = {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
+            assert {"fleet.db", "fleet.db-wal", "fleet.db.blobs"} <= set(modes)
+            assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
+
+    before = os.umask(0o022)
+    try:
+        asyncio.run(scene())
+    finally:
+        os.umask(before)
+
+
+def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
+    asyncio.run(filled(file, 1))
+    file.chmod(0o664)
+
+    async def scene() -> None:
+        async with opened(file) as store:
+            await store.commit([PutRun(run(2), None)])
+            await store.keep_blob(b"not so secret")
+
+    before = os.umask(0o002)
+    try:
+        asyncio.run(scene())
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o664
+    assert file.with_name("fleet.db.blobs").stat().st_mode & 0o777 == 0o775
+
+
 def test_the_columns_are_those_of_the_codec(file: Path) -> None:
     asyncio.run(filled(file, 0))
     assert {name for _, name, *_ in sql(file, "PRAGMA table_info(runs)")} == {*codec.COLUMNS, "urgency"}

@@ -10,14 +10,28 @@ from command_scenes import Scene, assigned_to, completed, started, taken_by
 from asterism.core import assigning
 from asterism.core.run import Run
 from asterism.core.selection import score
-from asterism.core.session import ENDED, REPLACED
+from asterism.core.session import ABROAD, ENDED, REPLACED
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession
 from asterism.surfaces.fleet.scores import scores
 
 DEVICE_FIELDS = {
-    *("name", "state", "coordinator", "session", "host", "can", "slots", "backlog", "used", "load", "quality", "rank"),
+    *(
+        "name",
+        "state",
+        "coordinator",
+        "session",
+        "host",
+        "peer",
+        "can",
+        "slots",
+        "backlog",
+        "used",
+        "load",
+        "quality",
+        "rank",
+    ),
     *("battery", "labels", "accepts", "draining", "timeout", "joined_at", "last_heartbeat_at", "profile"),
 }
 
@@ -43,6 +57,17 @@ def change(scene: Scene, name: str, **changes: object) -> None:
         await fleet.store.commit([PutSession(session.changed(**changes), session.revision)])
 
     scene.ask(write)
+
+
+def test_a_device_is_listed_with_the_peer_through_which_it_is_known(scene: Scene) -> None:
+    scene.device("laptop")
+    scene.device("cooker", host="via kitchen")
+    change(scene, "cooker", state=ABROAD)
+    titles, cooker, laptop = (line.split() for line in scene.ok("device", "list").splitlines())
+    assert titles[:3] == ["DEVICE", "STATE", "PEER"]
+    assert cooker[:3] == ["cooker", "ready", "kitchen"]
+    assert "kitchen" not in laptop
+    assert [one["peer"] for one in scene.json("device", "list")] == ["kitchen", None]
 
 
 def test_devices_are_listed_with_their_state(scene: Scene) -> None:

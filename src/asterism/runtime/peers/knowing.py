@@ -213,6 +213,11 @@ def of_a_peer(session: Session) -> bool:
     return session.host.startswith(host_of(""))
 
 
+def peer_of(session: Session) -> str | None:
+    """The name of the peer through which a device is known; None for one of ours."""
+    return session.host.removeprefix(host_of("")) if of_a_peer(session) else None
+
+
 def furthest_behind(peers: Iterable[Peer]) -> float:
     """By how many seconds the slowest clock of a peer is behind ours: what ended there just now seems to have ended so
     long ago. A peer may say anything of its clock, so it counts only up to ``LONGEST_BEHIND``."""

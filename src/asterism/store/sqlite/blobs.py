@@ -99,10 +99,16 @@ class Blobs:
             return False
         return path.exists()
 
+    def _mode(self) -> int:
+        """Whoever may read the store may read what is kept beside it, and nobody else."""
+        beside = self._folder.with_suffix("")
+        allowed = beside.stat().st_mode if beside.exists() else 0o600
+        return 0o700 | (allowed & 0o066) | (allowed & 0o044) >> 2
+
     def _write(self, path: Path, data: bytes) -> None:
         for folder in (self._folder, path.parent):
             if not folder.is_dir():
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(mode=self._mode(), exist_ok=True)
                 sync_directory(folder.parent)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:

@@ -49,7 +49,8 @@ class Link:
                 raise StoreMissing(f"there is no store {self.path}")
             if not may_write(folder):
                 raise read_only(self.path)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o644))
+            # for its owner alone: there may be secrets in inputs and results. SQLite gives its log the same mode
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             sync_directory(folder)
         elif not may_write(self.path):
             raise read_only(self.path)

@@ -14,6 +14,7 @@ from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PRO
 from asterism.core.session import Session
 from asterism.core.task import import_path
 from asterism.core.workflow import DEFAULTS, Workflow
+from asterism.runtime.peers.knowing import peer_of
 from asterism.store.protocol import Report
 from asterism.surfaces.drawing.ink import BOLD, DIM, mark, tone
 from asterism.surfaces.drawing.lettering import clean
@@ -125,6 +126,7 @@ _DEVICE_COLUMNS = (
     Column(""),
     Column("DEVICE", least=8),
     Column("STATE"),
+    Column("PEER", least=6, needed=False),
     Column("SLOTS", right=True),
     Column("LOAD", right=True),
     Column("QUALITY", right=True),
@@ -149,6 +151,7 @@ def devices_table(
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),
                 Text(clean(session.device), "" if there else DIM),
                 Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
+                clean(peer_of(session) or ""),
                 f"{session.used}/{session.slots}",
                 f"{shown['load']:.2f}",
                 f"{session.quality:.2f}",

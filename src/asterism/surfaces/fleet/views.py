@@ -12,6 +12,7 @@ from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Assignment, 
 from asterism.core.session import ENDED, HEARD, OPEN, Session
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.why import Why
+from asterism.runtime.peers.knowing import peer_of
 from asterism.store.protocol import Notice, Report
 
 _SAME = (
@@ -113,6 +114,7 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "coordinator": session.device == coordinator and session.state == OPEN,
         "session": session.id,
         "host": session.host,
+        "peer": peer_of(session),
         "can": sorted(session.can),
         "slots": session.slots,
         "backlog": session.backlog,
