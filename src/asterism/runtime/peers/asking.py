@@ -6,7 +6,8 @@ end of a meeting, when everything was told, each side asks now and then whether 
 it. A copy of what it does not know is closed as failed, and its user is told why.
 
 What was closed like that is told to others, since they may have such a copy, too. It is nothing new to anybody who has
-none: least of all to the peer that has forgotten the run.
+none: least of all to the peer that has forgotten the run. Another peer may know how the run ended. It tells it then,
+since the record is news to it; and it is believed, although that was for the first one to say (trusting.py).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ EVERY = 600.0
 
 
 class Asking:
-    """For the store of ``fleet``."""
+    """For the store of ``fleet``. ``every`` is how much time is between two times that a peer is asked, in seconds."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._store = fleet, fleet.store
+    def __init__(self, fleet: Fleet, every: float = EVERY) -> None:
+        self._fleet, self._store, self._every = fleet, fleet.store, every
         self._feed = feed_of(fleet.store)
         self._at: dict[str, float] = {}  # when each peer was asked last
         self._after: dict[str, str] = {}  # up to which run, if there were more than can be asked at once
@@ -40,7 +41,7 @@ class Asking:
     def is_due(self, peer: Peer) -> bool:
         """Whether it is time to ask a peer, which is noted."""
         now = self._fleet.clock.time()
-        due = peer.name not in self._at or now - self._at[peer.name] >= EVERY
+        due = peer.name not in self._at or now - self._at[peer.name] >= self._every
         if due:
             self._at[peer.name] = now
         return due

@@ -32,8 +32,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import identity
 from asterism.runtime.fleet.monitor import Monitor
-from asterism.runtime.peers import announcing, telling
-from asterism.runtime.peers.asking import Asking
+from asterism.runtime.peers import announcing, asking, telling
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import (
     LONGEST_REASON,
@@ -145,12 +144,13 @@ class _Sum:
 
 
 class Exchange:
-    """Everything between a fleet's store and its peers but the wire. ``peers`` are those of the store."""
+    """Everything between a fleet's store and its peers but the wire. ``peers`` are those of the store. ``ask_every`` is
+    how much time is between two times that a peer is asked what it still knows, in seconds."""
 
-    def __init__(self, fleet: Fleet, peers: Peers | None = None) -> None:
+    def __init__(self, fleet: Fleet, peers: Peers | None = None, *, ask_every: float = asking.EVERY) -> None:
         self.fleet, self.peers = fleet, peers or Peers(fleet.store)
         self._ready: tuple[str, str, Sending, Taking] | None = None
-        self._asking = Asking(fleet)
+        self._asking = asking.Asking(fleet, ask_every)
         self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
         self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
 

@@ -184,7 +184,7 @@ class _Batch:
             return NOTHING  # we would have forgotten it by now, or have
         if mine is None and is_forgotten(theirs):
             return NOTHING
-        if self._trust.passes_over(theirs):
+        if self._trust.passes_over(theirs) and not (mine is not None and is_forgotten(mine)):
             return NOTHING
         why = await self._objection(theirs, mine)
         if why is not None:

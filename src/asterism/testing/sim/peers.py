@@ -36,12 +36,11 @@ from asterism.testing.sim.world import SimPresence, _finish
 NAMES = ("m0", "m1", "m2")
 PAIRS = tuple(itertools.combinations(NAMES, 2))
 
-SPLITS: tuple[frozenset[tuple[str, str]], ...] = (
-    frozenset(),
-    *(frozenset(pair for pair in PAIRS if name in pair) for name in NAMES),
-    frozenset(PAIRS),
+SPLITS: tuple[frozenset[tuple[str, str]], ...] = tuple(
+    frozenset(cut) for count in range(len(PAIRS) + 1) for cut in itertools.combinations(PAIRS, count)
 )
-"""All ways in which three machines can be cut off from each other: the links that are cut."""
+"""All ways in which the links between three machines can be cut: none; one, so that two still hear of each other from
+the third; two, so that one is alone; all."""
 
 PHASE = 9.0
 """How long a split lasts, in seconds: longer than it takes to give a peer up."""
