@@ -13,13 +13,16 @@ import pytest
 
 from asterism.core.run import Run
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.peers import exchanging, taking
+from asterism.runtime.peers import exchanging, marking, taking
 from asterism.runtime.peers.exchanging import Exchange, Met, Talk
+from asterism.runtime.peers.knowing import Peer
+from asterism.runtime.peers.messages import Cursor
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.sim import Violation, peers
+from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
+SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 3
 AT_LEAST = 10  # however slow the machine
 """How long to look for a random world that breaks a promise."""
 
@@ -59,6 +62,20 @@ def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None
     assert lost > 0
 
 
+@pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
+def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peers.PeerWorld]) -> None:
+    until = time.monotonic() + SECONDS / 4
+    seed = 0
+    seen: list[peers.PeerWorld] = []
+    while seed < AT_LEAST / 2 or time.monotonic() < until:
+        peers.play(seed, seen, world)
+        seed += 1
+    log = "\n".join(str(line) for one in seen for line in one.witness.log)
+    assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
+    assert "is put back" in log or world is not PutBackWorld
+    assert "jumps by" in log or world is not JumpingWorld
+
+
 def test_one_seed_is_one_world() -> None:
     assert peers.play(4).witness.log == peers.play(4).witness.log
     assert peers.play(4).witness.log != peers.play(5).witness.log
@@ -80,7 +97,11 @@ def is_found_out(match: str = "", **terms: Any) -> None:
 
 def _play_some(terms: dict[str, Any]) -> None:
     for seed in range(ABLATED):
-        chosen = {} if seed % 2 or "splits" in terms else {"splits": peers.schedules(3)[(seed * 7) % 512]}
+        chosen = (
+            {}
+            if seed % 2 or "splits" in terms or "world" in terms
+            else {"splits": peers.schedules(3)[(seed * 7) % 512]}
+        )
         peers.play(seed, **chosen, **terms)
 
 
@@ -98,6 +119,15 @@ def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.Monk
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
     for seed in range(5):
         assert peers.play(seed, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+
+
+def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def believed(self: marking.Marks, peer: Peer, cursor: Cursor | None) -> marking.Stand:
+        good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
+        return marking.Stand(cursor.number if good and cursor is not None else 0)
+
+    monkeypatch.setattr(marking.Marks, "stand", believed)
+    is_found_out("records long after", world=PutBackWorld)
 
 
 def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from asterism.core.errors import AsterismError
 from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
 from asterism.core.run import OWNED, Progress, Run
+from asterism.core.series import UnreadableSeries
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.retention import LOST
@@ -229,8 +230,9 @@ class _Batch:
 
     async def _new(self, theirs: Run, by: str) -> _Outcome:
         left_to = self._judge(by, theirs)
+        theirs, admitting = await self._admitted(theirs, left_to, theirs.status not in OWNED)
         put = PutRun(theirs, None) if left_to is None else PutCopy(theirs, None, left_to, left_to == self._peer.store)
-        return _Outcome([put], taken=True)
+        return _Outcome([put, *admitting], taken=True, alone=bool(admitting))
 
     async def _known(self, mine: Run, theirs: Run, by: str) -> _Outcome:
         was_left_to = self._left.get(mine.id)
@@ -247,12 +249,13 @@ class _Batch:
         after = taken_over(mine, resolved)
         if after is None:
             return self._marked_anew(mine, theirs, by, was_left_to)
+        after, admitting = await self._admitted(after, left_to, after.held)
         put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
         lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_ours(mine) else None
         lost = harmless(lost, LONGEST_LOSS) if lost is not None else None  # it may quote the peer, and goes into logs
         writes: list[Write] = [put, *(await self._lost(mine, lost, reached) if lost is not None else ())]
-        leaving = await self._leaving(after, left_to)
-        return _Outcome([*writes, *leaving], taken=True, lost=lost, alone=bool(leaving))
+        series = [*admitting, *await self._leaving(after, left_to)]
+        return _Outcome([*writes, *series], taken=True, lost=lost, alone=bool(series))
 
     def _resolved(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
         """Whether our line is kept, and the record."""
@@ -299,6 +302,16 @@ class _Batch:
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
             PutRegister(key, lost, found and found.revision),
         ]
+
+    async def _admitted(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
+        """A run that is ours to judge and waits, while our series does not know of it, or another store's holds it: it
+        is our own series that holds it now, or lets it go. Nobody else would."""
+        if left_to is not None or not waits:
+            return run, []
+        try:
+            return await self._fleet.ledger.readmitted(run, self._now)
+        except UnreadableSeries:  # whoever mends it sees which of its runs wait
+            return run, []
 
     async def _leaving(self, run: Run, left_to: str | None) -> list[Write]:
         """Its series goes on here when it has ended; and if a peer holds it, or each of two stores would wait for a run

@@ -23,13 +23,15 @@ async def check(world: PeerWorld) -> None:
     for run_id in ids:
         records = {name: runs.get(run_id) for name, runs in everything.items()}
         texts = {None if run is None else text_of(run) for run in records.values()}
-        if len(texts) > 1:
+        if not world.agreed(run_id, list(records.values())):
             said = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
             broken(f"run {run_id} has {len(texts)} records long after all was mended: {said}")
         for run in records.values():
             if run is not None and not run.ended:
                 broken(f"run {run_id} is still {run.status}: {run.story[-1]}")
     for acknowledged in world.witness.acknowledged:
+        if acknowledged.id in world.excused:
+            continue
         found = everything["m0"].get(acknowledged.id)
         if found is None or not set(acknowledged.story) <= set(found.story):
             broken(f"run {acknowledged.id} was acknowledged as {acknowledged.status}, and that is lost")
@@ -42,13 +44,15 @@ async def check(world: PeerWorld) -> None:
         for problem in await store.check():
             broken(f"{name}: {problem}")
         for _, notice in await store.notices(limit=1_000_000):
-            if notice.kind in ("refused", "impostor"):
+            if notice.kind in ("refused", "impostor") and notice.run not in world.excused:
                 broken(f"{name} refused an honest peer: {notice.message}")
 
 
 def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
     """Each result that a device was told is recorded stands in the record, once."""
     for run in runs.values():
+        if run.id in world.excused:
+            continue
         results = [(one.device, one.epoch, one.ended_at) for one in (*result_of(run), *run.superseded)]
         recorded = world.witness.recorded.get(run.id, set())
         if len(results) != len(set(results)) or set(results) != recorded:

@@ -19,11 +19,14 @@ from asterism.testing.sim.witness import Execution, Witness, _OrderedWatches
 @dataclass
 class PeerWitness(Witness):
     """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
-    ``devices`` are the sessions that each store has had, ``completions`` who has completed what."""
+    ``excused`` are runs of which not all that is promised can be true (peer_worlds.py), among them all that a store
+    ``forgot``. ``devices`` are the sessions that each store has had, ``completions`` who has completed what."""
 
     sessions: dict[str, str] = field(default_factory=dict)
     recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
     lost: int = 0
+    excused: set[str] = field(default_factory=set)
+    forgot: int = 0
 
     def begins(self, run: str, epoch: int, machine: Machine) -> Execution:
         self.note(f"{run[-6:]} epoch {epoch} begins on {machine.name}")
@@ -51,6 +54,12 @@ class PeerWitness(Witness):
             self._completed(store, after)
         if not went_on:
             self._loser_is_told(store, before, after, writes)
+
+    def forget(self, store: str) -> None:
+        """It was put back from a copy: what its device completed since is done again, in the same epoch perhaps."""
+        device = self.sessions.get(store)
+        for run_id, known in self.recorded.items():
+            self.recorded[run_id] = {one for one in known if one[0] != device}
 
     def _completed(self, store: str, run: Run) -> None:
         [result] = result_of(run)
@@ -89,6 +98,13 @@ class PeerStore(MemoryStore):
         for one in writes:
             if isinstance(one, PutRun | PutCopy):
                 self._witness.saw(self.name, before[one.run.id], one, writes)
+
+    async def prune(self, ended_before: float, limit: int, **terms: Any) -> int:
+        before = set(self._runs)
+        number = await super().prune(ended_before, limit, **terms)
+        self._witness.excused |= before - set(self._runs)
+        self._witness.forgot += number
+        return number
 
 
 def copy_of(store: MemoryStore) -> dict[str, Any]:

@@ -84,6 +84,9 @@ class PeerWorld:
     series: tuple[str | None, ...] = (None, None, None, "alpha")
     """Of which a run is, by chance."""
 
+    skews: tuple[float, ...] = (0.0, 5.0, 86_400.0, -3600.0)
+    """By how much a clock may be wrong, where links fail at random."""
+
     def __init__(
         self,
         seed: int,
@@ -101,14 +104,11 @@ class PeerWorld:
         self.losses = (
             losses if losses is not None else (0.0 if splits is not None else self.chance.choice([0, 0.05, 0.2]))
         )
-        skews = (
-            [0.0, 86_400.0, -86_400.0]
-            if splits is not None
-            else self.chance.choices([0.0, 5.0, 86_400.0, -3600.0], k=3)
-        )
+        skews = [0.0, 86_400.0, -86_400.0] if splits is not None else self.chance.choices(self.skews, k=3)
+        self.jumped = dict(zip(NAMES, skews, strict=True))
         self.stores = {
-            name: PeerStore(name, lambda skew=skew: 1_000_000.0 + loop.time() + skew, self.witness)  # type: ignore[misc]
-            for name, skew in zip(NAMES, skews, strict=True)
+            name: PeerStore(name, lambda name=name: 1_000_000.0 + loop.time() + self.jumped[name], self.witness)  # type: ignore[misc]
+            for name in NAMES
         }
         self.cut: frozenset[tuple[str, str]] = frozenset()
         self.lives: dict[str, PeerLife] = {}
@@ -116,6 +116,10 @@ class PeerWorld:
         self._make_exchange = make_exchange
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in NAMES}
         self._jobs: list[asyncio.Task[Any]] = []
+
+    @property
+    def excused(self) -> set[str]:
+        return self.witness.excused
 
     def is_cut(self, one: str, other: str) -> bool:
         return (min(one, other), max(one, other)) in self.cut
@@ -228,9 +232,9 @@ class PeerWorld:
         loop = asyncio.get_running_loop()
         while loop.time() < self._trouble:
             await asyncio.sleep(self.chance.expovariate(1 / 5.0))
-            await self._something_bad()
+            await self.something_bad()
 
-    async def _something_bad(self) -> None:
+    async def something_bad(self) -> None:
         chance, what = self.chance, self.chance.random()
         if what < 0.5:
             self.part(pair for pair in PAIRS if chance.random() < 0.6)
@@ -295,10 +299,14 @@ class PeerWorld:
                 return
 
     def _all_the_same(self, everything: list[list[Run]]) -> bool:
-        first = [text_of(run) for run in everything[0]]
+        by_id: list[dict[str, Run]] = [{run.id: run for run in runs} for runs in everything]
         return all(run.ended for runs in everything for run in runs) and all(
-            [text_of(run) for run in runs] == first for runs in everything[1:]
+            self.agreed(run_id, [runs.get(run_id) for runs in by_id]) for run_id in set().union(*by_id)
         )
+
+    def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
+        """Whether all stores have one record of a run; None stands for none."""
+        return len({None if run is None else text_of(run) for run in records}) == 1
 
     def _one_owner(self) -> None:
         going: dict[str, str] = {}
