@@ -230,8 +230,8 @@ class MemoryStore:
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return [
-            (run, session)
-            for session in await self.sessions(ended=True)
+            (run, self._shown(session))
+            for session in self._sessions.values()
             for run in self._held(session.id)
             if run.id not in self._feed.left and is_orphan(run, session, now)
         ][:limit]
@@ -247,11 +247,11 @@ class MemoryStore:
         return Counter(run.status for run in self._runs.values())
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return [
-            replace(session, used=len(self._owned.get(session.id, ())))
-            for session in self._sessions.values()
-            if ended or session.state != ENDED
-        ]
+        return [self._shown(session) for session in self._sessions.values() if ended or session.state != ENDED]
+
+    def _shown(self, session: Session) -> Session:
+        used = len(self._owned.get(session.id, ()))
+        return replace(session, used=used) if used else session  # it is kept with none, and most have none
 
     async def register(self, key: str) -> Register | None:
         found = self._registers.get(key)
