@@ -6,8 +6,13 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.store.postgres_server import Server
+
+# How fast an example is made and tried says something of the machine, and nothing of what is tested.
+settings.register_profile("asterism", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("asterism")
 
 _numbers = itertools.count(1)
 

@@ -146,7 +146,7 @@ async def until(condition: Callable[[], Any], turns: int = 1000) -> None:
     raise AssertionError("it never came true")
 
 
-async def deadline(awaitable: Awaitable[Outcome], seconds: float = 20.0) -> Outcome:
+async def deadline(awaitable: Awaitable[Outcome], seconds: float = 300.0) -> Outcome:
     """For tests in real time: the awaited thing happens soon, or the test fails."""
     async with asyncio.timeout(seconds):
         return await awaitable

@@ -24,7 +24,7 @@ from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed
 PYTHON = sys.executable
 
 
-def execute(*tasks: Task, seconds: float = 30.0, **terms: Any) -> Any:
+def execute(*tasks: Task, seconds: float = 300.0, **terms: Any) -> Any:
     """Run tasks one after the other, in real time."""
 
     async def main() -> Any:
@@ -55,7 +55,7 @@ def alive(pid: int) -> bool:
         return not Path("/proc/self").exists()
 
 
-def soon(condition: Any, seconds: float = 20.0) -> Any:
+def soon(condition: Any, seconds: float = 300.0) -> Any:
     """Poll until something is so, and return it; fail at the deadline."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -66,7 +66,7 @@ def soon(condition: Any, seconds: float = 20.0) -> Any:
     raise AssertionError("it did not happen in time")
 
 
-async def soon_async(condition: Any, seconds: float = 20.0) -> Any:
+async def soon_async(condition: Any, seconds: float = 300.0) -> Any:
     async with asyncio.timeout(seconds):
         while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.005)
@@ -177,7 +177,7 @@ def test_commands_run_beside_each_other() -> None:
 
 def test_what_a_command_leaves_running_in_its_group_ends_with_it_and_does_not_hold_the_task(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-    result = execute(Task("a", shell=f"sleep 1000 & echo $! > {noted}; echo done"), seconds=10)
+    result = execute(Task("a", shell=f"sleep 1000 & echo $! > {noted}; echo done"), seconds=300)
     assert result["a"].value == "done"
     (left,) = pids(noted)
     soon(lambda: not alive(left))
@@ -476,7 +476,7 @@ def test_a_dead_orchestrator_takes_its_commands_with_it(tmp_path: Path, number: 
         numbers = soon(lambda: pids(noted, 6))
         assert all(map(alive, numbers))
         orchestrator.send_signal(number)
-        orchestrator.wait(timeout=20)
+        orchestrator.wait(timeout=300)
         for pid in numbers:
             soon(lambda pid=pid: not alive(pid))
     finally:

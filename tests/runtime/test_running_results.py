@@ -243,7 +243,7 @@ def test_plain_functions_run_in_threads_beside_each_other() -> None:
     meeting = threading.Barrier(3)
 
     def meet() -> int:
-        meeting.wait(timeout=20)  # passes only when all three are there
+        meeting.wait(timeout=300)  # passes only when all three are there
         return threading.get_ident()
 
     plan = independent(*(Task(name, call=meet) for name in "abc"))

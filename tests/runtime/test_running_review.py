@@ -53,13 +53,13 @@ def test_a_task_whose_device_was_lost_goes_to_another_one() -> None:
 
 def test_a_slow_observer_does_not_keep_the_program_from_ending() -> None:
     async def slow(event: Any) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
     orchestrator = Orchestrator([LocalDevice("d")])
     orchestrator.events.subscribe(slow)
     began = time.monotonic()
     orchestrator.run_sync(plan_of("p", *(Task(str(n), call=a_noop) for n in range(20))))
-    assert time.monotonic() - began < 30  # one event alone would take twice that
+    assert time.monotonic() - began < 1800  # one event alone would take twice that
 
 
 async def a_noop() -> None:

@@ -15,7 +15,7 @@ async def nothing() -> None:
     pass
 
 
-def run_in_time(plan: Constellation, seconds: float = 120.0, **terms: Any) -> Any:
+def run_in_time(plan: Constellation, seconds: float = 600.0, **terms: Any) -> Any:
     async def main() -> Any:
         return await deadline(Orchestrator([LocalDevice("device")], **terms).run(plan), seconds)
 

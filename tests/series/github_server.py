@@ -91,6 +91,8 @@ class GitHubServer:
         self.world = world or World()
         self.faults = faults or Faults()
         self.limit = Limit()
+        self.ahead = 0.0
+        """By how many seconds its clock is ahead of ours."""
         self.tokens = {TOKEN: "service"}
         self.app_key: Any = None
         self.secondary_next: int | None = None
@@ -135,7 +137,7 @@ class GitHubServer:
         self.gates.append(gate)
         return gate
 
-    def wait_for(self, true: Callable[[World], Any], seconds: float = 60.0) -> bool:
+    def wait_for(self, true: Callable[[World], Any], seconds: float = 300.0) -> bool:
         """Whether it became true after some request. It is asked between two of them."""
         with self._answered_one:
             return bool(self._answered_one.wait_for(lambda: true(self.world), seconds))
@@ -215,7 +217,7 @@ class GitHubServer:
         await asyncio.to_thread(gate.opened.wait)
 
     async def _write(self, writer: asyncio.StreamWriter, status: int, extra: dict[str, str], content: bytes) -> None:
-        lines = {"Date": formatdate(usegmt=True), "Content-Type": "application/json; charset=utf-8", **extra}
+        lines = {"Date": formatdate(time.time() + self.ahead, usegmt=True), "Content-Type": "application/json; charset=utf-8", **extra}
         if status not in (204, 304):
             lines["Content-Length"] = str(len(content))
         head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{key}: {value}\r\n" for key, value in lines.items())

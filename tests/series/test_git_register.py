@@ -22,7 +22,7 @@ from tests.series.register_openers import bare_repository, over_http
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture

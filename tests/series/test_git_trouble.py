@@ -25,7 +25,7 @@ from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-PATIENCE = 60.0
+PATIENCE = 300.0
 EAGER = Patience(jitter=(0.0, 0.01))
 
 

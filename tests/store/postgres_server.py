@@ -30,7 +30,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 LONGEST_SOCKET_PATH = 90  # the system's limit is 104 or 108 bytes, with the name of the socket
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 _KEEPER = """
 import os, shutil, signal, subprocess, sys

@@ -104,7 +104,7 @@ async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(post
 @in_a_loop
 async def test_a_server_that_does_not_answer_is_given_up_in_time(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
-        store = await _across(wire, postgres_server, "silence", timeout=1.0)
+        store = await _across(wire, postgres_server, "silence", timeout=3.0)
         wire.lose_answer, wire.hold = b"marked", True
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             await store.commit([PutRun(a_run("marked"), None)])

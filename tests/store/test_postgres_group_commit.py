@@ -121,7 +121,7 @@ async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_u
 
 @in_a_loop
 async def test_a_record_that_another_process_has_locked_holds_up_only_itself(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=1.2) as store, looking(postgres_url) as other:
+    async with opened(postgres_url, timeout=4.0) as store, looking(postgres_url) as other:
         kitchen = a_session()
         await joined(store, kitchen)
         runs = [held_by(a_run(number), kitchen) for number in range(5)]

@@ -90,7 +90,7 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
 
 @in_a_loop
 async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=0.5) as store:
+    async with opened(postgres_url, timeout=3.0) as store:
         await _with_trouble(postgres_url, "PERFORM pg_sleep(600)")
         with pytest.raises(StoreBusy, match="took too long"):
             await store.commit([PutRun(a_run("x1"), None)])

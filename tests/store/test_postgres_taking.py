@@ -255,7 +255,8 @@ async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
 
 @in_a_loop
 async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_stated_time(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=0.6) as frozen, opened(postgres_url) as store:
+    # a sixth of that is how long it may hold a lock and do nothing, and how long the others wait for one
+    async with opened(postgres_url, timeout=6.0) as frozen, opened(postgres_url, timeout=60.0) as store:
         await joined(store, KITCHEN)
         await added(store, a_run(1), a_run(2))
         async with frozen._quick.borrowed() as connection:
@@ -274,7 +275,7 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
 
 @in_a_loop
 async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=0.6) as store, looking(postgres_url) as other:
+    async with opened(postgres_url, timeout=3.0) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         run = held_by(a_run(1), KITCHEN)
         await added(store, run)

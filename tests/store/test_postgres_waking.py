@@ -15,7 +15,7 @@ from asterism.store.postgres.listening import LONGEST_PAYLOAD, payloads
 from asterism.store.protocol import ENDED, OFFERED, PutRun, for_device
 from asterism.testing.stores.records import a_run, a_session, added, assigned_to, completed, held_by, joined
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 KITCHEN = a_session()
 
 COMMITS = """

@@ -102,7 +102,7 @@ async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
     async with opened(file) as store:
         assert await ids(store) == []
         os.replace(backup, file)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while True:
                 try:
                     assert len(await ids(store)) == 3

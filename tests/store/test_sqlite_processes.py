@@ -110,7 +110,7 @@ async def test_what_another_process_commits_wakes_every_watch(file: Path) -> Non
             for watch in watches:
                 await watch.wait(0.0)  # that the file is opened may wake us too
             begin(process)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not await ids(store):
                     await watches[0].wait(60.0)
                 assert await watches[1].wait(60.0)

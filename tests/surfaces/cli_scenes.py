@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from asterism.surfaces.cli import commands
 
 ASTERISM = [sys.executable, "-c", "from asterism.surfaces.cli import main; main()"]
-PATIENCE = 30.0
+PATIENCE = 300.0
 """How long a test waits for something that is about to happen, in seconds."""
 
 

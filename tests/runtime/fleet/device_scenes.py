@@ -14,7 +14,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import Executors, RunWork
 from asterism.runtime.fleet.policy import Policy
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 """How long a test waits for what another process does, before it says that it never came."""
 
 

@@ -33,7 +33,7 @@ async def hold_a_run(url: str, fifo: Path) -> None:
         flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, timeout=2.0)
         run = await fleet.create(flow)
         watch = fleet.store.watch(frozenset())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while (await fleet.run(run.id)).status is not PROCESSING:
                 await watch.wait(0.05)
 
