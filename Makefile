@@ -111,8 +111,12 @@ define install
 @echo "Installing requirements/$*.txt into $(@D)"
 @$(@D)/bin/python -m pip install -qq --no-compile --require-hashes -r requirements/$*.txt
 @$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
-@touch $@
+@touch $(addprefix $(@D)/.,$(within_$*)) $@
 endef
+
+# What else is there when these are: nothing of it has to be installed again.
+within_test := run
+within_dev := run test
 
 .venv/.made .venv-bench/.made:
 	@command -v "$(PYTHON)" >/dev/null || \

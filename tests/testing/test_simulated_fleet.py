@@ -28,8 +28,10 @@ from asterism.testing.sim.witness import Witness, WitnessedStore
 from asterism.testing.sim.world import SimPresence
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
-AT_LEAST = 200  # however slow the machine
 """How long to look for a world that breaks a promise."""
+
+AT_LEAST = 1500
+"""How many worlds, however slow the machine."""
 
 ABLATED = 400
 """In how many worlds a missing safeguard has to show."""

@@ -23,8 +23,10 @@ from asterism.testing.sim import Violation, peers
 from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 3
-AT_LEAST = 10  # however slow the machine
 """How long to look for a random world that breaks a promise."""
+
+AT_LEAST = 20
+"""How many worlds of each kind, however slow the machine."""
 
 DEPTH = int(os.environ.get("ASTERISM_SIM_DEPTH", "2"))
 """How many splits follow each other in the schedules that are enumerated."""
