@@ -217,7 +217,11 @@ class GitHubServer:
         await asyncio.to_thread(gate.opened.wait)
 
     async def _write(self, writer: asyncio.StreamWriter, status: int, extra: dict[str, str], content: bytes) -> None:
-        lines = {"Date": formatdate(time.time() + self.ahead, usegmt=True), "Content-Type": "application/json; charset=utf-8", **extra}
+        lines = {
+            "Date": formatdate(time.time() + self.ahead, usegmt=True),
+            "Content-Type": "application/json; charset=utf-8",
+            **extra,
+        }
         if status not in (204, 304):
             lines["Content-Length"] = str(len(content))
         head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{key}: {value}\r\n" for key, value in lines.items())
