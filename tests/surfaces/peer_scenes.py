@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,14 @@ class House:
         scene = Scene(folder)
         setattr(self, name, scene)
         return scene
+
+
+def lasting_place() -> str:
+    """Where one may listen, leave, and listen again: below the ports that a connection of anybody's may be given."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port), reuse_port=False):
+            return f"127.0.0.1:{port}"
 
 
 @contextmanager

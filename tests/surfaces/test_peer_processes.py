@@ -21,7 +21,7 @@ import httpx
 import pytest
 from cli_scenes import gone
 from command_scenes import Scene, ended, heard, pids_in
-from peer_scenes import House, address_of, befriend, invitation, refused, serving, until
+from peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.invitations import parse
@@ -201,7 +201,7 @@ def test_a_run_of_one_store_is_executed_by_a_device_of_the_other(house: House) -
 def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.ok("workflow", "add", "cook", "--shell", "echo soup", "--needs", "stove")
-    with serving(kitchen) as url:
+    with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     with laptop.process("device", "join", "writer", "--peer", url) as writer:
         heard(writer, "cannot meet peer kitchen: ")
@@ -269,7 +269,7 @@ def test_a_wrong_token_is_refused(house: House) -> None:
 
 def test_a_server_with_another_certificate_is_refused(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
-    with serving(kitchen) as url:
+    with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     (kitchen.folder / "fleet.db-identity.pem").unlink()
     with serving(kitchen, url.removeprefix("https://")):
@@ -304,7 +304,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     laptop, kitchen, copy = house.laptop, house.kitchen, house.copy
     kitchen.workflow("cook")
     kitchen.create("cook")
-    with serving(kitchen) as url:
+    with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     shutil.copy(laptop.file, copy.file)  # nobody has it open
     with serving(kitchen, url.removeprefix("https://")):
