@@ -24,8 +24,11 @@ from tests.chaos.work import COMMAND
 ROOT = Path(__file__).parents[2]
 DEVICES, MONITORS, SLOTS = 8, 2, 4
 TERMS = {"heartbeat": 1.0, "timeout": 4.0, "losses": 1000, "backoff": 0.05, "backoff_most": 0.5, "claim_timeout": 5.0}
-PATIENCE = 240.0
+PATIENCE = 900.0
 """How long a fleet has to finish once the fire is out, in seconds. Only a broken one needs it."""
+
+STRIKES = 8
+"""How often somebody is killed or frozen, at least, however slow the machine."""
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Fire:
         chance = random.Random(self.seed)
         until = time.monotonic() + self.seconds
         thaws: list[asyncio.Task[None]] = []
-        while time.monotonic() < until:
+        while time.monotonic() < until or self.killed + self.stopped < STRIKES:
             await asyncio.sleep(chance.uniform(0.1, 0.8))
             name = chance.choice(sorted(set(self.processes) - self.frozen))
             if chance.random() < 0.5:

@@ -60,12 +60,6 @@ class TestSqliteOnASlowDisk(TestSqlite):
     quick = 0.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 class TestPostgres(SharedStoreConformance):
     """Each store is a schema of its own on one server; what a test has left is emptied and used again."""
 
@@ -74,8 +68,8 @@ class TestPostgres(SharedStoreConformance):
     _left: ClassVar[list[str]] = []
 
     @pytest.fixture(autouse=True)
-    def _on_a_server(self, server: Server) -> Iterator[None]:
-        self._server = server
+    def _on_a_server(self, postgres_server: Server) -> Iterator[None]:
+        self._server = postgres_server
         self._opened: dict[int, str] = {}
         self._shared: set[str] = set()  # the server may still be at a commit of a process that was killed
         yield

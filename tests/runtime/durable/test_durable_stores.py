@@ -15,7 +15,6 @@ from asterism.runtime.durable.keeping import load
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Query
-from tests.store.postgres_server import running_server
 
 
 async def left_and_taken_up(url: str) -> None:
@@ -51,6 +50,5 @@ def test_a_constellation_in_a_file_is_left_and_taken_up(tmp_path: Path) -> None:
     asyncio.run(left_and_taken_up(f"sqlite:///{tmp_path}/fleet.db"))
 
 
-def test_a_constellation_on_a_server_is_left_and_taken_up() -> None:
-    with running_server() as url:
-        asyncio.run(left_and_taken_up(url))
+def test_a_constellation_on_a_server_is_left_and_taken_up(postgres_url: str) -> None:
+    asyncio.run(left_and_taken_up(postgres_url))
