@@ -26,7 +26,8 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @contextlib.asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(url, **options)
+    # a sixth of it is the longest wait for a lock: long enough for a machine that is busy with other things
+    store = await PostgresStore.open(url, **{"timeout": 120.0, **options})
     try:
         yield store
     finally:

@@ -34,10 +34,10 @@ async def open_sqlite(path: str) -> Store:
 
 
 async def open_postgres(url: str) -> Store:
-    """``url`` names the schema too."""
+    """``url`` names the schema too. Nothing that is waited for here takes longer because of the timeout."""
     from asterism.store.postgres.store import PostgresStore
 
-    return await PostgresStore.open(url)
+    return await PostgresStore.open(url, timeout=120.0)
 
 
 async def empty_postgres(server: str, schema: str) -> None:
