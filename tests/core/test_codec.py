@@ -364,15 +364,29 @@ def test_what_a_condition_said_about_a_provisional_end_is_not_copied() -> None:
 
 def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
     plan = Constellation("plan")
-    plan.add(Task("shared", call="package.module:function", inputs={"a": [1, {"b": None}]}))
+    plan.add(Task("shared", call="package.module:function", inputs={"a": 1}))
+    files = ["a.mp4"]
+    plan.add(Task("list", argv=("true",), inputs={"files": files}))
     plan.add(Task("tuple", argv=("true",), inputs={"a": (1, 2)}))
     plan.add(Task("function", call=json.dumps))
     own = twin(plan, Constellation)
     assert own.node("shared").task is plan.node("shared").task
+    files.append("b.mp4")
+    assert own.node("list").task.inputs["files"] == ["a.mp4"]
     assert own.node("tuple").task.inputs["a"] == [1, 2]
     assert own.node("function").task.call == "json:dumps"
     own.edit([UpdateTask("shared", retries=3)])
     assert plan.node("shared").task.retries == 0
+
+
+class Kind(Task):
+    """Somebody's own."""
+
+
+def test_the_twin_of_a_task_of_another_kind_is_a_task() -> None:
+    plan = Constellation("plan")
+    plan.add(Kind("own", argv=("true",)))
+    assert twin(plan, Constellation).node("own").task == Task("own", argv=("true",))
 
 
 def test_a_plan_with_something_that_is_not_data_has_no_twin() -> None:

@@ -371,3 +371,36 @@ async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_pat
         assert await store.register("a") is None
         await store.commit([PutRun(run(2), None), PutRegister("a", 1, None)])
         assert await ids(store) == ["run-00001", "run-00002"]
+
+
+def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody presses Ctrl-C between BEGIN and COMMIT, in a program that goes on."""
+    monkeypatch.setattr(writer, "QUICK", float("inf"))
+
+    def interrupted(cursor: sqlite3.Cursor) -> None:
+        cursor.execute("INSERT INTO registers (key, value, revision) VALUES ('half', '1', 1)")
+        raise KeyboardInterrupt
+
+    with asyncio.Runner() as runner:
+        store = runner.run(SqliteStore.open(tmp_path / "fleet.db"))
+        runner.run(lonely(store))
+        job = runner.get_loop().create_task(in_the_writer(store, interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            runner.get_loop().run_until_complete(job)
+        runner.run(store.commit([PutRegister("acknowledged", 1, None)]))
+        other = sqlite3.connect(tmp_path / "fleet.db")
+        found = other.execute("SELECT key FROM registers WHERE key NOT LIKE 'alone/%'").fetchall()
+        other.close()
+        runner.run(store.close())
+    assert found == [("acknowledged",)]
+
+
+@in_a_loop
+async def test_conflicts_say_nothing_of_the_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        slow = 10 * writer.QUICK
+        store._writer._average = slow
+        for _ in range(40):
+            with pytest.raises(Conflict):
+                await store.commit([PutRegister("a", 1, None), PutRegister("gone", 1, 7)])
+        assert store._writer._average == slow

@@ -36,6 +36,9 @@ PROGRESS: dict[str, Any] = {
 }
 """The facts about a task's progress with their values at the outset; only what differs is written."""
 
+_LASTING = frozenset({str, int, bool, type(None)})
+"""What is JSON as it is, and never changes."""
+
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 
@@ -45,8 +48,8 @@ def encode(graph: Graph) -> dict[str, Any]:
 
 
 def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
-    """What ``decode`` makes of what ``encode`` writes, without the detour: a task never changes, so one that holds
-    nothing but data is shared."""
+    """What ``decode`` makes of what ``encode`` writes, without the detour: a task that holds nothing that could ever
+    change is shared."""
     return _decode(_encode(graph, _task_as_data), make)
 
 
@@ -74,11 +77,10 @@ def _task_to_json(task: Task) -> dict[str, Any]:
 
 
 def _task_as_data(task: Task) -> Task:
-    if task.call is None or isinstance(task.call, str):
-        given = {"http": task.http, "inputs": task.inputs, "env": task.env, "data": task.data}
-        if all(not value or plain(value, f"task {task.id!r}.{name}") == value for name, value in given.items()):
-            return task
-    return Task.from_json(_task_to_json(task))
+    given = (task.inputs, task.env, task.data, task.http or {})
+    lasting = all(_LASTING.issuperset(map(type, values.values())) for values in given)
+    named = task.call is None or isinstance(task.call, str)
+    return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
 
 
 def _progress(node: Node) -> dict[str, Any]:

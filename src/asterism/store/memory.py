@@ -118,6 +118,10 @@ class MemoryStore:
                 if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
                 return PutRegister(key, None if value is None else codec.to_text(value), expected)
+            case Notice():
+                pass
+            case _:
+                raise TypeError(f"a store cannot write a {type(write).__name__}")
         return write
 
     def _perform(self, write: Write) -> None:

@@ -62,7 +62,7 @@ def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginn
         await asyncio.sleep(1.5)  # it is being shortened now
         await journal.change_head(device="kitchen")
         found = await stage.load()
-        assert (found.head.device, found.head.first) == ("kitchen", 3)
+        assert (found.head.device, found.head.first) == ("kitchen", found.head.began + 2)
         await journal.close()
 
     play(scene)
@@ -236,7 +236,8 @@ def test_a_plan_that_is_written_all_the_time_can_be_read(monkeypatch: pytest.Mon
             return await registers(prefix)
 
         monkeypatch.setattr(stage.store, "registers", busy)
-        assert (await stage.load()).number > 1
+        found = await stage.load()
+        assert found.number > found.head.first
         await journal.close()
 
     play(scene)
@@ -256,7 +257,7 @@ def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPa
         records = await stage.store.registers("journal/nightly/")
         kept, live = await stage.load(), orchestrator.remembered
         assert live is not None
-        assert kept.head.first > 30
+        assert kept.head.first > kept.head.began + 30
         assert len(records) < 25
         assert kept.plan.to_json() == live.plan.to_json()
         assert DONE.total() == 60

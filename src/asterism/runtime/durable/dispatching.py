@@ -28,7 +28,7 @@ from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
-from asterism.runtime.fleet.ledger import UnknownRun
+from asterism.runtime.fleet.ledger import UnknownRun, blob_of
 from asterism.runtime.fleet.retention import PREFIX
 from asterism.runtime.roster import Place, Roster
 from asterism.store.errors import StoreUnavailable
@@ -69,6 +69,7 @@ class Workflows:
         for one in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
             flow = Workflow.from_json(one.value)
             self._known[_text(flow)] = flow
+            self._fleet.workflows.remember(flow)
 
     def _latest(self) -> int:
         return max((flow.version for flow in self._known.values()), default=0)
@@ -83,7 +84,8 @@ class Workflows:
                 self._shapes[shape] = flow
         if flow.version in self._writing:
             await asyncio.shield(self._writing[flow.version])
-            self._writing.pop(flow.version, None)
+            if self._writing.pop(flow.version, None) is not None:
+                self._fleet.workflows.remember(flow)  # not before it is durable: others may write one of this version
         return flow
 
     def _new(self, task: Task, journal: Journal) -> Workflow:
@@ -95,7 +97,6 @@ class Workflows:
             flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
             new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
             self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all who wait for it
-        self._fleet.workflows.remember(flow)
         return flow
 
 
@@ -180,6 +181,8 @@ class FleetDevice:
         where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
         journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
         if ended.status is COMPLETED:
+            if blob_of(ended.output) is None:
+                return ended.output
             return await self.patiently(lambda: self.fleet.output(ended))
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)

@@ -3,10 +3,10 @@
 In the store it is a *head* (``plan/NAME``: who runs it, since which epoch, where its journal begins) and a *journal*:
 numbered records (``journal/NAME/000000000042``), each of which may be written once. First comes a snapshot, in as many
 records as it takes, then the steps since (``core/journal.py``). The next record has the next number, so whoever writes
-one has seen all before it, and of two who try only one can have it. With each record the head has to be at the
-revision that its writer knows, since numbers that a snapshot has made superfluous are removed and could be written
-again. That keeps two orchestrators apart, whatever their clocks say: the one that came late learns it from the
-store, before anything it wanted to do has happened.
+one has seen all before it, and of two who try only one can have it. The record before it has to be there, since numbers
+that a snapshot has made superfluous are removed and could be written again; and the first number is that of the moment,
+so that no two constellations of one name ever share one. That keeps two orchestrators apart, whatever their clocks say:
+the one that came late learns it from the store, before anything it wanted to do has happened.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from asterism.store.protocol import PutRegister, Register, Store, Write
 
 PART = 200_000
 """How many characters of a snapshot are in one record."""
+
+PER_SECOND = 1_000_000
+"""More records than anybody writes in a second, so that numbers that begin with the time are never used again."""
 
 LOOKS = 5
 """How often a journal is read again that was being shortened meanwhile."""
@@ -79,6 +82,8 @@ class Head:
     ended_at: float | None = None
     schema: int = SCHEMA
     cancelling: bool = False
+    began: int = 1
+    """What ``first`` was in the beginning."""
 
     @property
     def ended(self) -> bool:
@@ -182,15 +187,17 @@ def snapshot(plan: RecordedConstellation, lock: RecordedLock, number: int) -> li
 async def keep(store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]) -> Kept:
     """Put a new constellation into the store, all of it or nothing. Raises ConstellationExists."""
     check_name(plan.id)
-    new = Head(plan.id, str(ConstellationState.CREATED), store.clock(), terms)
-    parts = snapshot(plan, lock, 1)
+    now = store.clock()
+    number = int(now * PER_SECOND)
+    new = Head(plan.id, str(ConstellationState.CREATED), now, terms, first=number, began=number)
+    parts = snapshot(plan, lock, new.first)
     try:
         await store.commit([PutRegister(head_key(plan.id), new.to_json(), None), *parts])
     except Conflict:
         raise ConstellationExists(
             f"there is a constellation {plan.id!r} in {store.url} already; resume it, or give this one another name"
         ) from None
-    return Kept(new, 1, plan, lock, len(parts), 0)
+    return Kept(new, 1, plan, lock, new.first + len(parts) - 1, 0)
 
 
 async def keep_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> Kept:
@@ -282,7 +289,7 @@ def _steps(values: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
 
 
 def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:
-    """``mark`` is unique, so that whoever wrote it recognises it when the answer was lost."""
+    """``mark`` is its writer's own, who recognises it by that when the answer was lost."""
     return PutRegister(
         record_key(name, number), {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}, None
     )

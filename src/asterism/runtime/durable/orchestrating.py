@@ -246,7 +246,7 @@ class DurableOrchestrator(Orchestrator):
             self._tenures[name].running.set()
             if kept.head.cancelling:
                 execution.cancel()
-            if wished:  # before anything can start
+            if wished or self._tenures[name].paused:  # before anything can start
                 self.pause(name)
             jobs = [
                 asyncio.create_task(self._mind_pauses(execution, wished)),
@@ -270,6 +270,7 @@ class DurableOrchestrator(Orchestrator):
     ) -> None:
         journal.leaving = True
         self._tenures[name].running.clear()
+        self._tenures[name].paused = execution is not None and execution.paused
         for job in jobs:
             job.cancel()
         try:

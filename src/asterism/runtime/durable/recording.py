@@ -57,6 +57,7 @@ class Journal:
         announce: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._store, self._clock, self._chance, self._kept, self._lost = store, clock, chance, kept, lost
+        self._mark = new_id(store.clock(), chance)  # of all that this journal writes, each number of it once
         self._steps: list[Step] = []
         self._writes: list[Write] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -183,24 +184,23 @@ class Journal:
         kept, number = self._kept, self._kept.number + 1
         changes, self._changes = self._changes, {}
         new = kept.head.changed(**changes) if changes else kept.head
-        # with every record, changed or not: a number that was removed since could be written again, a revision cannot
-        fence: Write = ExpectRegister(head_key(new.name), kept.revision)
+        # the one before it has to be there: its number may be free because all that we know of is removed or lost
+        fences: list[Write] = [ExpectRegister(record_key(new.name, kept.number), 1)]
         if changes:
-            fence = PutRegister(head_key(new.name), new.to_json(), kept.revision)
-        mark = new_id(self._store.clock(), self._chance)
-        record = step_record(kept.plan.id, number, new.epoch, steps, mark)
-        await self._surely([fence, record, *writes], number, mark)
+            fences.append(PutRegister(head_key(new.name), new.to_json(), kept.revision))
+        record = step_record(kept.plan.id, number, new.epoch, steps, self._mark)
+        await self._surely([*fences, record, *writes], number)
         kept.number, kept.steps = number, kept.steps + len(steps)
         kept.head, kept.revision = new, kept.revision + bool(changes)
 
-    async def _surely(self, writes: list[Write], number: int, mark: str) -> None:
+    async def _surely(self, writes: list[Write], number: int) -> None:
         """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
         pause, _ = PAUSE
         tried = False
         refused: Conflict | None = None
         while True:
             try:
-                if tried and await self._is_there(number, mark):
+                if tried and await self._is_there(number):
                     return  # by ourselves, and we were not told
                 if refused is not None:
                     raise self._refusal(refused.what)
@@ -227,9 +227,9 @@ class Journal:
             f"another process has gone on with constellation {self.head.name!r} ({what} is not as this one left it)"
         )
 
-    async def _is_there(self, number: int, mark: str) -> bool:
+    async def _is_there(self, number: int) -> bool:
         found = await self._store.register(record_key(self.head.name, number))
-        return found is not None and found.value.get("mark") == mark
+        return found is not None and found.value.get("mark") == self._mark
 
     # -- keeping it short ----------------------------------------------------------------------------------------------
 
@@ -242,10 +242,9 @@ class Journal:
         first = kept.number + 1
         parts = snapshot(kept.plan, kept.lock, first)
         new = kept.head.changed(first=first)
-        mark = new_id(self._store.clock(), self._chance)
-        parts[0].value["mark"] = mark
+        parts[0].value["mark"] = self._mark
         writes: list[Write] = [PutRegister(head_key(new.name), new.to_json(), kept.revision), *parts]
-        await self._surely(writes, first, mark)
+        await self._surely(writes, first)
         old = kept.head.first
         kept.head, kept.revision = new, kept.revision + 1
         kept.number, kept.steps = first + len(parts) - 1, 0

@@ -46,10 +46,11 @@ async def as_begun(store: Store, name: str) -> Constellation | None:
     """The plan that a constellation was started with; None once its journal has been shortened. Raises
     UnknownConstellation."""
     found, _ = await head(store, name)
-    first = await store.register(record_key(name, 1)) if found.first == 1 else None
+    first = await store.register(record_key(name, found.first)) if found.first == found.began else None
     if first is None:
         return None
-    parts = [first, *[await store.register(record_key(name, number)) for number in range(2, first.value["of"] + 1)]]
+    others = range(found.first + 1, found.first + first.value["of"])
+    parts = [first, *[await store.register(record_key(name, number)) for number in others]]
     texts = [part.value["text"] for part in parts if part is not None]
     return Constellation.from_json(json.loads("".join(texts))["plan"]) if len(texts) == len(parts) else None
 

@@ -9,11 +9,13 @@ from asterism.runtime.durable.keeping import NotOurs
 
 
 class Tenure:
-    """``ended`` is done when the end of the constellation is durable; ``running`` is set while it can be changed."""
+    """``ended`` is done when the end of the constellation is durable; ``running`` is set while it can be changed;
+    ``paused`` is whether somebody in this process has paused it."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.running = asyncio.Event()
+        self.paused = False
 
     async def running_or_over(self) -> None:
         waiting = asyncio.ensure_future(self.running.wait())

@@ -247,7 +247,7 @@ class DeviceAgent:
 
     def _freed(self) -> None:
         """There may be room again. That is nothing to look into if nothing waits here and the store has no more."""
-        if self.desk.anything_waits or self.lookout.may_find:
+        if self._assigned or self.desk.anything_waits or self.lookout.may_find:
             self._work_to_look_for.set()
 
     def _work_assigned(self) -> None:
@@ -282,6 +282,7 @@ class DeviceAgent:
                 trouble.met(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
+                self._work_to_look_for.set()
 
     def _unwilling(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not have a run, in words."""

@@ -33,7 +33,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
 from asterism.runtime.devices import hide_in
 from asterism.runtime.fleet.calling import Calls, CurrentRun
-from asterism.runtime.fleet.filling import fill, request_terms
+from asterism.runtime.fleet.filling import fill, request_terms, stands_for_itself
 from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
@@ -102,6 +102,8 @@ class Executors:
         """Why this device will not execute this very run, with its input filled in; None if it would. What would be a
         failure of the work is none of its business. Starts nothing, changes nothing, and may be called in any
         thread."""
+        if self.policy.everything and work.workflow.call is not None and stands_for_itself(work.workflow, work.given):
+            return None  # there is nothing to judge, and this is on the way of every run
         why = self.objection(work.workflow)
         if why is not None:
             return why

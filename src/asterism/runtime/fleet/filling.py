@@ -27,7 +27,7 @@ def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
     this device does not have."""
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
-    if not workflow.env and all(type(value) in _CONSTANTS for value in given.values()):
+    if stands_for_itself(workflow, given):
         return Resolved(dict(given), {}, frozenset())  # so it is most of the time, and on the way of every run
     secrets: set[str] = set()
     values = {
@@ -37,6 +37,11 @@ def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
         name: inputs.as_text(_filled(value, values, policy, secrets)) for name, value in workflow.env.items()
     }
     return Resolved(values, environment, frozenset(secrets - {""}))
+
+
+def stands_for_itself(workflow: Workflow, given: Any) -> bool:
+    """Whether nothing in an input or in a workflow's variables stands for something else."""
+    return type(given) is dict and not workflow.env and _CONSTANTS.issuperset(map(type, given.values()))
 
 
 def request_terms(workflow: Workflow, resolved: Resolved, policy: Policy) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 
 from asterism.core.run import Grant, Progress, Run
 from asterism.core.workflow import Workflow
@@ -54,6 +55,7 @@ class Holding:
         self.on_news()
 
 
+@lru_cache(64)
 def margin(timeout: float, grace: float) -> float:
     """How long before the store would take a run away its device stops working on it: time to stop, and a tenth for
     clocks that do not run alike, but never more than a third."""

@@ -39,7 +39,7 @@ class Job:
         return False
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        """If it is ``alone`` in its transaction and ends with an error, all of that is undone."""
+        """If it is ``alone`` in its transaction and leaves an ``error``, the writer undoes all of that."""
         raise NotImplementedError
 
     def perform_alone(self, cursor: sqlite3.Cursor) -> None:

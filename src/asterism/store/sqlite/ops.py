@@ -1,5 +1,5 @@
 """Writes as statements. Each is made where it is asked for, so that what cannot be kept is refused there, and performed
-in the writer thread."""
+by the writer."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _NO_FEED = "the feed"
 
 def op_of(write: Write, clock: Callable[[], float]) -> Op:
     """Raises what the codec raises for something that is not JSON."""
-    if type(write) is PutRegister and write.value is not None:  # on the way of every step of a constellation
+    if isinstance(write, PutRegister) and write.value is not None:  # on the way of every step of a constellation
         key, text = write.key, codec.to_text(write.value)
         if write.expected is None:
             return _INSERT_REGISTER, (key, text), f"register {key}"
         return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
-    if type(write) is ExpectRegister:
+    if isinstance(write, ExpectRegister):
         return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
     match write:
         case PutRun(run, expected):

@@ -84,7 +84,7 @@ class Taking(Job):
             ops, passed = self._judge(rows)
             if ops:
                 perform(cursor, ops, alone)
-        except Exception as error:  # of the step; everything is as it was
+        except Exception as error:  # of the step; the writer undoes what there is to undo
             if isinstance(error, sqlite3.Error):
                 raise
             self.error, self.taken = error, []

@@ -42,7 +42,7 @@ QUICK = 0.002
 """What a commit may take on average, in seconds, to be done in the event loop."""
 
 CROWDED = 20
-"""For so many turns after two had something to write in one, the first is expected not to be alone."""
+"""For so many turns after two jobs came in one, the first of a turn is expected not to be the last."""
 
 STEADY = 0.1
 """The weight of the last commit in that average."""
@@ -146,6 +146,11 @@ class Writer:
             return True
         except _Locked:
             return False
+        except BaseException:
+            self._settle(jobs)  # so that nobody waits for ever
+            for job in jobs:
+                job.future.cancelled() or job.future.exception()  # it is raised here if nobody waits
+            raise
         finally:
             self._writing.release()
 
@@ -209,14 +214,20 @@ class Writer:
                 insist(cursor.execute, "BEGIN IMMEDIATE")
                 for job in jobs:
                     job.perform(cursor, alone)
+                if alone and jobs[0].error is not None:
+                    cursor.execute("ROLLBACK")
+                    return
                 began = time.perf_counter()
-                cursor.execute("ROLLBACK" if alone and jobs[0].error is not None else "COMMIT")
+                cursor.execute("COMMIT")
             self._took(time.perf_counter() - began)
             self._link.unmoved()
         except _Locked:
             raise
         except Exception as error:
             self._give_up(jobs, error)
+        except BaseException:  # somebody presses Ctrl-C just now
+            self._give_up(jobs, StoreUnavailable(f"the writing of {self._link.path} was interrupted"))
+            raise
 
     def _took(self, seconds: float) -> None:
         if self._average == float("inf"):

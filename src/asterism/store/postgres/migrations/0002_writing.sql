@@ -13,8 +13,7 @@ $$;
 
 
 -- One commit of anything but runs, as part of commit_runs. `others` has lists of objects under `expected` (sessions
--- that have to be at a revision), `sessions`, `registers` (those with `kept` have to be
--- at a revision, and stay as they are) and `notices`, and `uses` (blobs that a run refers to).
+-- that have to be at a revision), `sessions`, `registers` and `notices`, and `uses` (blobs that a run refers to).
 --
 -- Rows are locked in the order of their ids, sessions before registers before runs, so that two commits wait for each
 -- other at most in one direction. A session that is expected is locked: no heartbeat gets in before the commit ends.
@@ -55,13 +54,10 @@ BEGIN
     END LOOP;
 
     FOR one IN
-        SELECT * FROM json_to_recordset(others -> 'registers') AS new (
-            key text, value text, expected bigint, kept boolean
-        ) ORDER BY key COLLATE "C"
+        SELECT * FROM json_to_recordset(others -> 'registers') AS new (key text, value text, expected bigint)
+        ORDER BY key COLLATE "C"
     LOOP
-        IF one.kept THEN
-            PERFORM 1 FROM registers WHERE key = one.key AND revision = one.expected FOR SHARE;
-        ELSIF one.expected IS NOT NULL AND one.value IS NOT NULL THEN
+        IF one.expected IS NOT NULL AND one.value IS NOT NULL THEN
             UPDATE registers SET value = one.value, revision = revision + 1
             WHERE key = one.key AND revision = one.expected;
         ELSIF one.expected IS NOT NULL THEN

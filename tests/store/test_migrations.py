@@ -1,0 +1,27 @@
+"""Migrations are written once: a store that has one will never see what is changed in it later."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import asterism.store
+
+WRITTEN = {
+    "postgres/0001_tables.sql": "6198fd6c26d0622a34ad738fb793cbad",
+    "postgres/0002_writing.sql": "8157de16435c7e3a28341281954cb1f9",
+    "postgres/0003_queue.sql": "f7631e3ab062978aa2ceee652ba724c7",
+    "postgres/0004_keeping_registers.sql": "51da4c2ec9ef69eaf11be886f3a119d4",
+    "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
+    "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
+}
+"""What each is by its hash. A new one gets its line here; a line never changes."""
+
+
+def test_no_migration_changes_and_every_one_is_listed() -> None:
+    [folder] = map(Path, asterism.store.__path__)
+    found = {
+        f"{path.parent.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        for path in folder.glob("*/migrations/*.sql")
+    }
+    assert found == WRITTEN
