@@ -117,7 +117,7 @@ def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monk
 def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a conflict were taken for success, steps of ours would be missing from the store."""
 
-    async def there(self: Journal, number: int, mark: str) -> bool:
+    async def there(self: Journal, number: int) -> bool:
         return True
 
     monkeypatch.setattr(Journal, "_is_there", there)
