@@ -29,6 +29,7 @@ class Link:
 
     def __init__(self, path: Path, busy_timeout: float, leader: Link | None = None) -> None:
         self.path = path
+        self._name = os.fspath(path)
         self.busy_timeout = busy_timeout
         self.identity: Identity | None = None
         self._leader = leader
@@ -112,7 +113,7 @@ class Link:
 
     def _found(self) -> Identity:
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
         except FileNotFoundError:
             raise moved(self.path) from None
         except OSError as error:
