@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -400,3 +401,17 @@ def test_what_is_written_anew_is_a_change_although_nothing_in_it_is_new() -> Non
     before = Series("RFC-093").claim(1, 10.0)
     after = before.stamped(20.0)
     assert (after.active, after.updated_at, after.revision) == (1, 20.0, before.revision + 1)
+
+
+def test_a_long_queue_with_leases_is_read_in_a_time_that_grows_with_its_length() -> None:
+    def seconds(length: int) -> float:
+        leases = tuple((item, 60.0) for item in range(2, length))
+        document = Series("RFC-093", 1, tuple(range(2, length)), 1.0, 7, leases=leases).to_document()
+        times = []
+        for _ in range(3):
+            began = process_time()
+            assert Series.from_document(document).leases == leases
+            times.append(process_time() - began)
+        return min(times)
+
+    assert seconds(32_000) < 100 * seconds(2_000), "sixteen times as long is right, 256 times is not"

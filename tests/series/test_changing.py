@@ -419,3 +419,25 @@ def test_what_cannot_be_read_is_nobodys_to_change() -> None:
         assert faulty.swapped == 0
 
     play(scene)
+
+
+def test_the_history_says_that_a_lease_was_ended_and_who_came_by_that() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        await claim(register, NAME, Claim(1, lease=10.0))
+        await claim(register, NAME, Claim(2, lease=10.0))
+        await asyncio.sleep(20.0)
+        await claim(register, NAME, Claim(3, by="ann", lease=10.0))
+        await asyncio.sleep(20.0)
+        await claim(register, NAME, Claim(3, lease=10.0))
+        await asyncio.sleep(20.0)
+        await claim(register, NAME, Claim(3))
+        said = [one.message for one in await register.history(NAME, 9)]
+        assert said == [
+            "end the lease of #3; claim #3",
+            "end the lease of #2; claim #3",
+            "end the lease of #1; promote #2; queue #3 by ann",
+            "queue #2",
+            "claim #1",
+        ]
+
+    play(scene)

@@ -161,6 +161,13 @@ def test_a_turn_that_nobody_of_ours_wrote_lasts_as_long_as_one_from_its_commit(s
     assert asyncio.run(can_take(server))
 
 
+def test_a_turn_that_somebody_dated_to_the_future_holds_nobody_up_until_then(server):
+    server.world.clock = datetime(2099, 1, 1, tzinfo=UTC)
+    server.call(lambda world: world.write_document(REF, "rubbish", STATE_FILE))
+    server.world.clock = datetime.now(UTC)
+    assert asyncio.run(can_take(server))
+
+
 def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     now = [0.0]
 

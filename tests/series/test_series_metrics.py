@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -70,3 +74,50 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
         write_whole(file, "after")
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+def counted(number: int) -> Metrics:
+    metrics = Metrics()
+    metrics.add("conflicts", number)
+    return metrics
+
+
+def test_figures_go_to_the_file_that_a_link_leads_to(tmp_path):
+    (tmp_path / "kept").mkdir()
+    file, link = tmp_path / "kept" / "m.json", tmp_path / "link.json"
+    link.symlink_to(file)
+    for number in (1, 2):  # also to one that is not there yet
+        counted(number).write(link, link.with_suffix(".prom"))
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["total"]["conflicts"] == 3
+    assert [path.name for path in file.parent.iterdir()] == ["m.json"]
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    counted(2).write(pipe)
+    reader.join()
+    assert json.loads(read[0])["conflicts"] == 2
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
+    """What was written there before stays, and so does the file that others have open. Not by the name /dev/stdout,
+    which a root that gets this wrong would put a file in the place of."""
+    (tmp_path / "link").symlink_to("/dev/fd/1")
+    name = str(tmp_path / "link") if linked else "/dev/fd/1"
+    text = (
+        "import sys\nfrom pathlib import Path\nfrom asterism.series.metrics import write_whole\n"
+        f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
+    )
+    file = tmp_path / "out.txt"
+    with file.open("a") as out:
+        subprocess.run([sys.executable, "-c", text], stdout=out, check=True)
+        assert os.fstat(out.fileno()).st_ino == file.stat().st_ino
+    assert file.read_text() == "before\nfigures\nafter\n"
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out.txt"]

@@ -119,3 +119,23 @@ def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
                 await attempt
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(5, [], "x", {}, {"at": 1.0}),
+        {"at": "now", "message": "m", "text": "t", "token": "1.1"},
+        {"at": 1.0, "message": None, "text": "t", "token": "1.1"},
+        {"at": 1, "message": "", "text": "", "token": "", "x": 1},
+    ],
+)
+def test_a_change_that_something_else_wrote_is_shown_as_such(value: object) -> None:
+    async def scene(register: StoreRegister, store: MemoryStore) -> None:
+        await claim(register, NAME, Claim(7))
+        await store.commit([PutRegister(f"{stores.CHANGES}{NAME}/000000000009-x", value, None)])
+        strange, ours = await register.history(NAME, 9)
+        assert (strange.message, strange.text) == ("written by something else", repr(value))
+        assert ours.message == "claim #7"
+
+    play(scene)

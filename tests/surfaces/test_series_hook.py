@@ -95,6 +95,24 @@ def test_an_event_concerns_the_series_of_its_issue():
     assert concern("star", payload()) == frozenset()
 
 
+@pytest.mark.parametrize("name", ["series:OPS-1", "Series:OPS-1"])
+def test_an_issue_that_a_label_moves_concerns_the_series_it_left_too(name):
+    """In the payload the issue has the label already, in whatever case."""
+    issue = {"number": 1, "title": "RFC-093-01: part 1", "labels": [{"name": "bug"}, {"name": "series:OPS-1"}]}
+    assert concern("issues", payload("labeled", issue=issue, label={"name": name})) == {"OPS-1", "RFC-093"}
+    again = {**issue, "labels": [{"name": "series:OPS-2"}, {"name": "series:OPS-1"}]}
+    assert concern("issues", payload("labeled", issue=again, label={"name": "series:OPS-2"})) == {"OPS-2", "OPS-1"}
+
+
+@pytest.mark.parametrize("action", ["labeled", "unlabeled", "closed"])
+@pytest.mark.parametrize("labels", [5, "abc", {"name": "series:OPS-1"}, True])
+def test_labels_that_are_no_list_are_refused(action, labels):
+    issue = {"number": 1, "title": "RFC-093-01: part 1", "labels": labels}
+    body = json.dumps(payload(action, issue=issue, label={"name": "bug"})).encode()
+    with pytest.raises(ValueError, match="the labels of the issue are no list"):
+        concern_of("issues", body, "acme/rocket", Finder())
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"repository": {"full_name": "acme/rocket"}}', b"\xff"])
 def test_a_body_that_is_not_githubs_is_refused(body):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own errors are of this kind, and there are several

@@ -34,13 +34,13 @@ def test_a_sync_says_what_it_did(server):
     result = asterism(server, "series", "sync", "--github", "acme/rocket", "--assign", "robot")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "RFC-093: #1 is active, 2 waiting",
+        "series RFC-093: #1 is active, 2 waiting",
         "  #1 promoted",
         "  queued #2, #3",
     ]
     scenes.merged(server, 1)
     assert asterism(server, "series", "sync").stdout.splitlines() == [
-        "RFC-093: #2 is active, 1 waiting",
+        "series RFC-093: #2 is active, 1 waiting",
         "  #1 completed",
         "  #2 promoted",
     ]
@@ -227,8 +227,8 @@ def test_what_is_wrong_is_said_once_and_what_is_not_known_is_not_said(server):
     asterism(server, "series", "sync")
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", '{"version": 2}', "series.json"))
     result = asterism(server, "series", "sync")
-    assert (result.exit_code, result.stdout) == (65, "RFC-093: left as it is\n")
-    assert result.stderr == "RFC-093: this is version 2 of a series; 1 is known here\n"
+    assert (result.exit_code, result.stdout) == (65, "series RFC-093: left as it is\n")
+    assert result.stderr == "series RFC-093: this is version 2 of a series; 1 is known here\n"
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x"])

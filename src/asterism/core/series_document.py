@@ -111,10 +111,11 @@ def _are_leases(leases: Any, queue: list[Any]) -> bool:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in leases):
         return False
     named = [item for item, _ in leases]
+    if not all(type(item) in (int, str) for item in named):
+        return False
     right = all(SHORTEST_LEASE <= (_finite(seconds) or 0) <= LONGEST_LEASE for _, seconds in leases)
-    return (
-        right and named == [item for item in queue if item in named] and all(type(item) is not bool for item in named)
-    )
+    among = set(named)
+    return right and named == [item for item in queue if item in among]
 
 
 def _fit(data: Mapping[str, Any], form: Form) -> bool:

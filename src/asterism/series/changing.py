@@ -332,7 +332,15 @@ class Claim:
         """The message of the change."""
         if before.active == after.active == self.item and before.since == after.since:
             return told(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}", self.by)
-        return told(f"claim #{self.item}" if after.active == self.item else f"queue #{self.item}", self.by)
+        parts = []
+        if before.active is not None and after.since != before.since:
+            parts.append(f"end the lease of #{before.active}")
+            parts += [f"promote #{after.active}"] if after.active not in (None, self.item) else []
+        if after.active == self.item:
+            parts.append(f"claim #{self.item}")
+        elif not parts or self.item not in before.queue:
+            parts.append(f"queue #{self.item}")
+        return told("; ".join(parts), self.by)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """What a service of series counts, as a file of JSON and as the text that Prometheus reads.
 
-Each file is written whole or not at all. Beside the counts of one run stand those of all runs that wrote to the same
+Each file is written whole or not at all; a link is followed, and what is no file, such as a pipe or ``/dev/stdout``, is
+written to as it is. Beside the counts of one run stand those of all runs that wrote to the same
 file (``total``). Two runs that write to one file at the same time are not added up: the later one wins.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,7 +88,13 @@ class Metrics:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Nobody ever reads half of it. Raises OSError."""
+    """Nobody ever reads half of it. What is no file is only written to: to put a file in its place would take it from
+    everybody. Raises OSError."""
+    if not _is_file(path):
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -99,9 +107,28 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def _totals(path: Path) -> dict[str, int]:
-    """Of the file that is there; nothing of one that cannot be read."""
+def _is_file(path: Path) -> bool:
+    """Whether it is one, or will be when it is there. What standard output goes to is none, also if that is a file: to
+    replace it would lose what else is written there. Raises OSError."""
     try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(found.st_mode) and not any(_goes_to(found, stream) for stream in (1, 2))
+
+
+def _goes_to(found: os.stat_result, stream: int) -> bool:
+    try:
+        return os.path.samestat(found, os.fstat(stream))
+    except OSError:  # it is closed
+        return False
+
+
+def _totals(path: Path) -> dict[str, int]:
+    """Of the file that is there; nothing of one that cannot be read, and of what is none."""
+    try:
+        if not _is_file(path):
+            return {}
         total = json.loads(path.read_text("utf-8"))["total"]
         return {str(name): count for name, count in total.items() if type(count) is int and count >= 0}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -97,7 +97,7 @@ class StoreRegister:
             found = await self._store.registers(f"{CHANGES}{encoded(name)}/")
         except StoreUnavailable as error:
             raise RegisterUnavailable(str(error)) from error
-        return [Change(**one.value) for one in reversed(found)][:limit]
+        return [_change_of(one) for one in reversed(found)][:limit]
 
     async def close(self) -> None:
         if self._owned:
@@ -116,6 +116,17 @@ def _token(found: Register) -> str:
     """The revision, and the number of the change: a store that was restored counts revisions anew."""
     number = found.value.get("change") if isinstance(found.value, dict) else None
     return f"{found.revision}.{number if type(number) is int else found.revision}"
+
+
+def _change_of(found: Register) -> Change:
+    """A value that this module did not write is shown as it is, and said to be none of ours."""
+    value: Any = found.value
+    if isinstance(value, dict) and set(value) == set(Change._fields):
+        change = Change(**value)
+        texts = (change.message, change.text, change.token)
+        if type(change.at) in (int, float) and all(isinstance(text, str) for text in texts):
+            return change
+    return Change(0.0, "written by something else", repr(value), str(found.revision))
 
 
 def _text_of(found: Register) -> str:

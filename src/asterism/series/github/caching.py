@@ -28,10 +28,11 @@ class Kept(NamedTuple):
 
 
 class AnswerCache:
-    """``scope`` tells apart what different credentials may see: an answer is only used for the one it was given to."""
+    """``scope`` tells apart what different credentials may see: an answer is only used for the one it was given to.
+    Unless ``keep``, the file is read and never written."""
 
-    def __init__(self, file: Path | None = None, scope: str = "") -> None:
-        self._file, self._scope = file, scope
+    def __init__(self, file: Path | None = None, scope: str = "", keep: bool = True) -> None:
+        self._file, self._scope, self._keep = file, scope, keep
         self._answers: OrderedDict[str, Kept] = OrderedDict()
         self._texts: OrderedDict[str, str] = OrderedDict()
         self._changed = False
@@ -60,7 +61,7 @@ class AnswerCache:
 
     def save(self) -> None:
         """Whole or not at all, if anything is new. A file that cannot be written costs questions, nothing else."""
-        if self._file is None or not self._changed:
+        if self._file is None or not self._keep or not self._changed:
             return
         form = {"scope": self._scope, "answers": self._answers, "texts": self._texts}
         name = None

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from asterism.series.github.finding import Finder
+from asterism.series.github.finding import Finder, has_label
 
 REMEMBERED = 10_000
 EVENTS = frozenset({"issues", "pull_request"})
@@ -72,9 +72,13 @@ def concern_of(event: str, body: bytes, repository: str, finder: Finder) -> Conc
 
 
 def _series_of(payload: Mapping[str, Any], finder: Finder) -> frozenset[str]:
+    """Those that the issue is in by what it says now, and by what it said before: one that it left has to promote."""
     issue = payload.get("issue")
     if not isinstance(issue, Mapping) or type(issue.get("number")) is not int:
         raise ValueError("there is no issue in the payload")
+    labels = issue.get("labels") or []
+    if not isinstance(labels, list):
+        raise ValueError("the labels of the issue are no list")
     forms = [dict(issue)]
     changes = payload.get("changes")
     title = changes.get("title") if isinstance(changes, Mapping) else None
@@ -82,5 +86,8 @@ def _series_of(payload: Mapping[str, Any], finder: Finder) -> frozenset[str]:
         forms.append({**issue, "title": title.get("from")})
     label = payload.get("label")
     if isinstance(label, Mapping) and payload.get("action") == "unlabeled":
-        forms.append({**issue, "labels": [label, *(issue.get("labels") or [])]})
+        forms.append({**issue, "labels": [label, *labels]})
+    if isinstance(label, Mapping) and payload.get("action") == "labeled":
+        others = [one for one in labels if not has_label({"labels": [one]}, str(label.get("name")))]
+        forms.append({**issue, "labels": others})
     return frozenset(found.series for form in forms if (found := finder.find(form)) is not None)

@@ -19,12 +19,14 @@ def open_github(
     *,
     environ: Mapping[str, str] | None = None,
     cache: Path | None = None,
+    keep: bool = True,
     patience: float = PATIENCE,
     deadline: float | None = None,
 ) -> GitHubRegister:
     """The register of ``owner/name``. Nothing is asked yet. The credentials are those of the environment (see
-    ``credentials.py``), and so is the address (GITHUB_API_URL). ``cache`` is a file for what is known already. A
-    limit is waited for within ``patience`` and ``deadline``, in seconds. Raises BadRepository and NoCredentials."""
+    ``credentials.py``), and so is the address (GITHUB_API_URL). ``cache`` is a file for what is known already,
+    which is written too unless ``keep`` is False. A limit is waited for within ``patience`` and ``deadline``, in
+    seconds. Raises BadRepository and NoCredentials."""
     environ = os.environ if environ is None else environ
     owner, name = repository_of(repository)
     credentials = credentials_from(environ)
@@ -33,5 +35,5 @@ def open_github(
         raise BadRepository(f"GITHUB_API_URL is {base_url!r}, which is no address: it takes the form {DEFAULT_API}")
     scope = scope_of(base_url, owner, name, credentials.token or f"app {credentials.app_id}")
     connection = Connection(base_url, credentials, owner, name)
-    known = AnswerCache(cache, scope)
+    known = AnswerCache(cache, scope, keep)
     return GitHubRegister(GitHubClient(owner, name, connection, known, patience=patience, deadline=deadline))

@@ -64,9 +64,10 @@ class SeriesReport:
         }
 
     def lines(self, *, problem: bool = True) -> list[str]:
-        """What happened, in sentences; with the ``problem``, unless that is told elsewhere."""
+        """What happened, in sentences; with the ``problem``, unless that is told elsewhere. No line begins with what
+        others wrote: a runner of GitHub Actions takes one that begins with ``::`` for a command."""
         if self.unknown:
-            return [f"{self.name}: left as it is", *([f"  {self.problem}"] if problem else [])]
+            return [f"series {self.name}: left as it is", *([f"  {self.problem}"] if problem else [])]
         would = "would be " if self.observed else ""
         told = [f"#{number} {fate}" for number, fate in self.left.items()]
         if self.rebuilt:
@@ -88,7 +89,7 @@ class SeriesReport:
             active += " but not assigned"
         waiting = f", {len(self.state.queue)} waiting" if self.state.queue else ""
         paused = f", paused {self.state.paused}" if self.state.paused else ""
-        return [f"{self.name}: {active}{waiting}{paused}", *(f"  {one}" for one in told)]
+        return [f"series {self.name}: {active}{waiting}{paused}", *(f"  {one}" for one in told)]
 
 
 @dataclass

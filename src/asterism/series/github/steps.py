@@ -49,6 +49,8 @@ class InStep:
         parts = [
             f"{fate} #{number}" for number, fate in self.reality.gone.items() if before.position(number) is not None
         ]
+        if before.active not in (None, after.active, *self.reality.gone) and not self.mending:
+            parts.append(f"end the lease of #{before.active}")
         if after.active != before.active and after.active is not None:
             parts.append(f"{'promote' if after.active in before.queue else 'claim'} #{after.active}")
         new = [f"#{item}" for item in after.queue if before.position(item) is None]

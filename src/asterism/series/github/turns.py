@@ -137,6 +137,8 @@ class Turns:
             at = datetime.fromisoformat(commit["committer"]["date"]).timestamp()
         except (Refused, KeyError, TypeError, ValueError):
             return _Written(None, 0.0)  # not even a commit: no turn was ever that
+        if at > self.register.clock() + LENGTH:
+            return _Written(None, 0.0)  # a date that nobody can have written by now holds nobody up until then
         return _Written("somebody", at + LENGTH)
 
 

@@ -19,6 +19,8 @@ from asterism.surfaces.series.opening import (
     counting,
     fit_to_print,
     issue_number,
+    legible,
+    login,
     place_options,
     taken_from,
     with_register,
@@ -82,7 +84,7 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
             click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
         return 0 if active else QUEUED
 
-    return with_register(given, use, create=not terms.dry_run)
+    return with_register(given, use, create=True)
 
 
 def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
@@ -213,7 +215,7 @@ def promote(name: str, **options: Any) -> int:
 
 @series.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who look.")
+@click.option("--reason", type=legible, default="", metavar="TEXT", help="Why, for those who look.")
 @change_options
 def pause(name: str, reason: str, **options: Any) -> int:
     """Let nobody become active in a series until it is resumed.
@@ -287,7 +289,14 @@ def front(name: str, issue: int, **options: Any) -> int:
 @click.option("--pattern", metavar="REGEX", help="With --github: how titles name their series, as for sync.")
 @click.option("--label-pattern", metavar="REGEX", help="The same for labels.")
 @click.option("--label", metavar="NAME", help="Only issues with this label belong to series.")
-@click.option("--assign", "assignee", metavar="LOGIN", envvar="ASTERISM_SERIES_ASSIGNEE", help="Whom series assign.")
+@click.option(
+    "--assign",
+    "assignee",
+    type=login,
+    metavar="LOGIN",
+    envvar="ASTERISM_SERIES_ASSIGNEE",
+    help="Whom series assign.",
+)
 @change_options
 def rebuild(
     name: str,

@@ -11,6 +11,7 @@ import click
 
 from asterism.surfaces.commands.series_sync import opened, service_options
 from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.series.opening import fit_to_print
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
@@ -79,7 +80,8 @@ async def _served(
         for one in report.series:
             lines = one.lines()
             if (one.changed or one.repaired or one.problem) and told.get(one.name) != lines:
-                click.echo("\n".join(lines))
+                for line in lines:
+                    click.echo(fit_to_print(line))
             told[one.name] = lines
         try:
             service.metrics.write(options["metrics"], options["prometheus"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import Function, tell_json, whoami
-from asterism.surfaces.series.opening import TRYING, fit_to_print, github_register, issue_number
+from asterism.surfaces.series.opening import TRYING, fit_to_print, github_register, issue_number, login
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
@@ -39,6 +39,7 @@ _WHAT = (
     click.option(
         "--assign",
         "assignee",
+        type=login,
         metavar="LOGIN",
         envvar="ASTERISM_SERIES_ASSIGNEE",
         required=True,
@@ -117,9 +118,9 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
     Who is closed leaves, who is new is queued, the next one is promoted, assigned and read back, and the tracking
     issues show it. It may be run as often as you like, and by many at once.
 
-    Exits with 0 if all is in step. With --issue: with 0 if it is the active one or of no series, with 75 if it waits
-    or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee cannot
-    be assigned, 65 if a state is of a later version, 69 if GitHub is out of reach."""
+    Exits with 0 if all is in step. With --issue: with 0 if it is the active one, of no series, or closed, with 75 if it
+    waits or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee
+    cannot be assigned, 65 if a state is of a later version, 69 if GitHub is out of reach."""
     try:
         return asyncio.run(_synced(options, issue, dry_run, as_json))
     except asyncio.CancelledError:
@@ -148,7 +149,8 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     _tell(report, standing or ({"status": "observed"} if observed else {}), options["names"], as_json)
     code = _code(report, standing)
     try:
-        service.metrics.write(options["metrics"], options["prometheus"])
+        if not dry_run:
+            service.metrics.write(options["metrics"], options["prometheus"])
     except OSError as error:  # what was done is done, and the exit code says that
         click.echo(f"the figures cannot be written: {error}", err=True)
     return code
@@ -156,7 +158,7 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
 
 def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
     """The service that the options describe."""
-    register = github_register(options["repository"], options["deadline"], options["cache"])
+    register = github_register(options["repository"], options["deadline"], options["cache"], keep=not dry_run)
     from asterism.series.github.syncing import GitHubSeries
 
     return GitHubSeries(register, _settings_of(options, dry_run))
@@ -222,7 +224,7 @@ def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as
     """What is wrong goes to standard error alone. ``meant`` are the series that were named, if any were."""
     for one in report.series:
         if one.problem:
-            click.echo(fit_to_print(f"{one.name}: {one.problem}"), err=True)
+            click.echo(fit_to_print(f"series {one.name}: {one.problem}"), err=True)
     if as_json:
         tell_json({**standing, "sync": report.to_json()})
         return
@@ -234,10 +236,12 @@ def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as
         for line in one.lines(problem=False):
             click.echo(fit_to_print(line))
     if not report.series:
-        click.echo(f"no open issue belongs to {' or '.join(meant) or 'a series'}")
+        click.echo(fit_to_print(f"no open issue belongs to {' or '.join(meant) or 'a series'}"))
     if status in ("claimed", "queued"):
         place = "" if status == "claimed" else f", number {standing['position']} in the queue"
         click.echo(f"#{issue} is {status} in {standing['series']}{place}")
+    elif status == "left":
+        click.echo(f"#{issue} is closed: it is not in {standing['series']} any more")
     elif status == "observed":
         click.echo("nothing was claimed or assigned: this is only what would be")
 

@@ -65,6 +65,22 @@ def issue_number(text: str) -> int:
     return int(digits)
 
 
+def legible(text: str) -> str:
+    """What can be written down. Bytes that are no UTF-8 reach a program as letters that are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("this is not UTF-8.") from None
+    return text
+
+
+def login(text: str) -> str:
+    """Of somebody on GitHub; ``@`` may stand before it."""
+    if not text.removeprefix("@") or not text.isprintable() or " " in text:
+        raise click.BadParameter(f"{text!r} is no login: write the one that GitHub shows.")
+    return text
+
+
 def place_options(function: Function) -> Function:
     """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes; and ``--dry-run``,
     also where nothing is changed anyhow, so that whoever adds it to any of them is not told off."""
@@ -93,7 +109,7 @@ def _longer_than_nothing(context: click.Context, option: click.Parameter, value:
 
 
 TRYING = (
-    click.option("--by", metavar="NAME", help="Who acts, for the history; your user name if left out."),
+    click.option("--by", type=legible, metavar="NAME", help="Who acts, for the history; your user name if left out."),
     click.option(
         "--tries",
         type=click.IntRange(min=0),
@@ -141,11 +157,12 @@ def with_register(
     given: tuple[Place, Terms, bool], use: Callable[[SeriesRegister], Awaitable[int]], *, create: bool
 ) -> int:
     """Open the register that the options name, use it, and close it. Returns the exit code: what can go wrong with a
-    series has codes of its own, so that a script can tell who has to wait from who has to look."""
+    series has codes of its own, so that a script can tell who has to wait from who has to look. A store that is not
+    there is made if ``create`` says so; a rehearsal of that sees an empty one, and makes none."""
     from asterism.core.series import UnreadableSeries
     from asterism.series.changing import Contended
     from asterism.series.register import RegisterUnavailable, Unsure
-    from asterism.store.errors import StoreMissing, StoreUnavailable
+    from asterism.store.errors import StoreCorrupt, StoreError, UnknownSchema
 
     place, terms, as_json = given
     _only_one(place)
@@ -154,7 +171,7 @@ def with_register(
         command = asyncio.current_task()
         assert command is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
-        register = await _opened(place, terms.deadline, create)
+        register = await _opened(place, terms, create)
         try:
             return await use(register)
         finally:
@@ -170,7 +187,9 @@ def with_register(
         return _failed("unreadable", f"{error}. {MENDED}", UNREADABLE, as_json)
     except Unsure as error:
         return _failed("unsure", error, OUT_OF_REACH, as_json)
-    except (RegisterUnavailable, StoreUnavailable, StoreMissing) as error:
+    except (StoreCorrupt, UnknownSchema) as error:
+        return _failed("unreadable", error, UNREADABLE, as_json)
+    except (RegisterUnavailable, StoreError) as error:
         return _failed("unavailable", error, OUT_OF_REACH, as_json)
 
 
@@ -205,7 +224,8 @@ def _write_metrics(path: Path, counts: Counts, contended: bool) -> None:
 def _failed(status: str, error: object, code: int, as_json: bool) -> int:
     if as_json:
         tell_json({"status": status, "error": str(error)})
-    click.echo(fit_to_print(f"Error: {error}"), err=True)
+    for line in f"Error: {error}".split("\n"):  # git's own words may be several
+        click.echo(fit_to_print(line), err=True)
     return code
 
 
@@ -220,18 +240,21 @@ def _only_one(place: Place) -> None:
         raise click.UsageError(f"{' and '.join(named)} name different places: give one of them.")
 
 
-def github_register(repository: str, deadline: float | None, cache: Path | None = None) -> GitHubRegister:
-    """The register on GitHub. Raises ClickException if what it takes is not installed."""
+def github_register(
+    repository: str, deadline: float | None, cache: Path | None = None, keep: bool = True
+) -> GitHubRegister:
+    """The register on GitHub; unless ``keep``, the cache is read and not written. Raises ClickException if
+    what it takes is not installed."""
     try:
         from asterism.series.github.opening import open_github
     except ImportError as error:
         raise click.ClickException(
             f"this needs more than is installed ({error}): pip install 'asterism[github]'"
         ) from None
-    return open_github(repository, cache=cache, deadline=deadline)
+    return open_github(repository, cache=cache, keep=keep, deadline=deadline)
 
 
-async def _opened(place: Place, deadline: float | None, create: bool) -> SeriesRegister:
+async def _opened(place: Place, terms: Terms, create: bool) -> SeriesRegister:
     if place.remote is not None:
         from asterism.series.git import GitRegister
         from asterism.surfaces.series.checkout import remote_named
@@ -239,25 +262,33 @@ async def _opened(place: Place, deadline: float | None, create: bool) -> SeriesR
         address, environment = remote_named(place.remote)
         return GitRegister(address, environment=environment)
     if place.github is not None:
-        return github_register(place.github, deadline)
+        return github_register(place.github, terms.deadline)
     if place.store is not None and place.store.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory lasts as long as one process, so nobody could share a series in it; "
             "use sqlite:///file.db, or --remote."
         )
     from asterism.series.stores import StoreRegister
+    from asterism.store.errors import StoreMissing
+    from asterism.store.memory import MemoryStore
     from asterism.store.opening import open_store
 
-    return StoreRegister(await open_store(place.store, create=create))
+    try:
+        return StoreRegister(await open_store(place.store, create=create and not terms.dry_run))
+    except StoreMissing:
+        if not (create and terms.dry_run):
+            raise
+        return StoreRegister(MemoryStore())
 
 
-def fit_to_print(text: str) -> str:
-    """What others wrote may hold what a terminal would act upon. That is rare, and finding out takes an import."""
-    if all(line.isprintable() for line in text.split("\n")):
-        return text
+def fit_to_print(line: str) -> str:
+    """What others wrote may hold what a terminal would act upon, or begin a line of its own, which some programs read
+    as a command. That is rare, and finding out takes an import."""
+    if line.isprintable():
+        return line
     from asterism.surfaces.drawing.lettering import clean
 
-    return "\n".join(clean(line) for line in text.split("\n"))
+    return clean(line)
 
 
 class Rehearsal:

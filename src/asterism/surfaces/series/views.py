@@ -100,6 +100,7 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
     from rich.text import Text
 
     from asterism.surfaces.drawing.ink import DIM, tone
+    from asterism.surfaces.drawing.lettering import clean
     from asterism.surfaces.fleet.columns import Cell, Column, table
     from asterism.surfaces.fleet.spans import span
 
@@ -127,13 +128,13 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
                 series.by or "",
                 "" if left is None else span(left) if left > 0 else Text("ran out", tone("failed")),
                 line_of_queue(series.queue),
-                Text(_note(series, now), DIM),
+                Text(clean(_note(series)), DIM),
             ]
         )
     return table(columns, rows, width)
 
 
-def _note(series: Series, now: float) -> str:
+def _note(series: Series) -> str:
     if series.paused is not None:
         return f"paused {series.paused}"
     return "not promoted" if series.active is None and series.queue else ""
