@@ -60,17 +60,31 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 HUNDRED = range(1, 101)
 
 
-def test_a_hundred_claims_on_a_bare_repository_are_claimed_queued_or_contended(tmp_path: Path) -> None:
+def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
+    """Whether each was told how its own issue stands. How long it took is measured by ``bench/series``."""
+    told = [json.loads(one.out) for one in ended]
+    statuses = {CLAIMED: "claimed", QUEUED: "queued", CONTENDED: "contended"}
+    right = [statuses[one.code] == form["status"] for one, form in zip(ended, told, strict=True)]
+    named = [form["issue"] == number for number, form in zip(numbers, told, strict=True) if "issue" in form]
+    return all(right) and all(named) and len(ended) == len(numbers)
+
+
+def test_a_hundred_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(
+    tmp_path: Path,
+) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
-    found = judged(all_at_once(claims(HUNDRED, *place), tmp_path), HUNDRED, *place)
+    ended = all_at_once(claims(HUNDRED, *place), tmp_path)
+    found = judged(ended, HUNDRED, *place)
+    assert answered(ended, HUNDRED)
     assert found[CLAIMED] == 1
     assert found[QUEUED] + found[CONTENDED] == 99
 
 
 def test_a_hundred_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
-    found = judged(all_at_once(claims(HUNDRED, *place, "--tries", "0"), tmp_path), HUNDRED, *place)
-    assert found == {CLAIMED: 1, QUEUED: 99}
+    ended = all_at_once(claims(HUNDRED, *place, "--tries", "0"), tmp_path)
+    assert judged(ended, HUNDRED, *place) == {CLAIMED: 1, QUEUED: 99}
+    assert answered(ended, HUNDRED)
 
 
 def test_fifty_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:

@@ -96,6 +96,31 @@ def test_a_required_label_counts_in_whatever_case():
     assert finder.find(issue("RFC-093-02: a part", "bug")) is None
 
 
+@pytest.mark.parametrize(
+    ("label", "series"),
+    [
+        ("series:rfc-093/3", "RFC-093"),
+        ("series:Rfc-093", "RFC-093"),
+        ("series:RFC-093/3", "RFC-093"),
+        ("series:house/1", "house"),
+        ("series:team-a", "team-a"),
+        ("series:Straße-7", "Straße-7"),
+    ],
+)
+def test_a_label_in_other_case_names_the_series_that_titles_name(label, series):
+    """To GitHub labels are the same in whatever case; titles are not."""
+    found = Finder().find(issue("another part", label))
+    assert found is not None
+    assert found.series == series
+
+
+def test_a_label_is_taken_as_it_is_where_titles_may_be_in_any_case():
+    finder = Finder(title=r"^(?P<series>\w+-\d+)-(?P<micro>\d+)")
+    assert finder.find(issue("another part", "series:rfc-093/3")).series == "rfc-093"
+    finder = Finder(title=r"^\[(?P<series>[A-Z]+-\d+)\]")
+    assert finder.find(issue("another part", "series:rfc-093/3")).series == "rfc-093"
+
+
 def test_a_later_version_is_told_from_rubbish():
     assert is_newer('{"version": 2}')
     for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):

@@ -356,7 +356,7 @@ def test_the_figures_of_a_sync_are_counted(server):
 
     counts = asyncio.run(counted())
     expected = {
-        "promotion_events": 1,
+        "promotion_events": 2,
         "duplicate_prevented": 2,
         "assigned": 2,
         "unassigned": 1,

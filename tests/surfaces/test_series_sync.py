@@ -158,7 +158,8 @@ def test_the_figures_are_written_and_add_up(server, tmp_path):
     asterism(server, *words)
     figures = json.loads(file.read_text())
     assert (figures["promotion_events"], figures["completed"], figures["duplicate_prevented"]) == (1, 1, 0)
-    assert (figures["total"]["assigned"], figures["total"]["duplicate_prevented"]) == (2, 2)
+    total = figures["total"]
+    assert (total["promotion_events"], total["assigned"], total["duplicate_prevented"]) == (2, 2, 2)
     assert {"retries", "conflicts"} <= set(figures)
     assert figures["series"]["RFC-093"]["queue_length"] == 1
     lines = text.read_text().splitlines()

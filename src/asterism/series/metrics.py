@@ -19,7 +19,7 @@ from typing import Any
 FILE = "assignment_mutex_metrics.json"
 
 MEANINGS = {
-    "promotion_events": "Issues of a queue that became active.",
+    "promotion_events": "Issues that a sync made active, also the first of a series, or that came from the queue.",
     "duplicate_prevented": "Issues that were queued, since another of their series was active.",
     "retries": "Changes of a state that were tried again.",
     "conflicts": "Changes of a state that somebody else forestalled.",

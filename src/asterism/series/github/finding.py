@@ -82,17 +82,26 @@ class Finder:
         if self.required and not has_label(issue, self.required):
             return None
         title = self._title.search(str(issue.get("title") or ""))
-        match = next(filter(None, map(self._label.search, labels_of(issue))), title)
+        label = next(filter(None, map(self._label.search, labels_of(issue))), None)
+        match = label or title
         if match is None:
             return None
         try:
-            series = checked_name(match["series"] or "")
+            series = checked_name(self._as_titles_say(match["series"] or "") if label else match["series"] or "")
         except BadSeriesName:
             return None
         number = int(issue["number"])
         micro = _micro(match) or (_micro(title) if title else None)
         assigned = self._assignee is not None and self._assignee.among(issue)
         return Found(number, series, int(micro or number), issue.get("state") == "open", assigned, issue)
+
+    def _as_titles_say(self, series: str) -> str:
+        """A label that names in small letters what a title could only name in capitals means the same series."""
+        for name in (series, series.upper()):
+            title = self._title.search(f"{name}-1")
+            if title is not None and title["series"] == name and name.lower() == series.lower():
+                return name
+        return series
 
 
 def labels_of(issue: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,8 @@ whose answers it usually knows, and writes nothing. The order of its steps is wh
 4. The tracking issue is written, if it shows something else.
 
 Modes: ``observe`` writes the view of what would be and nothing else, and nobody is told that anything is theirs;
-``enforce`` does all of this; ``announce`` adds a comment for each promotion, made by the one who promoted.
+``enforce`` does all of this; ``announce`` adds a comment for each promotion, made once, by the first who finds the
+active issue assigned: who promoted it may have failed to assign it, or died before it could tell.
 """
 
 from __future__ import annotations
@@ -148,21 +149,16 @@ class GitHubSeries:
         return report
 
     async def _in_step(self, report: SeriesReport, survey: Survey, seen: Snapshot) -> None:
-        name, counts = report.name, Counts()
-        reality = await self._looking.reality(name, survey, _items(report.state))
-        try:
-            if not self.settings.acts:
-                self._observed(report, reality, seen)
-                return
-            await self._stepped(report, reality, seen, counts)
-            if self._settled(report, reality):
-                return
-            # Who did not promote may be late: whoever did is likely to have assigned it by now.
-            if report.promoted is not None or not await self._looked_again(report):
-                await self._assigned(report)
-        finally:
-            for key in ("retries", "conflicts", "unsure", "promotion_events"):
-                self.metrics.add(key, getattr(counts, key))
+        reality = await self._looking.reality(report.name, survey, _items(report.state))
+        if not self.settings.acts:
+            self._observed(report, reality, seen)
+            return
+        await self._stepped(report, reality, seen)
+        if self._settled(report, reality):
+            return
+        # Who did not promote may be late: whoever did is likely to have assigned it by now.
+        if report.promoted is not None or not await self._looked_again(report):
+            await self._assigned(report)
 
     def _observed(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
         """What would be, written nowhere. It does not say when, for then a view of it would change all the time."""
@@ -187,7 +183,7 @@ class GitHubSeries:
         report.duplicates = [number for number in reality.holders() if number != report.state.active]
         report.assigned = report.state.active in reality.holders()
 
-    async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot, counts: Counts) -> None:
+    async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
         unreadable = _unreadable(seen.text, report.name)
         if unreadable and is_newer(seen.text):
             raise unreadable
@@ -195,17 +191,22 @@ class GitHubSeries:
         before = report.state
         if unreadable is None and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
-        make = mend if unreadable is not None else change
-        outcome = await make(
-            self.register, report.name, step, step.told, patience=self.settings.patience, counts=counts
-        )
-        report.rebuilt = unreadable is not None
+        make, counts = mend if unreadable is not None else change, Counts()
+        try:
+            outcome = await make(
+                self.register, report.name, step, step.told, patience=self.settings.patience, counts=counts
+            )
+        finally:
+            for key in ("retries", "conflicts", "unsure"):
+                self.metrics.add(key, getattr(counts, key))
+        report.rebuilt = report.rebuilt or unreadable is not None
         self._told(report, outcome.before, outcome.after, step)
 
     def _told(self, report: SeriesReport, before: Series, after: Series, step: InStep) -> None:
         if after.claim_id == step.claim:
             before = report.state  # ours, also if the reply to it was lost and it was found done
             report.promoted = after.active if isinstance(after.active, int) else None
+            self.metrics.add("promotion_events", not report.observed)
         report.changed = report.changed or after is not before
         report.state = after
         gone = step.reality.gone
@@ -290,7 +291,7 @@ class GitHubSeries:
             self.metrics.add("assigned")
         report.assigned = active is not None and active in reality.live
         if active in reality.gone:
-            await self._stepped(report, reality, Snapshot(report.state.to_text(), None), Counts())
+            await self._stepped(report, reality, Snapshot(report.state.to_text(), None))
             return True
         return False
 
@@ -304,13 +305,13 @@ class GitHubSeries:
             report.tracking = await self._tracking.show(report.name, body, survey.tracking, shown)
             if report.tracking is None:
                 report.tracking = await self._new_view(report.name, body)
-            if self.settings.mode == "announce" and report.promoted is not None and report.problem is None:
+            if self.settings.mode == "announce" and report.assigned and report.problem is None:
                 text = (
-                    f"#{report.promoted} is the active issue of {plain(report.name)} now "
+                    f"#{report.state.active} is the active issue of {plain(report.name)} now "
                     f"(revision {report.state.revision})."
                     + "".join(f"\n- #{number} left: {fate}" for number, fate in report.left.items())
                 )
-                await self._tracking.comment(report.tracking, text)
+                await self._tracking.announce(report.state, report.tracking, text, shown)
         except (RegisterUnavailable, Unsure) as error:
             if report.problem is None:
                 report.status, report.problem = "no view", f"the view was not written: {error}"

@@ -5,11 +5,15 @@ the state, and what people or accidents make of it is written over. Which issue 
 ``refs/asterism/tracking/NAME``, decided by compare-and-swap. Who creates one and comes second closes it again. When the
 issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
 the series (``turns.py``), so that a hundred who find none do not make a hundred.
+
+Beside it stands which issue was announced last, since when it was active, and the revision of the state that said so:
+another one of a later revision is announced, and by one.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,8 +114,30 @@ class Tracking:
             raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
         return await self.show(name, body, tuple(listed), seen, create)
 
-    async def comment(self, number: int, text: str) -> None:
-        """At most once: a comment whose reply is lost is not sent again."""
+    async def announce(self, series: Series, number: int, text: str, seen: Snapshot) -> None:
+        """Comment on who is active, in the issue ``number``, unless that was done. ``seen`` is what the register
+        said a while ago: if that is enough to know, nothing is asked. Whoever writes it down comments, and nobody else;
+        a comment whose reply is lost is not sent again. Raises RegisterUnavailable: then the next cycle does it."""
+        name, mark = series.name, uuid.uuid4().hex
+        if series.active is None or _is_told(series, seen.text):
+            return
+        announced = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
+        for _ in range(4):
+            seen = await self.register.read(name)
+            if _is_told(series, seen.text):
+                if mark in (seen.text or ""):  # ours, and the reply to it was lost
+                    await self._comment(number, text)
+                return
+            issue = _number(seen.text, name) or number
+            said = json.dumps({"series": name, "issue": issue, "announced": announced}) + "\n"
+            try:
+                await self.register.swap(name, seen.token, said, f"#{issue} tells who is active in {name}")
+            except (Moved, Unsure):
+                continue
+            await self._comment(number, text)
+            return
+
+    async def _comment(self, number: int, text: str) -> None:
         try:
             await self._client.send("POST", f"issues/{number}/comments", {"body": text}, again=False)
         except (Unsure, Refused):
@@ -139,7 +165,8 @@ class Tracking:
         issue = ours[0] if ours else await self._created(name, body)
         for _ in range(4):
             try:
-                text = json.dumps({"series": name, "issue": int(issue["number"])}) + "\n"
+                kept = {"announced": announced} if (announced := _announced(seen.text, name)) else {}
+                text = json.dumps({"series": name, "issue": int(issue["number"]), **kept}) + "\n"
                 await self.register.swap(name, seen.token, text, f"#{issue['number']} shows {name}")
                 return issue
             except (Moved, Unsure):
@@ -194,3 +221,20 @@ def _number(text: str | None, name: str) -> int | None:
         return data["issue"] if data["series"] == name and type(data["issue"]) is int else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _announced(text: str | None, name: str) -> Mapping[str, Any]:
+    """What was announced last; nothing if nothing was, or if it cannot be told."""
+    try:
+        data = json.loads(text or "null")
+        found = data["announced"] if data["series"] == name else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and type(found.get("revision")) is int else {}
+
+
+def _is_told(series: Series, text: str | None) -> bool:
+    """Whether who is active was announced, or somebody who came later: then this state is an old one."""
+    last = _announced(text, series.name)
+    same = (last.get("issue"), last.get("since")) == (series.active, series.since)
+    return bool(last) and (same or series.revision <= last["revision"])
