@@ -23,7 +23,7 @@ def test_what_is_only_observed_says_so(server, mode, dry):
     report = sync(server, mode, dry_run=dry)
     assert (report.status, report.observed, report.state.active, report.promoted) == ("observed", True, 1, 1)
     assert report.lines() == [
-        f"{SERIES}: #1 would be active, 2 waiting",
+        f"series {SERIES}: #1 would be active, 2 waiting",
         "  #1 would be promoted",
         "  would queue #2, #3",
     ]
