@@ -115,7 +115,7 @@ def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
         f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
     )
     file = tmp_path / "out.txt"
-    with file.open("a") as out:
+    with file.open("w") as out:
         subprocess.run([sys.executable, "-c", text], stdout=out, check=True)
         assert os.fstat(out.fileno()).st_ino == file.stat().st_ino
     assert file.read_text() == "before\nfigures\nafter\n"

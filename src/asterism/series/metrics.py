@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 FILE = "assignment_mutex_metrics.json"
+STREAMS = (1, 2)
+"""Our own output, and where errors go."""
 
 MEANINGS = {
     "promotion_events": "Issues that a sync made active, also the first of a series, or that came from the queue.",
@@ -91,7 +93,7 @@ def write_whole(path: Path, text: str) -> None:
     """Nobody ever reads half of it. What is no file is only written to: to put a file in its place would take it from
     everybody. Raises OSError."""
     if not _is_file(path):
-        with path.open("a", encoding="utf-8") as stream:
+        with _opened(path) as stream:
             stream.write(text)
         return
     path = Path(os.path.realpath(path))
@@ -114,7 +116,17 @@ def _is_file(path: Path) -> bool:
         found = os.stat(path)
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(found.st_mode) and not any(_goes_to(found, stream) for stream in (1, 2))
+    return stat.S_ISREG(found.st_mode) and not any(_goes_to(found, stream) for stream in STREAMS)
+
+
+def _opened(path: Path) -> TextIO:
+    """What is no file, to write to. Our own output goes on where it is: opened by its name a second time, what we write
+    next would be written over this."""
+    found = os.stat(path)
+    for stream in STREAMS:
+        if _goes_to(found, stream):
+            return os.fdopen(os.dup(stream), "w", encoding="utf-8")
+    return path.open("a", encoding="utf-8")
 
 
 def _goes_to(found: os.stat_result, stream: int) -> bool:
