@@ -72,9 +72,12 @@ def test_no_line_begins_with_the_name_of_a_series() -> None:
     world.add_issue("anything", labels=["series:::error::owned"])
     with GitHubServer(world) as server:
         result = on_github(server, "sync", "--assign", "stranger")
+        place = ("--github", "acme/rocket")
+        looks = [on_github(server, "status", *words, *place).stdout for words in ((), ("::error::owned",))]
     assert result.exit_code == 64
     assert "series ::error::owned: " in result.stderr
-    lines = (result.stdout + result.stderr).splitlines()
+    assert all("series ::error::owned" in look for look in looks)
+    lines = "".join((result.stdout, result.stderr, *looks)).splitlines()
     assert lines
     assert not [line for line in lines if line.lstrip().startswith("::")]
 

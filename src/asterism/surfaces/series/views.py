@@ -27,6 +27,11 @@ def issue(item: Item | None) -> str:
     return "nobody" if item is None else f"#{item}"
 
 
+def heading(name: str) -> str:
+    """The name where it begins a line: a runner of GitHub Actions takes a line that begins with ``::`` for a command."""
+    return f"series {name}" if name.startswith("::") else name
+
+
 def why_not_promoted(series: Series, now: float) -> str | None:
     """Why the head of the queue is not active; None if nobody waits, or somebody is active as it should be."""
     if series.active is not None:
@@ -77,7 +82,7 @@ def status_lines(found: Looked, now: float) -> list[Text]:
 
     series = found.series
     if series is None:
-        problem = Text.assemble((clean(found.name), BOLD), "  ", (clean(found.problem or ""), tone("failed")))
+        problem = Text.assemble((clean(heading(found.name)), BOLD), "  ", (clean(found.problem or ""), tone("failed")))
         return [problem, Text(f"  {MENDED}", DIM)]
     told = [("active", holder(series, now) if series.active is not None else "nobody")]
     if series.lease_until is not None:
@@ -91,7 +96,7 @@ def status_lines(found: Looked, now: float) -> list[Text]:
         told.append(("waits", why))
     changed = f"{moment(series.updated_at)}, revision {series.revision}" if series.revision else "never"
     told.append(("changed", changed))
-    head = Text(clean(series.name), BOLD)
+    head = Text(clean(heading(series.name)), BOLD)
     return [head, *(Text(f"  {name:<8} ", DIM).append(clean(text), "") for name, text in told)]
 
 
@@ -117,12 +122,14 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
     for one in found:
         series = one.series
         if series is None:
-            rows.append([one.name, Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))])
+            rows.append(
+                [heading(one.name), Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))]
+            )
             continue
         left = None if series.lease_until is None else series.lease_until - now
         rows.append(
             [
-                series.name,
+                heading(series.name),
                 Text("-", DIM) if series.active is None else issue(series.active),
                 "" if series.since is None else span(now - series.since),
                 series.by or "",
