@@ -28,7 +28,7 @@ def issue(item: Item | None) -> str:
 
 
 def heading(name: str) -> str:
-    """The name where it begins a line: a runner of GitHub Actions takes a line that begins with ``::`` for a command."""
+    """The name where it begins a line: a runner of GitHub Actions takes one that begins with ``::`` for a command."""
     return f"series {name}" if name.startswith("::") else name
 
 
