@@ -4,12 +4,9 @@ another process, puts all in step, and at no instant are two issues of the serie
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import time
 from collections.abc import Callable
 from typing import Any
 
-import github_server
 import pytest
 from github_scenes import SERIES, assigned, merged, opened, service_of, state, sync, view, world_of
 from github_server import GitHubServer
@@ -50,11 +47,9 @@ def dies_after(server: GitHubServer, writes: int) -> bool:
     return asyncio.run(main())
 
 
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
+def later(server: GitHubServer) -> None:
     """By the clock of GitHub the turn of whoever died has run out."""
-    monkeypatch.setattr(
-        github_server, "formatdate", lambda usegmt: email.utils.formatdate(time.time() + LENGTH + 30, usegmt=usegmt)
-    )
+    server.ahead = LENGTH + 30
 
 
 def in_step(server: GitHubServer) -> None:
@@ -85,15 +80,13 @@ def a_duplicate(server: GitHubServer) -> None:
 
 
 @pytest.mark.parametrize("before", [nothing, a_merge, a_duplicate])
-def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(
-    before: Callable[[GitHubServer], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
     writes, died = 0, True
     while died:
-        with monkeypatch.context() as patched, GitHubServer(world_of()) as server:
+        with GitHubServer(world_of()) as server:
             before(server)
             died = dies_after(server, writes)
-            later(patched)
+            later(server)
             report = sync(server, "announce")
             assert (report.status, report.problem) == ("in step", None), f"after {writes} writes"
             in_step(server)

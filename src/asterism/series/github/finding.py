@@ -74,6 +74,12 @@ class Finder:
         self._title, self._label = _compiled(title), _compiled(label)
         self._assignee = assignee
         self.required = required
+        self.terms: dict[str, str | None] = {
+            "pattern": title,
+            "label_pattern": label,
+            "label": required.casefold() if required else None,
+        }
+        """By what it tells series apart, as it is kept with each series."""
 
     def find(self, issue: Mapping[str, Any]) -> Found | None:
         """None for one that belongs to no series. A label says more than the title."""

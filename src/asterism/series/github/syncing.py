@@ -16,6 +16,7 @@ Modes: ``observe`` writes the view of what would be and nothing else, and nobody
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.tracking import Tracking, body_of, plain
+from asterism.series.github.tracking import Tracking, body_of, plain, terms_of
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
@@ -84,7 +85,7 @@ class GitHubSeries:
         self._assignee = Assignee(settings.assignee)
         self.finder = Finder(settings.pattern, settings.label_pattern, self._assignee, settings.label)
         self._looking = Looking(register.client, self.finder)
-        self._tracking = Tracking(register)
+        self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
         self._sleep, self._chance = sleep, chance or random.SystemRandom()
 
@@ -114,6 +115,7 @@ class GitHubSeries:
                 reports.append(report)
                 continue
             reports.append(await self._reported(name, survey, seen, shown))
+        self._judge_terms(survey, reports, heads, texts)
         self._count(reports, self.register.client.calls - before)
         return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
 
@@ -133,7 +135,14 @@ class GitHubSeries:
     async def _reported(self, name: str, survey: Survey, seen: Snapshot, shown: Snapshot) -> SeriesReport:
         report = SeriesReport(name, Series.salvaged(seen.text, name), observed=not self.settings.acts)
         try:
-            await self._in_step(report, survey, seen)
+            reality = await self._reality(report, survey, terms_of(shown.text, name))
+        except SeriesError as error:
+            report.status, report.problem = "unavailable", str(error)
+            return report
+        if reality is None:
+            return report
+        try:
+            await self._in_step(report, reality, seen)
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
@@ -145,11 +154,51 @@ class GitHubSeries:
             report.status, report.problem = "unavailable", str(error)
         if self.settings.view and not self.settings.dry_run:
             await self._view(report, survey, shown)
+        elif not self.settings.view:
+            with contextlib.suppress(RegisterUnavailable):  # the next cycle does it
+                await self._tracking.keep_terms(name, shown)
         return report
 
-    async def _in_step(self, report: SeriesReport, survey: Survey, seen: Snapshot) -> None:
-        name, counts = report.name, Counts()
-        reality = await self._looking.reality(name, survey, _items(report.state))
+    async def _reality(
+        self, report: SeriesReport, survey: Survey, terms: Mapping[str, str | None] | None
+    ) -> Reality | None:
+        """None if the series is to be left alone: it is kept by other ``terms`` than ours, and what it holds is not
+        found by ours. All of that would look renamed, and the series be emptied. Where nobody has said by what it is
+        kept, one issue of it that is found has to do."""
+        name, known = report.name, _items(report.state)
+        if terms is not None and terms != self.finder.terms and name not in survey.series:
+            report.status, report.left_alone = "left alone", _whose(terms)
+            return None
+        reality = await self._looking.reality(name, survey, known)
+        strange = [number for number, fate in reality.gone.items() if fate is Fate.RENAMED]
+        if not strange or terms == self.finder.terms:
+            return reality
+        if terms is None and any(item in reality.live for item in known):
+            return reality
+        numbers = ", ".join(f"#{number}" for number in strange)
+        report.status = "left alone"
+        report.left_alone = f"{_whose(terms)}: {numbers} would not belong to it by these patterns and labels"
+        return None
+
+    def _judge_terms(
+        self, survey: Survey, reports: list[SeriesReport], heads: Mapping[str, str], texts: Mapping[str, str]
+    ) -> None:
+        """Where nothing at all is found, now or ever before, and others keep series here, the pattern or the label is
+        likely to be a slip."""
+        alone = [one for one in reports if one.left_alone is not None]
+        if survey.series or not alone or len(alone) < len(reports):
+            return
+        tracking = self._tracking.register
+        for one in alone:
+            token = heads.get(tracking.ref_of(one.name), "")
+            if terms_of(texts.get(token), one.name) == self.finder.terms:
+                return
+        for one in alone:
+            one.status, one.unknown = "unmatched", True
+            one.problem = f"no open issue belongs to any series by these patterns and labels; {one.left_alone}"
+
+    async def _in_step(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
+        counts = Counts()
         try:
             if not self.settings.acts:
                 self._observed(report, reality, seen)
@@ -364,6 +413,13 @@ def _newest(reality: Reality) -> float:
 
 def _items(series: Series) -> list[int | str | None]:
     return [series.active, *series.queue]
+
+
+def _whose(terms: Mapping[str, str | None] | None) -> str:
+    if terms is None:
+        return "for none of its issues is found here"
+    label = f" and the label {terms.get('label')!r}" if terms.get("label") else ""
+    return f"for its issues are found by the pattern {terms.get('pattern')!r}{label}"
 
 
 def _unreadable(text: str | None, name: str) -> UnreadableSeries | None:

@@ -5,10 +5,14 @@ the state, and what people or accidents make of it is written over. Which issue 
 ``refs/asterism/tracking/NAME``, decided by compare-and-swap. Who creates one and comes second closes it again. When the
 issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
 the series (``turns.py``), so that a hundred who find none do not make a hundred.
+
+The same ref says by which patterns and label the issues of the series are found. Who comes with others would take every
+issue for renamed: it leaves the series alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -76,10 +80,12 @@ def plain(text: str) -> str:
 
 
 class Tracking:
-    """Keeps the tracking issues of a repository."""
+    """Keeps the tracking issues of a repository. ``terms`` are kept with each series: by what its issues are found. Who
+    has none to keep leaves those that are there."""
 
-    def __init__(self, register: GitHubRegister) -> None:
+    def __init__(self, register: GitHubRegister, terms: Mapping[str, str | None] | None = None) -> None:
         self._client: GitHubClient = register.client
+        self._terms = terms
         self.register = GitHubRegister(register.client, "tracking")
 
     async def show(
@@ -94,6 +100,8 @@ class Tracking:
             if not ours and not create:
                 return None
             issue = await self._decided(name, body, ours, seen)
+        else:
+            await self.keep_terms(name, seen)
         number = int(issue["number"])
         await self._written(issue, name, body)
         for other in ours:
@@ -109,6 +117,15 @@ class Tracking:
         except Refused as refused:
             raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
         return await self.show(name, body, tuple(listed), seen, create)
+
+    async def keep_terms(self, name: str, seen: Snapshot) -> None:
+        """Say by what the issues of a series are found, unless that is known. If somebody is first, the next cycle
+        looks again."""
+        if self._terms is None or terms_of(seen.text, name) == self._terms:
+            return
+        with contextlib.suppress(Moved, Unsure):
+            text = self._document(name, _number(seen.text, name), seen.text)
+            await self.register.swap(name, seen.token, text, f"by what the issues of {name} are found")
 
     async def comment(self, number: int, text: str) -> None:
         """At most once: a comment whose reply is lost is not sent again."""
@@ -139,7 +156,7 @@ class Tracking:
         issue = ours[0] if ours else await self._created(name, body)
         for _ in range(4):
             try:
-                text = json.dumps({"series": name, "issue": int(issue["number"])}) + "\n"
+                text = self._document(name, int(issue["number"]), seen.text)
                 await self.register.swap(name, seen.token, text, f"#{issue['number']} shows {name}")
                 return issue
             except (Moved, Unsure):
@@ -150,6 +167,10 @@ class Tracking:
                         await self._closed(int(issue["number"]))
                     return chosen
         raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
+
+    def _document(self, name: str, issue: int | None, before: str | None) -> str:
+        terms = terms_of(before, name) if self._terms is None else dict(self._terms)
+        return json.dumps({"series": name, "issue": issue, **({"found_by": terms} if terms else {})}) + "\n"
 
     async def _created(self, name: str, body: str) -> Mapping[str, Any]:
         form = {"title": title_of(name), "body": body, "labels": [TRACKING_LABEL]}
@@ -186,6 +207,16 @@ class Tracking:
             await self._client.send("PATCH", f"issues/{number}", {"state": "closed", "state_reason": "not_planned"})
         except (Refused, Unsure):
             return
+
+
+def terms_of(text: str | None, name: str) -> dict[str, str | None] | None:
+    """By what the issues of a series were found by whoever keeps it; None if nobody has said so."""
+    try:
+        data = json.loads(text or "null")
+        terms = data["found_by"]
+        return terms if data["series"] == name and isinstance(terms, dict) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _number(text: str | None, name: str) -> int | None:

@@ -23,7 +23,13 @@ OUT_OF_REACH = 69
 QUEUED = 75
 CONTENDED = 76
 
-CODES = {"unassignable": UNUSABLE, "unreadable": UNREADABLE, "unavailable": OUT_OF_REACH, "contended": CONTENDED}
+CODES = {
+    "unmatched": UNUSABLE,
+    "unassignable": UNUSABLE,
+    "unreadable": UNREADABLE,
+    "unavailable": OUT_OF_REACH,
+    "contended": CONTENDED,
+}
 """The worst comes first."""
 
 
@@ -119,7 +125,8 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
 
     Exits with 0 if all is in step. With --issue: with 0 if it is the active one or of no series, with 75 if it waits
     or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee cannot
-    be assigned, 65 if a state is of a later version, 69 if GitHub is out of reach."""
+    be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later version,
+    69 if GitHub is out of reach."""
     try:
         return asyncio.run(_synced(options, issue, dry_run, as_json))
     except asyncio.CancelledError:
@@ -207,7 +214,7 @@ def _standing(report: SyncReport, issue: int, only: frozenset[str] | None, obser
         status = "observed"
     if one is not None and one.status in CODES:
         status = one.status
-    if not only:
+    if not only or (one is not None and one.left_alone is not None):
         status = "none"
     return {
         "status": status,
