@@ -95,15 +95,15 @@ class Routes:
     def _list_issues(self) -> Answer:
         state, assignee = self.query.get("state", "open"), self.query.get("assignee")
         labels = [label.lower() for label in self.query.get("labels", "").split(",") if label]
-        people = self.world.person(assignee) if assignee else None
-        if assignee and people is None:
+        people = self.world.person(assignee) if assignee and assignee != "*" else None
+        if assignee and assignee != "*" and people is None:
             raise Refusal(422, "Validation Failed")
         found = [
             self.forms.issue(issue)
             for issue in self.world.listed()
             if state in ("all", issue.state)
             and set(labels) <= {label.lower() for label in issue.labels}
-            and (not assignee or people in issue.assignees)
+            and (not assignee or people in issue.assignees or (assignee == "*" and issue.assignees))
         ]
         return self._page(found[::-1] if self.query.get("direction") == "asc" else found)
 

@@ -72,7 +72,7 @@ class Finder:
         required: str | None = None,
     ) -> None:
         self._title, self._label = _compiled(title), _compiled(label)
-        self._assignee = assignee
+        self.assignee = assignee
         self.required = required
         self.terms: dict[str, str | None] = {
             "pattern": title,
@@ -97,7 +97,7 @@ class Finder:
             return None
         number = int(issue["number"])
         micro = _micro(match) or (_micro(title) if title else None)
-        assigned = self._assignee is not None and self._assignee.among(issue)
+        assigned = self.assignee is not None and self.assignee.among(issue)
         return Found(number, series, int(micro or number), issue.get("state") == "open", assigned, issue)
 
 

@@ -5,8 +5,9 @@ whose answers it usually knows, and writes nothing. The order of its steps is wh
 
 1. The open issues are listed, and what the states know of but the list does not show is looked at.
 2. The state is changed by compare-and-swap: that alone decides who is active.
-3. If the active issue is not assigned, or others are, the turn of this series is taken (``turns.py``), everything is
-   read again, the others are unassigned and read back, and only then the active one is assigned and read back.
+3. If the active issue is not assigned, or others are, the turn of this series is taken (``turns.py``), the state, who
+   is assigned and the active issue are read again, the others are unassigned and read back, and only then the active
+   one is assigned and read back. A turn is short, so the list of all open issues is not read in it.
 4. The tracking issue is written, if it shows something else.
 
 Modes: ``observe`` writes the view of what would be and nothing else, and nobody is told that anything is theirs;
@@ -142,7 +143,7 @@ class GitHubSeries:
         if reality is None:
             return report
         try:
-            await self._in_step(report, reality, seen)
+            await self._in_step(report, survey, reality, seen)
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
@@ -197,7 +198,7 @@ class GitHubSeries:
             one.status, one.unknown = "unmatched", True
             one.problem = f"no open issue belongs to any series by these patterns and labels; {one.left_alone}"
 
-    async def _in_step(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
+    async def _in_step(self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot) -> None:
         counts = Counts()
         try:
             if not self.settings.acts:
@@ -207,8 +208,8 @@ class GitHubSeries:
             if self._settled(report, reality):
                 return
             # Who did not promote may be late: whoever did is likely to have assigned it by now.
-            if report.promoted is not None or not await self._looked_again(report):
-                await self._assigned(report)
+            if report.promoted is not None or not await self._looked_again(report, survey):
+                await self._assigned(report, survey)
         finally:
             for key in ("retries", "conflicts", "unsure", "promotion_events"):
                 self.metrics.add(key, getattr(counts, key))
@@ -271,18 +272,18 @@ class GitHubSeries:
 
     # -- assigning -----------------------------------------------------------------------------------------------------
 
-    async def _assigned(self, report: SeriesReport) -> None:
+    async def _assigned(self, report: SeriesReport, survey: Survey) -> None:
         """In turn with all others who assign in this series. While another has the turn, look: it may do what is to be
         done here."""
         tries = 0
         async for turn in self._turns_of(report.name):
             tries += 1
             if turn is None:
-                if await self._looked_again(report):
+                if await self._looked_again(report, survey):
                     return
                 continue
             try:
-                again = await self._in_turn(report, turn)
+                again = await self._in_turn(report, survey, turn)
             finally:
                 await self.turns.give_back(turn)
             if not again:
@@ -303,12 +304,12 @@ class GitHubSeries:
                 await self._sleep(pause)
                 yield None
 
-    async def _looked_again(self, report: SeriesReport) -> bool:
+    async def _looked_again(self, report: SeriesReport, survey: Survey) -> bool:
         """Whether all is settled by now, as state and issues are by now."""
-        reality = await self._fresh(report)
-        return self._settled(report, reality)
+        await self._read_again(report)
+        return self._settled(report, await self._looking.fresh(report.name, survey))
 
-    async def _fresh(self, report: SeriesReport, steady: bool = False) -> Reality:
+    async def _read_again(self, report: SeriesReport) -> None:
         """Never less than was known before: a copy of GitHub's that lags behind would say that nobody is active, and
         who is would be unassigned."""
         seen = await self.register.read(report.name)
@@ -320,11 +321,11 @@ class GitHubSeries:
                 "seen a moment ago: nothing was assigned or unassigned, and the next run looks again"
             )
         report.state = state
-        return await self._looking.reality(report.name, await self._looking.survey(steady), [report.state.active])
 
-    async def _in_turn(self, report: SeriesReport, turn: Turn) -> bool:
+    async def _in_turn(self, report: SeriesReport, survey: Survey, turn: Turn) -> bool:
         """Whether to go on, since the active issue is not open any more and another has to be promoted."""
-        reality = await self._fresh(report, steady=True)
+        await self._read_again(report)
+        reality = await self._looking.fresh(report.name, survey, report.state.active)
         holders, active = reality.holders(), report.state.active
         if active is None and report.state.paused:
             active = holders[0] if holders else None  # somebody has taken over by hand
