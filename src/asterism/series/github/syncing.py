@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,7 +34,8 @@ from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.tracking import Tracking, body_of, plain, terms_of
+from asterism.series.github.terms import tell_slips, terms_of, whose
+from asterism.series.github.tracking import Tracking, body_of, plain
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
@@ -40,7 +43,7 @@ from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot,
 Mode = Literal["observe", "enforce", "announce"]
 
 TURN_DEADLINE = 30.0
-"""How long to wait while another assigns in the same series, in seconds."""
+"""How long a sync waits while others assign in the same series, in seconds, over all series."""
 LONGEST_PAUSE = 5.0
 """Between two looks whether the turn is free, in seconds."""
 OBSERVED = "Asterism only observes this series: nothing is assigned or promoted by it."
@@ -49,7 +52,9 @@ OBSERVED = "Asterism only observes this series: nothing is assigned or promoted 
 @dataclass(frozen=True)
 class Settings:
     """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None: no
-    event makes it more. ``label`` is one that every issue of a series has, if it is given."""
+    event makes it more. ``label`` is one that every issue of a series has, if it is given. A sync waits for turns up to
+    the ``turn_deadline``, over all series; with 0 it tries each once. After the ``deadline``, in seconds from its
+    beginning, it waits for nothing and begins nothing."""
 
     assignee: str
     mode: Mode = "enforce"
@@ -62,6 +67,7 @@ class Settings:
     view: bool = True
     dry_run: bool = False
     turn_deadline: float = TURN_DEADLINE
+    deadline: float | None = None
     patience: Patience = field(default_factory=Patience)
 
     @property
@@ -79,6 +85,7 @@ class GitHubSeries:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.register, self.settings = register, settings
         self.metrics = Metrics(facts={"repository": register.url, "mode": settings.mode})
@@ -88,12 +95,16 @@ class GitHubSeries:
         self._looking = Looking(register.client, self.finder)
         self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
-        self._sleep, self._chance = sleep, chance or random.SystemRandom()
+        self._sleep, self._chance, self._clock = sleep, chance or random.SystemRandom(), clock
+        self._end, self._waits = math.inf, settings.turn_deadline
 
     async def sync(self, only: frozenset[str] | None = None) -> SyncReport:
         """Bring all series in step, or those that are named and meant. What goes wrong with one is in its report, and
         does not hold up the others. Raises RegisterUnavailable and RateLimited if nothing can be asked."""
-        self.register.client.begin()
+        self.register.client.begin(with_reads=True)
+        deadline = self.settings.deadline
+        self._end = math.inf if deadline is None else self._clock() + deadline
+        self._waits = self.settings.turn_deadline
         before = self.register.client.calls.copy()
         wanted = self.settings.only
         if only is not None:
@@ -116,7 +127,9 @@ class GitHubSeries:
                 reports.append(report)
                 continue
             reports.append(await self._reported(name, survey, seen, shown))
-        self._judge_terms(survey, reports, heads, texts)
+        if not survey.series:
+            kept = [terms_of(texts.get(heads.get(self._tracking.register.ref_of(name), "")), name) for name in names]
+            tell_slips(reports, self.finder.terms in kept)
         self._count(reports, self.register.client.calls - before)
         return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
 
@@ -168,7 +181,7 @@ class GitHubSeries:
         kept, one issue of it that is found has to do."""
         name, known = report.name, _items(report.state)
         if terms is not None and terms != self.finder.terms and name not in survey.series:
-            report.status, report.left_alone = "left alone", _whose(terms)
+            report.status, report.left_alone = "left alone", whose(terms)
             return None
         reality = await self._looking.reality(name, survey, known)
         strange = [number for number, fate in reality.gone.items() if fate is Fate.RENAMED]
@@ -178,25 +191,8 @@ class GitHubSeries:
             return reality
         numbers = ", ".join(f"#{number}" for number in strange)
         report.status = "left alone"
-        report.left_alone = f"{_whose(terms)}: {numbers} would not belong to it by these patterns and labels"
+        report.left_alone = f"{whose(terms)}: {numbers} would not belong to it by these patterns and labels"
         return None
-
-    def _judge_terms(
-        self, survey: Survey, reports: list[SeriesReport], heads: Mapping[str, str], texts: Mapping[str, str]
-    ) -> None:
-        """Where nothing at all is found, now or ever before, and others keep series here, the pattern or the label is
-        likely to be a slip."""
-        alone = [one for one in reports if one.left_alone is not None]
-        if survey.series or not alone or len(alone) < len(reports):
-            return
-        tracking = self._tracking.register
-        for one in alone:
-            token = heads.get(tracking.ref_of(one.name), "")
-            if terms_of(texts.get(token), one.name) == self.finder.terms:
-                return
-        for one in alone:
-            one.status, one.unknown = "unmatched", True
-            one.problem = f"no open issue belongs to any series by these patterns and labels; {one.left_alone}"
 
     async def _in_step(self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot) -> None:
         counts = Counts()
@@ -246,9 +242,8 @@ class GitHubSeries:
         if unreadable is None and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
         make = mend if unreadable is not None else change
-        outcome = await make(
-            self.register, report.name, step, step.told, patience=self.settings.patience, counts=counts
-        )
+        patience = self._patience_left(report.name)
+        outcome = await make(self.register, report.name, step, step.told, patience=patience, counts=counts)
         report.rebuilt = unreadable is not None
         self._told(report, outcome.before, outcome.after, step)
 
@@ -275,7 +270,7 @@ class GitHubSeries:
     async def _assigned(self, report: SeriesReport, survey: Survey) -> None:
         """In turn with all others who assign in this series. While another has the turn, look: it may do what is to be
         done here."""
-        tries = 0
+        tries, began = 0, self._clock()
         async for turn in self._turns_of(report.name):
             tries += 1
             if turn is None:
@@ -288,21 +283,37 @@ class GitHubSeries:
                 await self.turns.give_back(turn)
             if not again:
                 return
-        raise TurnsTaken(report.name, tries, self.settings.turn_deadline)
+        raise TurnsTaken(report.name, tries, self._clock() - began)
 
     async def _turns_of(self, name: str) -> AsyncIterator[Turn | None]:
-        """A turn, or None after a pause while another has it; until there is no patience left. The pauses grow, for it
-        may be a hundred who wait."""
-        waited, tries = 0.0, 0
-        while waited < self.settings.turn_deadline:
+        """A turn, or None after a pause while another has it; until there is no patience left, in this series and all
+        before it. The pauses grow, for it may be a hundred who wait."""
+        tries = 0
+        while tries == 0 or self._clock() < self._end:
             tries += 1
+            began = self._clock()
             try:
                 yield await self.turns.take(name)
             except NotMyTurn:
+                left = min(self._waits, self._end - self._clock())
+                if left <= 0:
+                    return
                 pause = min(LONGEST_PAUSE, self._chance.uniform(*self.settings.patience.jitter) * 1.5**tries)
-                waited += pause
-                await self._sleep(pause)
+                await self._sleep(min(pause, left))
                 yield None
+                self._waits -= self._clock() - began
+
+    def _patience_left(self, name: str) -> Patience:
+        """What is left of it until the end of this sync. Raises RegisterUnavailable if that is over."""
+        patience = self.settings.patience
+        if self._end == math.inf:
+            return patience
+        left = self._end - self._clock()
+        if left <= 0:
+            raise RegisterUnavailable(
+                f"the deadline was over before series {name} could be changed: nothing was written"
+            )
+        return replace(patience, deadline=left if patience.deadline is None else min(left, patience.deadline))
 
     async def _looked_again(self, report: SeriesReport, survey: Survey) -> bool:
         """Whether all is settled by now, as state and issues are by now."""
@@ -414,13 +425,6 @@ def _newest(reality: Reality) -> float:
 
 def _items(series: Series) -> list[int | str | None]:
     return [series.active, *series.queue]
-
-
-def _whose(terms: Mapping[str, str | None] | None) -> str:
-    if terms is None:
-        return "for none of its issues is found here"
-    label = f" and the label {terms.get('label')!r}" if terms.get("label") else ""
-    return f"for its issues are found by the pattern {terms.get('pattern')!r}{label}"
 
 
 def _unreadable(text: str | None, name: str) -> UnreadableSeries | None:

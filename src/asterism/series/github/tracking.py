@@ -21,6 +21,7 @@ from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
+from asterism.series.github.terms import terms_of
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
 LONGEST = 65_000
@@ -207,16 +208,6 @@ class Tracking:
             await self._client.send("PATCH", f"issues/{number}", {"state": "closed", "state_reason": "not_planned"})
         except (Refused, Unsure):
             return
-
-
-def terms_of(text: str | None, name: str) -> dict[str, str | None] | None:
-    """By what the issues of a series were found by whoever keeps it; None if nobody has said so."""
-    try:
-        data = json.loads(text or "null")
-        terms = data["found_by"]
-        return terms if data["series"] == name and isinstance(terms, dict) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def _number(text: str | None, name: str) -> int | None:

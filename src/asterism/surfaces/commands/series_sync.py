@@ -161,15 +161,15 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     return code
 
 
-def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
-    """The service that the options describe."""
+def opened(options: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> GitHubSeries:
+    """The service that the options describe; one that ``waits`` does so while others assign."""
     register = github_register(options["repository"], options["deadline"], options["cache"])
     from asterism.series.github.syncing import GitHubSeries
 
-    return GitHubSeries(register, _settings_of(options, dry_run))
+    return GitHubSeries(register, _settings_of(options, dry_run, waits))
 
 
-def _settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
+def _settings_of(options: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
     from asterism.series.changing import Patience
     from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.syncing import TURN_DEADLINE, Settings
@@ -185,7 +185,8 @@ def _settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
         options["by"] or whoami(),
         not options["no_view"],
         dry_run,
-        turn_deadline=options["deadline"] or TURN_DEADLINE,
+        turn_deadline=(options["deadline"] or TURN_DEADLINE) if waits else 0.0,
+        deadline=options["deadline"],
         patience=Patience(tries=options["tries"], deadline=options["deadline"]),
     )
 
