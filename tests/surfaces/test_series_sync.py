@@ -117,10 +117,11 @@ def test_a_github_that_refuses_or_is_not_there_has_an_exit_code_of_its_own(serve
     assert "refuses the credentials" in result.stderr
 
 
-def test_a_turn_that_another_has_is_contended(server):
+def test_a_turn_that_another_has_is_contended(server, monkeypatch):
+    monkeypatch.setattr("asterism.series.github.syncing.TURN_DEADLINE", 0.05)
     held = json.dumps({"series": "RFC-093", "holder": "another", "until": time.time() + 60})
     server.call(lambda world: world.write_document("refs/asterism/turns/RFC-093", held, "series.json"))
-    result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view", "--deadline", "0.1s")
+    result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view")
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (76, "contended")
 
 

@@ -274,8 +274,13 @@ class GitHubSeries:
         async for turn in self._turns_of(report.name):
             tries += 1
             if turn is None:
-                if await self._looked_again(report, survey):
-                    return
+                try:
+                    if await self._looked_again(report, survey):
+                        return
+                except RegisterUnavailable:
+                    if self._clock() < self._end:
+                        raise
+                    break  # there was no time left to look: it is still others who hold this up
                 continue
             try:
                 again = await self._in_turn(report, survey, turn)
