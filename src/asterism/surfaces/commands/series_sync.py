@@ -126,7 +126,7 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
     Exits with 0 if all is in step. With --issue: with 0 if it is the active one or of no series, with 75 if it waits
     or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee cannot
     be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later version,
-    69 if GitHub is out of reach."""
+    69 if GitHub is out of reach or, where the tracking issues are all there is to do, they could not be written."""
     try:
         return asyncio.run(_synced(options, issue, dry_run, as_json))
     except asyncio.CancelledError:
@@ -255,4 +255,6 @@ def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
     for status, code in CODES.items():
         if status in found:
             return code
+    if report.mode == "observe" and "no view" in found:  # the view is all that there was to do
+        return OUT_OF_REACH
     return QUEUED if standing is not None and standing["status"] in ("queued", "observed") else 0
