@@ -142,7 +142,7 @@ class Routes:
 
     def _unassign(self, number: int, posted: dict[str, Any]) -> Answer:
         for login in posted.get("assignees", []):
-            self.world.unassign(number, login)
+            self.world.unassign(number, login, by=self.login)
         return 200, self.forms.issue(self.world.issue(number)), {}
 
     def _add_labels(self, number: int, posted: dict[str, Any]) -> Answer:
@@ -218,6 +218,7 @@ class Routes:
     def _graphql(self, posted: dict[str, Any]) -> Answer:
         if self.server.limit.remaining <= 0 and time.time() < self.server.limit.reset:
             return 200, {"errors": [{"type": "RATE_LIMITED", "message": "API rate limit exceeded"}]}, {}
+        self.graphql.login = self.login
         return 200, self.graphql.answer(posted), {}
 
     def _installation(self) -> Answer:
