@@ -121,6 +121,8 @@ class GraphQL:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.login = "service"
+        """Whose token it is."""
 
     def answer(self, posted: dict[str, Any], before_effect: Callable[[], None] = lambda: None) -> dict[str, Any]:
         errors: list[dict[str, Any]] = []
@@ -169,7 +171,8 @@ class GraphQL:
     # -- queries
 
     def _query(self) -> dict[str, Any]:
-        return {"__typename": "Query", "repository": self._repository, "node": self._node}
+        viewer = {"__typename": "User", "login": self.login}
+        return {"__typename": "Query", "repository": self._repository, "node": self._node, "viewer": viewer}
 
     def _repository(self, owner: str, name: str) -> dict[str, Any]:
         if (owner.lower(), name.lower()) != (self.world.owner, self.world.repo):
@@ -207,8 +210,22 @@ class GraphQL:
             "number": issue.number,
             "state": issue.state.upper(),
             "assignedActors": lambda first: _connection([self._actor(person) for person in issue.assignees[:first]]),
-            "timelineItems": lambda itemTypes, last: _connection([self._closed(one) for one in issue.closers[-last:]]),
+            "timelineItems": lambda itemTypes, last: _connection(self._timeline(issue, itemTypes)[-last:]),
         }
+
+    def _timeline(self, issue: Issue, kinds: list[str]) -> list[dict[str, Any]]:
+        if kinds == ["CLOSED_EVENT"]:
+            return [self._closed(one) for one in issue.closers]
+        assert kinds == ["UNASSIGNED_EVENT"], kinds
+        return [
+            {
+                "__typename": "UnassignedEvent",
+                "id": f"UE_{issue.number}_{place}",
+                "actor": {"__typename": "User", "login": by},
+                "assignee": self._actor(person),
+            }
+            for place, (person, by) in enumerate(issue.unassigned)
+        ]
 
     def _closed(self, closer: Any) -> dict[str, Any]:
         form: dict[str, Any] | None = None
@@ -223,10 +240,15 @@ class GraphQL:
     def _actor(self, person: Person) -> dict[str, Any]:
         return {"__typename": person.type, "id": person.node_id, "login": person.login}
 
-    def _suggested(self, capabilities: list[str], first: int, loginNames: str | None = None) -> dict[str, Any]:
+    def _suggested(
+        self, capabilities: list[str], first: int, after: str | None = None, loginNames: str | None = None
+    ) -> dict[str, Any]:
         assert capabilities == ["CAN_BE_ASSIGNED"], capabilities
         people = [person for person in self.world.people.values() if person.assignable]
-        return _connection([self._actor(person) for person in people[:first]])
+        begin = int(after or 0)
+        page = _connection([self._actor(person) for person in people[begin : begin + first]])
+        page["pageInfo"].update(hasNextPage=begin + first < len(people), endCursor=str(begin + first))
+        return page
 
     def _node(self, id: str) -> dict[str, Any] | None:
         for issue in self.world.listed():
@@ -260,7 +282,7 @@ class GraphQL:
         logins = [wanted[id].login for id in input["actorIds"]]
         for person in list(issue.assignees):
             if person.login not in logins:
-                self.world.unassign(issue.number, person.login)
+                self.world.unassign(issue.number, person.login, by=self.login)
         for login in logins:
             self.world.assign(issue.number, login)
         return {"__typename": "ReplaceActorsForAssignablePayload", "assignable": self._issue(issue)}

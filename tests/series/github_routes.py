@@ -95,15 +95,15 @@ class Routes:
     def _list_issues(self) -> Answer:
         state, assignee = self.query.get("state", "open"), self.query.get("assignee")
         labels = [label.lower() for label in self.query.get("labels", "").split(",") if label]
-        people = self.world.person(assignee) if assignee else None
-        if assignee and people is None:
+        people = self.world.person(assignee) if assignee and assignee != "*" else None
+        if assignee and assignee != "*" and people is None:
             raise Refusal(422, "Validation Failed")
         found = [
             self.forms.issue(issue)
             for issue in self.world.listed()
             if state in ("all", issue.state)
             and set(labels) <= {label.lower() for label in issue.labels}
-            and (not assignee or people in issue.assignees)
+            and (not assignee or people in issue.assignees or (assignee == "*" and issue.assignees))
         ]
         return self._page(found[::-1] if self.query.get("direction") == "asc" else found)
 
@@ -142,7 +142,7 @@ class Routes:
 
     def _unassign(self, number: int, posted: dict[str, Any]) -> Answer:
         for login in posted.get("assignees", []):
-            self.world.unassign(number, login)
+            self.world.unassign(number, login, by=self.login)
         return 200, self.forms.issue(self.world.issue(number)), {}
 
     def _add_labels(self, number: int, posted: dict[str, Any]) -> Answer:
@@ -218,6 +218,7 @@ class Routes:
     def _graphql(self, posted: dict[str, Any]) -> Answer:
         if self.server.limit.remaining <= 0 and time.time() < self.server.limit.reset:
             return 200, {"errors": [{"type": "RATE_LIMITED", "message": "API rate limit exceeded"}]}, {}
+        self.graphql.login = self.login
         return 200, self.graphql.answer(posted), {}
 
     def _installation(self) -> Answer:

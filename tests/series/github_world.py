@@ -57,6 +57,8 @@ class Issue:
     closed_at: datetime | None = None
     closers: list[Any] = field(default_factory=list)
     """One for each time it was closed: the number of a pull request, the sha of a commit, or None."""
+    unassigned: list[tuple[Person, str]] = field(default_factory=list)
+    """Who was unassigned, and by whom."""
     comments: list[dict[str, Any]] = field(default_factory=list)
     moved_to: str | None = None
     is_pull: bool = False
@@ -168,13 +170,14 @@ class World:
         self._witness(issue, person, by_hand)
         return issue
 
-    def unassign(self, number: int, login: str) -> Issue:
+    def unassign(self, number: int, login: str, by: str = "ada") -> Issue:
         issue, person = self.issue(number), self.person(login)
         if person is not None and person in issue.assignees:
             issue.assignees.remove(person)
             issue.by_api.discard(person.login)
             issue.updated_at = self.tick()
             self.assigned_log.append(("unassign", number, person.login))
+            issue.unassigned.append((person, by))
         return issue
 
     def _witness(self, issue: Issue, person: Person, by_hand: bool) -> None:

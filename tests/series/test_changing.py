@@ -136,6 +136,23 @@ def test_who_was_never_forestalled_is_not_told_that_others_were_first(error: Exc
     play(scene)
 
 
+def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_that_they_were_first() -> None:
+    async def scene(faulty: Faulty, register: Clocked) -> None:
+        swap, others = register.swap, iter(range(2, 100))
+
+        async def forestalled(name: str, expected: str | None, text: str, message: str) -> str:
+            """Another has locked it just now, and comes to its end after we were told so."""
+            later = Series.from_text((await register.read(name)).text, name).claim(next(others), 1.0)
+            await swap(name, expected, later.to_text(), "another")
+            raise RegisterBusy("locked")
+
+        register.swap = forestalled  # type: ignore[method-assign]
+        with pytest.raises(Contended, match="others were first at 4 of 5 tries"):
+            await claim(register, NAME, Claim(1), patience=patience())
+
+    play(scene)
+
+
 def test_a_store_that_is_busy_is_tried_again() -> None:
     async def scene(faulty: Faulty, register: Clocked) -> None:
         store = register._store

@@ -16,7 +16,7 @@ import pytest
 from asterism.series import git
 from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import GitRegister
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot, Unsure
 from asterism.series.scratch import LITTER
 from tests.series.register_openers import bare_repository, over_http
 
@@ -249,13 +249,15 @@ class Witness(GitRegister):
     ("says", "kind"),
     [
         ("", Unsure),
-        (f"!\tx:{REF}\t[rejected] (stale info)\n", Moved),
-        (f"!\tx:{REF}\t[remote rejected] (failed to update ref)\n", Moved),
-        (f"!\tx:{REF}\t[remote rejected] (cannot lock ref 'x': is at a but expected b)\n", Moved),
+        (f"!\tx:{REF}\t[rejected] (stale info)\n", RegisterBusy),
+        (f"!\tx:{REF}\t[remote rejected] (failed to update ref)\n", RegisterBusy),
+        (f"!\tx:{REF}\t[remote rejected] (cannot lock ref 'x': is at a but expected b)\n", RegisterBusy),
         (f"!\tx:{REF}\t[remote rejected] (deny updating a hidden ref)\n", RegisterUnavailable),
     ],
 )
 def test_what_a_push_says_decides_and_not_only_its_exit_code(remote: Path, says: str, kind: type[Exception]) -> None:
+    """Nobody has changed anything here, whatever it says: that is not somebody who was first."""
+
     async def main() -> None:
         register = Witness(f"file://{remote}")
         register.says = says

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from asterism.core.series import Series
 from asterism.series import git
 from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import STUCK, GitRegister
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot
+from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot
 from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
@@ -198,16 +199,31 @@ def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes
         lock = remote / f"{REF}.lock"
         lock.touch()
         for _ in range(STUCK - 1):
-            with pytest.raises(Moved):
+            with pytest.raises(RegisterBusy):
                 await register.swap(NAME, token, "two", "m")
         lock.unlink()
         token = await register.swap(NAME, token, "two", "m")
         lock.touch()
         for _ in range(STUCK - 1):  # another state: it is counted anew
-            with pytest.raises(Moved):
+            with pytest.raises(RegisterBusy):
                 await register.swap(NAME, token, "three", "m")
         with pytest.raises(RegisterUnavailable, match=r"rejects the change of series RFC-093: .*remote rejected"):
             await register.swap(NAME, token, "three", "m")
+
+    using(f"file://{remote}", scene)
+
+
+@pytest.mark.parametrize("tries", [1, 3, 5])
+def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_tries_there_are(
+    remote: Path, tries: int
+) -> None:
+    lock = remote / f"{REF}.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+
+    async def scene(register: GitRegister) -> None:
+        with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
+            await claim(register, NAME, Claim(1), patience=replace(EAGER, tries=tries))
 
     using(f"file://{remote}", scene)
 

@@ -13,7 +13,7 @@ from github_server import GitHubServer
 from asterism.series.github.opening import open_github
 
 MOST = {
-    github_cycles.FIRST: 31,
+    github_cycles.FIRST: 32,
     github_cycles.NOTHING: 3,
     github_cycles.QUEUED: 8,
     github_cycles.PROMOTED: 22,

@@ -80,9 +80,7 @@ def a_duplicate(server: GitHubServer) -> None:
 
 
 @pytest.mark.parametrize("before", [nothing, a_merge, a_duplicate])
-def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(
-    before: Callable[[GitHubServer], None],
-) -> None:
+def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
     writes, died = 0, True
     while died:
         with GitHubServer(world_of()) as server:

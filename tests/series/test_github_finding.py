@@ -90,6 +90,14 @@ def test_a_view_fits_into_an_issue_however_many_wait(waiting):
         assert "asterism series status" in body
 
 
+@pytest.mark.parametrize(
+    ("title", "micro"), [("RFC-093-12: a", 12), ("RFC-093-b: letters", 7), ("RFC-093-²: small", 7), ("RFC-093-1b", 7)]
+)
+def test_a_micro_part_that_is_no_number_leaves_the_order_to_the_number_of_the_issue(title, micro):
+    seen = Finder(r"^(?P<series>RFC-\d+)-(?P<micro>[\w²]+)").find(issue(title))
+    assert (seen and (seen.series, seen.micro)) == ("RFC-093", micro)
+
+
 def test_a_required_label_counts_in_whatever_case():
     finder = Finder(required="Bot")
     assert finder.find(issue("RFC-093-02: a part", "bug", "bOT")) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from copy import deepcopy
 
 import pytest
 from github_scenes import SERIES, assigned, merged, opened, service_of, state, sync, synced, view, world_of
@@ -146,10 +147,24 @@ def test_what_is_assigned_by_hand_is_reported_and_left_alone_in_observe(server):
     assert assigned(server) == [3, 1]
 
 
+GIT = ("git/trees", "git/commits", "git/refs")
+
+
 def test_observe_writes_the_view_and_nothing_else(server):
+    """The view is an issue, and the ref that says which; to make it takes a turn, which is given back."""
+    before = server.call(lambda world: (dict(world.refs), deepcopy(world.issues)))
     report = sync(server, "observe")
-    assert assigned(server) == []
-    assert server.call(lambda world: world.documents()) == {}
+    refs, issues = server.call(lambda world: (dict(world.refs), deepcopy(world.issues)))
+    new = {ref.removeprefix("refs/asterism/").removesuffix(f"/{SERIES}") for ref in refs.keys() - before[0].keys()}
+    assert new == {"tracking", "turns"}
+    assert {ref: refs[ref] for ref in before[0]} == before[0]
+    turns = server.call(lambda world: world.documents("refs/asterism/turns/"))
+    assert json.loads(turns[SERIES])["holder"] is None
+    assert issues.keys() - before[1].keys() == {report.tracking}
+    assert {number: issues[number] for number in before[1]} == before[1]
+    assert (assigned(server), server.world.assigned_log) == ([], [])
+    made = {(method, path.removeprefix("/repos/acme/rocket")) for method, path, _ in server.posted}
+    assert made <= {("POST", "/graphql"), *(("POST", f"/{one}") for one in (*GIT, "issues"))}
     shown = view(server, report.tracking)
     assert (shown["active_issue"], shown["queue"]) == (1, [2, 3])
     assert "only observes" in server.call(lambda world: world.issue(report.tracking).body)

@@ -6,15 +6,18 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from github_scenes import QUICK, SERIES, assigned, merged, opened, service_of, sync, synced, world_of
 from github_server import Faults, GitHubServer
 
-from asterism.series.changing import change
+from asterism.series.changing import Patience, change
 from asterism.series.github import turns as turns_module
+from asterism.series.github.reports import SyncReport
+from asterism.series.github.syncing import GitHubSeries, Settings
 from asterism.series.github.turns import LENGTH, NotMyTurn, Turn, TurnOver, Turns
-from asterism.series.register import STATE_FILE
+from asterism.series.register import STATE_FILE, RegisterUnavailable
 
 REF = f"refs/asterism/turns/{SERIES}"
 
@@ -208,6 +211,84 @@ def test_who_does_not_get_the_turn_is_told_that_what_was_decided_stands(server):
     assert (report.status, report.changed, report.state.active) == ("contended", True, 1)
     assert "what was decided stands" in (report.problem or "")
     assert "nothing was written" not in (report.problem or "")
+
+
+def blocked(server: GitHubServer, *names: str) -> None:
+    """One who died has the turn of these series."""
+    for name in names:
+        text = json.dumps({"series": name, "holder": "the dead", "until": time.time() + 80})
+        server.call(
+            lambda world, name=name, text=text: world.write_document(f"refs/asterism/turns/{name}", text, STATE_FILE)
+        )
+
+
+async def waiting(server: GitHubServer, **settings: Any) -> tuple[SyncReport, float]:
+    """A sync, and how long it waited by a clock that goes on while it waits and by a second with each look at it."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    register = opened(server)
+    settings = {"by": "cron", "patience": Patience(tries=20), **settings}
+    service = GitHubSeries(register, Settings("robot", **settings), sleep=sleep, clock=clock)
+    report = await service.sync()
+    await register.close()
+    return report, now[0]
+
+
+@pytest.mark.parametrize(("deadline", "turn_deadline"), [(60.0, 60.0), (60.0, 1e9), (None, 60.0)])
+def test_the_deadline_is_one_for_all_series_and_their_views(server, deadline, turn_deadline):
+    """Each of them would wait as long, for its turn to assign and again for the one to make a view."""
+    names = [f"OPS-{number}" for number in range(5)]
+    for name in names:
+        server.call(lambda world, name=name: world.add_issue(f"{name}-1: tidy"))
+    blocked(server, *names)
+    report, waited = asyncio.run(waiting(server, deadline=deadline, turn_deadline=turn_deadline))
+    found = {one.name: one.status for one in report.series}
+    assert found["OPS-0"] == "contended"
+    assert "in step" not in {found[name] for name in names}
+    assert waited < 60.0 + 5.0 + 10.0 * len(found)  # a pause that began before the end, and what the looks take
+
+
+def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(server):
+    server.call(lambda world: world.add_issue("OPS-7-1: tidy"))
+    blocked(server, "OPS-7")
+
+    async def scene() -> SyncReport:
+        register = opened(server)
+        service = service_of(register, turn_deadline=0.0)
+
+        async def never(seconds: float) -> None:
+            pytest.fail("it waited")
+
+        service._sleep = never
+        report = await service.sync()
+        await register.close()
+        return report
+
+    report = asyncio.run(scene())
+    assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}
+    assert "which was not waited for" in (report.series[0].problem or "")
+    assert (assigned(server), assigned(server, "OPS-7")) == ([1], [])
+
+
+def test_a_read_that_hangs_ends_at_the_deadline(server):
+    """Without a clock to go by: it would hang for as long as the connection is allowed to, four times over."""
+    gate = server.hold("GET", "/repos/acme/rocket/issues")
+
+    async def scene() -> None:
+        register = opened(server, deadline=0.2)
+        with pytest.raises(RegisterUnavailable, match=r"the deadline of 0\.2 s was over"):
+            await service_of(register, deadline=0.2).sync()
+        await register.close()
+
+    asyncio.run(scene())
+    gate.open()
 
 
 def test_a_turn_runs_out_while_the_machine_sleeps(monkeypatch):

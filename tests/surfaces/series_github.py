@@ -13,5 +13,6 @@ if HERE not in sys.path:
 scenes = import_module("github_scenes")
 GitHubServer = import_module("github_server").GitHubServer
 World = import_module("github_world").World
+Refusal = import_module("github_world").Refusal
 Limit = import_module("github_server").Limit
 cycles = import_module("github_cycles")

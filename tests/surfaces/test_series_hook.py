@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import signal
@@ -24,8 +25,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from series_github import GitHubServer, scenes
 
+from asterism.core.series import Series
 from asterism.series.github.deliveries import Memory, concern_of, is_signed
 from asterism.series.github.finding import Finder
+from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.register import RegisterUnavailable
 from asterism.surfaces.series_hooks.serving import CannotServe, listening_at
 from asterism.surfaces.series_hooks.worker import Worker
@@ -176,6 +179,58 @@ def test_everything_that_failed_is_tried_again_before_ten_minutes_are_over():
     assert service.asked == [None, None, None, None, frozenset({"RFC-1"})]
 
 
+class Troubled:
+    """A service in which one series fails with each sync. It notes what it is asked for, and when."""
+
+    def __init__(self, name: str, status: str) -> None:
+        self.name, self.status = name, status
+        self.asked: list[tuple[float, frozenset[str] | None]] = []
+
+    async def sync(self, only: frozenset[str] | None = None) -> Any:
+        self.asked.append((asyncio.get_running_loop().time(), only))
+        names = ["OPS-7", "RFC-093"] if only is None else sorted(only)
+        reports = [SeriesReport(name, Series(name)) for name in names]
+        for one in reports:
+            if one.name == self.name:
+                one.status, one.problem = self.status, f"{self.name} is in trouble"
+        return SyncReport("github:acme/rocket", "enforce", reports, {})
+
+    def times(self, name: str) -> list[float]:
+        return [at for at, only in self.asked if only is None or name in only]
+
+
+@pytest.mark.parametrize("status", ["contended", "unavailable", "no view"])
+def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status):
+    service = Troubled("OPS-7", status)
+
+    async def scene() -> tuple[list[float], str | None, str | None]:
+        loop = asyncio.get_running_loop()
+        worker = Worker(cast(Any, service), 3600.0)
+        working = asyncio.create_task(worker.work())
+        delivered = []
+        for _ in range(40):
+            await asyncio.sleep(7.3)
+            delivered.append(loop.time())
+            worker.ask(frozenset({"RFC-093"}))
+        await asyncio.sleep(1)
+        during = worker.trouble
+        service.status = "in step"
+        service.name = ""
+        await asyncio.sleep(61)
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        return delivered, during, worker.trouble
+
+    delivered, during, after = virtually(scene())
+    assert [at for at, only in service.asked if only and "RFC-093" in only] == delivered
+    tried = service.times("OPS-7")
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert pauses[:4] == pytest.approx([1, 2, 4, 8])
+    assert max(pauses) == pytest.approx(10 if status == "contended" else 60)
+    assert (during, after) == ("OPS-7 is in trouble", None)  # what is wrong is told until it is not
+
+
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +268,17 @@ def server():
         assert running.world.doubles == []
 
 
+HOUR = 3600.0
+"""What ``serving`` gives as --every, in seconds."""
+
+
+def in_rest(server: GitHubServer) -> bool:
+    """Whether the sync at the beginning is over: the turn to make the tracking issue has been given back."""
+    turns = server.world.documents("refs/asterism/turns/")
+    shown = any("asterism-series" in one.labels for one in server.world.listed())
+    return shown and all(json.loads(text)["holder"] is None for text in turns.values())
+
+
 def assigned_is(*numbers: int) -> Any:
     return lambda world: world.assigned_by_series().get("RFC-093", []) == list(numbers)
 
@@ -221,12 +287,17 @@ def test_a_merge_that_is_delivered_promotes_the_next_at_once(server, capsys, tmp
     figures = tmp_path / "m.json"
     with serving(server, "--metrics", str(figures)) as (process, url):
         assert server.wait_for(assigned_is(1))  # it begins with a sync of everything
+        assert server.wait_for(lambda world: in_rest(server))
         scenes.merged(server, 1)
+        server.forget()
         began = time.monotonic()
         answer = deliver(url, payload())
         assert (answer.status_code, answer.text) == (202, "issue closed: RFC-093\n")
         assert server.wait_for(assigned_is(2))
         took = time.monotonic() - began
+        surveys = [path for method, path, _ in server.log if path.endswith("/git/matching-refs/asterism/")]
+        assert len(surveys) == 1, "the first sync after the delivery did it"
+        assert took < HOUR / 20, "and not the one that comes every hour"
         scenes.merged(server, 2)
         assert deliver(url, payload(), "pull_request").text == "pull request closed: all series\n"
         assert server.wait_for(assigned_is(3))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from series_github import GitHubServer, scenes
+from series_github import GitHubServer, Refusal, scenes
 
 from asterism.surfaces.cli import commands
 
@@ -117,10 +117,26 @@ def test_a_github_that_refuses_or_is_not_there_has_an_exit_code_of_its_own(serve
     assert "refuses the credentials" in result.stderr
 
 
-def test_a_turn_that_another_has_is_contended(server):
+@pytest.mark.parametrize(("mode", "code"), [("observe", 69), ("enforce", 0)])
+def test_an_observation_whose_view_was_not_written_is_no_success(server, mode, code):
+    """Where the state is kept, a view that is late is written with the next cycle."""
+    answer = server.routes.answer
+
+    def may_not_track(method: str, path: str, query: Any, headers: Any, body: bytes) -> Any:
+        if method == "POST" and (path.endswith("/issues") or (mode == "observe" and "/git/" in path)):
+            raise Refusal(403, "Resource not accessible by integration")
+        return answer(method, path, query, headers, body)
+
+    server.routes.answer = may_not_track
+    result = asterism(server, "series", "sync", "--mode", mode)
+    assert (result.exit_code, "the view was not written" in result.stderr) == (code, True), result.stderr
+
+
+def test_a_turn_that_another_has_is_contended(server, monkeypatch):
+    monkeypatch.setattr("asterism.series.github.syncing.TURN_DEADLINE", 0.05)
     held = json.dumps({"series": "RFC-093", "holder": "another", "until": time.time() + 60})
     server.call(lambda world: world.write_document("refs/asterism/turns/RFC-093", held, "series.json"))
-    result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view", "--deadline", "0.1s")
+    result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view")
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (76, "contended")
 
 

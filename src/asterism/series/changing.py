@@ -160,7 +160,7 @@ async def _changed(
             wait += error.retry_after
             trying.limited(wait, error)
         except RegisterBusy as error:
-            trying.last = error
+            trying.was_busy(error)
         except RegisterUnavailable as error:
             raise trying.failed(error) from error
         except TimeoutError:
@@ -227,6 +227,7 @@ class _Trying:
         self._forestalled = 0
         self._seen: Snapshot | None = None
         self._doubt: tuple[str | None, Unsure] | None = None
+        self._busy: tuple[str | None, RegisterBusy] | None = None
 
     def begin(self) -> float:
         """Returns how long to wait after this try, if it comes to that."""
@@ -245,13 +246,20 @@ class _Trying:
 
     def saw(self, seen: Snapshot) -> None:
         self._seen = seen
+        if self._busy is not None and self._busy[0] != seen.token:
+            self.forestalled(self._busy[1])
+        self._busy = None
         if self._doubt is not None and self._doubt[0] != seen.token:
             self._doubt = None
 
-    def forestalled(self, error: Moved) -> None:
+    def forestalled(self, error: SeriesError) -> None:
         self.last = error
         self._forestalled += 1
         self.counts.conflicts += 1
+
+    def was_busy(self, error: RegisterBusy) -> None:
+        """Whether others were first is seen with the next look: only if they changed something."""
+        self.last, self._busy = error, self._seen and (self._seen.token, error)
 
     def doubts(self, error: Unsure) -> None:
         """If it was a reading that failed, that changed nothing."""

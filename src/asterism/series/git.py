@@ -31,6 +31,7 @@ from asterism.series.register import (
     STATE_FILE,
     Change,
     Moved,
+    RegisterBusy,
     RegisterUnavailable,
     Snapshot,
     Unsure,
@@ -252,8 +253,10 @@ class GitRegister:
             seen, times = self._locked.get(name, (None, 0))
             times = times + 1 if seen == expected else 1
             self._locked[name] = (expected, times)
-            if times >= STUCK or not _OVERTAKEN.search(said):
-                raise RegisterUnavailable(f"{self.url} rejects the change of series {name}: {said}{why}")
+            # nobody was first: whoever runs out of tries must not be told so
+            stuck = times >= STUCK or not _OVERTAKEN.search(said)
+            kind = RegisterUnavailable if stuck else RegisterBusy
+            raise kind(f"{self.url} rejects the change of series {name}: {said}{why}")
         raise Moved(name)
 
     async def _committed(self, parent: str | None, text: str, message: str) -> str:

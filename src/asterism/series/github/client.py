@@ -95,9 +95,10 @@ class GitHubClient:
         """The time at GitHub, as far as it is known from here."""
         return time.time() + (self._ahead or 0.0)
 
-    def begin(self) -> None:
-        """A new piece of work, with the whole patience and all the time again."""
-        self._left = self._patience
+    def begin(self, with_reads: bool = False) -> None:
+        """A new piece of work, with the whole patience and all the time again. ``with_reads`` ends also the reads that
+        go on beyond the deadline, which harms nothing: what is being written is never cut off here."""
+        self._left, self._with_reads = self._patience, with_reads
         self._until = math.inf if self._deadline is None else time.monotonic() + self._deadline
 
     async def close(self) -> None:
@@ -197,6 +198,21 @@ class GitHubClient:
         return None
 
     async def _ask(self, asked: Asked) -> Heard:
+        """As ``_asked``, and a read no longer than there is time for it."""
+        if not (asked.reads and self._with_reads) or self._until == math.inf:
+            return await self._asked(asked)
+        timer = asyncio.timeout(max(0.0, self._until - time.monotonic()))
+        try:
+            async with timer:
+                return await self._asked(asked)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise RegisterUnavailable(
+                f"the deadline of {self._deadline:g} s was over before GitHub answered {asked.method} {asked.url}"
+            ) from None
+
+    async def _asked(self, asked: Asked) -> Heard:
         """Until it is answered, refused, or the patience is at its end."""
         failed = 0
         while True:

@@ -1,8 +1,9 @@
 """Which series an issue belongs to, and which place it has there: told by its title, or by a label.
 
 A pattern is a regular expression with the group ``series`` and, for the order within it, ``micro``. Where there is no
-micro number the number of the issue serves. A pull request belongs to no series, and neither does a tracking issue. If
-a label is required, what does not have it belongs to none either. To GitHub labels are the same in whatever case.
+micro number, or what stands there is none, the number of the issue serves. A pull request belongs to no series, and
+neither does a tracking issue. If a label is required, what does not have it belongs to none either. To GitHub labels
+are the same in whatever case.
 """
 
 from __future__ import annotations
@@ -72,8 +73,14 @@ class Finder:
         required: str | None = None,
     ) -> None:
         self._title, self._label = _compiled(title), _compiled(label)
-        self._assignee = assignee
+        self.assignee = assignee
         self.required = required
+        self.terms: dict[str, str | None] = {
+            "pattern": title,
+            "label_pattern": label,
+            "label": required.casefold() if required else None,
+        }
+        """By what it tells series apart, as it is kept with each series."""
 
     def find(self, issue: Mapping[str, Any]) -> Found | None:
         """None for one that belongs to no series. A label says more than the title."""
@@ -92,8 +99,8 @@ class Finder:
             return None
         number = int(issue["number"])
         micro = _micro(match) or (_micro(title) if title else None)
-        assigned = self._assignee is not None and self._assignee.among(issue)
-        return Found(number, series, int(micro or number), issue.get("state") == "open", assigned, issue)
+        assigned = self.assignee is not None and self.assignee.among(issue)
+        return Found(number, series, int(micro) if micro else number, issue.get("state") == "open", assigned, issue)
 
     def _as_titles_say(self, series: str) -> str:
         """A label that names in small letters what a title could only name in capitals means the same series."""
@@ -117,7 +124,9 @@ def has_label(issue: Mapping[str, Any], name: str) -> bool:
 
 
 def _micro(match: re.Match[str]) -> str | None:
-    return match.groupdict().get("micro")
+    """Its digits; None if it has none, or something else stands there, as a pattern of the user's may allow."""
+    micro = match.groupdict().get("micro")
+    return micro if micro is not None and micro.isdecimal() else None
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

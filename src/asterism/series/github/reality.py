@@ -8,13 +8,13 @@ or by a commit, it is completed; closed otherwise it is abandoned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from asterism.core.series import Item, Live
 from asterism.series.github.client import PER_PAGE, GitHubClient, Refused
-from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label
+from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label, labels_of
 from asterism.series.register import RegisterUnavailable, SeriesError
 
 STEADY = 5
@@ -70,17 +70,9 @@ class Looking:
     async def survey(self, steady: bool = False) -> Survey:
         """``steady`` is for who relies on nothing being missing: an issue that is closed while a list of several pages
         is read moves the others, and one of them can slip through between two pages. Then it is read again until it
-        stays the same; what has not changed costs nothing."""
+        stays the same in what matters here; what has not changed costs nothing."""
         try:
-            narrowed = {"labels": self._label} if self._label else {}
-            issues = await self._listed(narrowed)
-            for _ in range(STEADY if steady and len(issues) >= PER_PAGE else 0):
-                before, issues = issues, await self._listed(narrowed)
-                if before == issues:
-                    break
-            else:
-                if steady and len(issues) >= PER_PAGE:
-                    raise RegisterUnavailable(f"the issues of {self._client.url} change too quickly to be listed")
+            issues = await self._listed(self._narrowed, steady)
             if self._label:
                 issues += await self._listed({"labels": TRACKING_LABEL})
         except Refused as refused:
@@ -95,9 +87,50 @@ class Looking:
                 tracking[int(issue["number"])] = issue
         return Survey(series, tuple(tracking[number] for number in sorted(tracking)))
 
-    async def _listed(self, narrowed: Mapping[str, str]) -> list[Any]:
+    @property
+    def _narrowed(self) -> dict[str, str]:
+        return {"labels": self._label} if self._label else {}
+
+    async def _listed(self, narrowed: Mapping[str, str], steady: bool = False) -> list[Any]:
         asked = {"state": "open", "sort": "created", "direction": "asc", **narrowed}
-        return await self._client.pages("issues", asked)
+        issues = await self._client.pages("issues", asked)
+        if not steady or len(issues) < PER_PAGE:
+            return issues
+        for _ in range(STEADY):
+            before, issues = issues, await self._client.pages("issues", asked)
+            if [*map(_gist, before)] == [*map(_gist, issues)]:
+                return issues
+        raise RegisterUnavailable(f"the issues of {self._client.url} change too quickly to be listed")
+
+    async def fresh(self, name: str, survey: Survey, active: Item | None = None) -> Reality:
+        """What a ``survey`` said of one series, with who is assigned by now. It takes a moment however many issues are
+        open: those that are assigned are listed. For who is to act, the ``active`` one and who was assigned before are
+        looked at by themselves too, if they are not among them."""
+        known = survey.series.get(name, {})
+        listed = [found for issue in await self._assigned() if (found := self._finder.find(issue)) is not None]
+        seen = {found.number: found for found in listed if found.series == name}
+        reality = Reality({number: replace(found, assigned=False) for number, found in known.items()} | seen)
+        before = [number for number, found in known.items() if found.assigned]
+        for number in dict.fromkeys([active, *before] if active is not None else []):
+            if isinstance(number, int) and number not in seen:
+                looked = await self.look(number, name)
+                if isinstance(looked, Found):
+                    reality.live[number] = looked
+                else:
+                    reality.live.pop(number, None)
+                    reality.gone[number] = looked
+        return reality
+
+    async def _assigned(self) -> list[Any]:
+        """GitHub writes a bot in several ways, so for one all that are assigned to anybody are listed."""
+        assignee = self._finder.assignee
+        login = "*" if assignee is None or assignee.is_bot else assignee.login
+        try:
+            return await self._listed({**self._narrowed, "assignee": login}, steady=True)
+        except Refused as refused:
+            if refused.status == 422:  # nobody has this login
+                return []
+            raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
 
     async def live(self, name: str, assignee_is_known: bool) -> list[Live]:
         """What a series is rebuilt from. Raises NoneFound if no issue is: more likely the pattern is not that of this
@@ -155,3 +188,9 @@ class Looking:
             raise RegisterUnavailable(f"what closed issue #{number} is not known: {said}") from None
         merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
         return Fate.COMPLETED if merged else Fate.ABANDONED
+
+
+def _gist(issue: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What matters here. A comment changes an issue too, and in a busy repository there is always one."""
+    people = [person.get("login") for person in issue.get("assignees") or [] if isinstance(person, Mapping)]
+    return issue.get("number"), issue.get("title"), issue.get("state"), sorted(labels_of(issue)), people

@@ -13,8 +13,9 @@ from asterism.series.github.reality import Fate
 @dataclass
 class SeriesReport:
     """Of one series. ``duplicates`` are assigned beside the active one, ``repaired`` were; ``problem`` is a sentence,
-    and ``status`` the word for it. If what its state holds is ``unknown``, nothing was done. If it was only
-    ``observed``, all of this is what would be: nobody has been given anything."""
+    and ``status`` the word for it. If what its state holds is ``unknown``, nothing was done; nor if the series is left
+    alone, as ``left_alone`` says why. If it was only ``observed``, all of this is what would be: nobody has been given
+    anything."""
 
     name: str
     state: Series
@@ -31,6 +32,7 @@ class SeriesReport:
     tracking: int | None = None
     status: str = "in step"
     problem: str | None = None
+    left_alone: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,6 +53,7 @@ class SeriesReport:
             "observed": self.observed,
             "tracking_issue": self.tracking,
             "problem": self.problem,
+            "left_alone": self.left_alone,
         }
 
     def gauges(self) -> dict[str, Any]:
@@ -68,6 +71,8 @@ class SeriesReport:
         others wrote: a runner of GitHub Actions takes one that begins with ``::`` for a command."""
         if self.unknown:
             return [f"series {self.name}: left as it is", *([f"  {self.problem}"] if problem else [])]
+        if self.left_alone:
+            return [f"series {self.name}: left as it is, {self.left_alone}"]
         would = "would be " if self.observed else ""
         told = [f"#{number} {fate}" for number, fate in self.left.items()]
         if self.rebuilt:

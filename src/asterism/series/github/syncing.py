@@ -5,8 +5,9 @@ whose answers it usually knows, and writes nothing. The order of its steps is wh
 
 1. The open issues are listed, and what the states know of but the list does not show is looked at.
 2. The state is changed by compare-and-swap: that alone decides who is active.
-3. If the active issue is not assigned, or others are, the turn of this series is taken (``turns.py``), everything is
-   read again, the others are unassigned and read back, and only then the active one is assigned and read back.
+3. If the active issue is not assigned, or others are, the turn of this series is taken (``turns.py``), the state, who
+   is assigned and the active issue are read again, the others are unassigned and read back, and only then the active
+   one is assigned and read back. A turn is short, so the list of all open issues is not read in it.
 4. The tracking issue is written, if it shows something else.
 
 Modes: ``observe`` writes the view of what would be and nothing else, and nobody is told that anything is theirs;
@@ -17,7 +18,10 @@ active issue assigned: who promoted it may have failed to assign it, or died bef
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -31,6 +35,7 @@ from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.github.steps import InStep, in_step, is_newer
+from asterism.series.github.terms import tell_slips, terms_of, whose
 from asterism.series.github.tracking import Tracking, body_of, plain
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
@@ -39,7 +44,7 @@ from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot,
 Mode = Literal["observe", "enforce", "announce"]
 
 TURN_DEADLINE = 30.0
-"""How long to wait while another assigns in the same series, in seconds."""
+"""How long a sync waits while others assign in the same series, in seconds, over all series."""
 LONGEST_PAUSE = 5.0
 """Between two looks whether the turn is free, in seconds."""
 OBSERVED = "Asterism only observes this series: nothing is assigned or promoted by it."
@@ -48,7 +53,9 @@ OBSERVED = "Asterism only observes this series: nothing is assigned or promoted 
 @dataclass(frozen=True)
 class Settings:
     """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None: no
-    event makes it more. ``label`` is one that every issue of a series has, if it is given."""
+    event makes it more. ``label`` is one that every issue of a series has, if it is given. A sync waits for turns up to
+    the ``turn_deadline``, over all series; with 0 it tries each once. After the ``deadline``, in seconds from its
+    beginning, it waits for nothing and begins nothing."""
 
     assignee: str
     mode: Mode = "enforce"
@@ -61,6 +68,7 @@ class Settings:
     view: bool = True
     dry_run: bool = False
     turn_deadline: float = TURN_DEADLINE
+    deadline: float | None = None
     patience: Patience = field(default_factory=Patience)
 
     @property
@@ -78,6 +86,7 @@ class GitHubSeries:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.register, self.settings = register, settings
         self.metrics = Metrics(facts={"repository": register.url, "mode": settings.mode})
@@ -85,14 +94,18 @@ class GitHubSeries:
         self._assignee = Assignee(settings.assignee)
         self.finder = Finder(settings.pattern, settings.label_pattern, self._assignee, settings.label)
         self._looking = Looking(register.client, self.finder)
-        self._tracking = Tracking(register)
+        self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
-        self._sleep, self._chance = sleep, chance or random.SystemRandom()
+        self._sleep, self._chance, self._clock = sleep, chance or random.SystemRandom(), clock
+        self._end, self._waits = math.inf, settings.turn_deadline
 
     async def sync(self, only: frozenset[str] | None = None) -> SyncReport:
         """Bring all series in step, or those that are named and meant. What goes wrong with one is in its report, and
         does not hold up the others. Raises RegisterUnavailable and RateLimited if nothing can be asked."""
-        self.register.client.begin()
+        self.register.client.begin(with_reads=True)
+        deadline = self.settings.deadline
+        self._end = math.inf if deadline is None else self._clock() + deadline
+        self._waits = self.settings.turn_deadline
         before = self.register.client.calls.copy()
         wanted = self.settings.only
         if only is not None:
@@ -115,6 +128,9 @@ class GitHubSeries:
                 reports.append(report)
                 continue
             reports.append(await self._reported(name, survey, seen, shown))
+        if not survey.series:
+            kept = [terms_of(texts.get(heads.get(self._tracking.register.ref_of(name), "")), name) for name in names]
+            tell_slips(reports, self.finder.terms in kept)
         self._count(reports, self.register.client.calls - before)
         return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
 
@@ -134,7 +150,14 @@ class GitHubSeries:
     async def _reported(self, name: str, survey: Survey, seen: Snapshot, shown: Snapshot) -> SeriesReport:
         report = SeriesReport(name, Series.salvaged(seen.text, name), observed=not self.settings.acts)
         try:
-            await self._in_step(report, survey, seen)
+            reality = await self._reality(report, survey, terms_of(shown.text, name))
+        except SeriesError as error:
+            report.status, report.problem = "unavailable", str(error)
+            return report
+        if reality is None:
+            return report
+        try:
+            await self._in_step(report, survey, reality, seen)
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
@@ -146,10 +169,33 @@ class GitHubSeries:
             report.status, report.problem = "unavailable", str(error)
         if self.settings.view and not self.settings.dry_run:
             await self._view(report, survey, shown)
+        elif not self.settings.view:
+            with contextlib.suppress(RegisterUnavailable):  # the next cycle does it
+                await self._tracking.keep_terms(name, shown)
         return report
 
-    async def _in_step(self, report: SeriesReport, survey: Survey, seen: Snapshot) -> None:
-        reality = await self._looking.reality(report.name, survey, _items(report.state))
+    async def _reality(
+        self, report: SeriesReport, survey: Survey, terms: Mapping[str, str | None] | None
+    ) -> Reality | None:
+        """None if the series is to be left alone: it is kept by other ``terms`` than ours, and what it holds is not
+        found by ours. All of that would look renamed, and the series be emptied. Where nobody has said by what it is
+        kept, one issue of it that is found has to do."""
+        name, known = report.name, _items(report.state)
+        if terms is not None and terms != self.finder.terms and name not in survey.series:
+            report.status, report.left_alone = "left alone", whose(terms)
+            return None
+        reality = await self._looking.reality(name, survey, known)
+        strange = [number for number, fate in reality.gone.items() if fate is Fate.RENAMED]
+        if not strange or terms == self.finder.terms:
+            return reality
+        if terms is None and any(item in reality.live for item in known):
+            return reality
+        numbers = ", ".join(f"#{number}" for number in strange)
+        report.status = "left alone"
+        report.left_alone = f"{whose(terms)}: {numbers} would not belong to it by these patterns and labels"
+        return None
+
+    async def _in_step(self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot) -> None:
         if not self.settings.acts:
             self._observed(report, reality, seen)
             return
@@ -157,8 +203,8 @@ class GitHubSeries:
         if self._settled(report, reality):
             return
         # Who did not promote may be late: whoever did is likely to have assigned it by now.
-        if report.promoted is not None or not await self._looked_again(report):
-            await self._assigned(report)
+        if report.promoted is not None or not await self._looked_again(report, survey):
+            await self._assigned(report, survey)
 
     def _observed(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
         """What would be, written nowhere. It does not say when, for then a view of it would change all the time."""
@@ -192,10 +238,9 @@ class GitHubSeries:
         if unreadable is None and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
         make, counts = mend if unreadable is not None else change, Counts()
+        patience = self._patience_left(report.name)
         try:
-            outcome = await make(
-                self.register, report.name, step, step.told, patience=self.settings.patience, counts=counts
-            )
+            outcome = await make(self.register, report.name, step, step.told, patience=patience, counts=counts)
         finally:
             for key in ("retries", "conflicts", "unsure"):
                 self.metrics.add(key, getattr(counts, key))
@@ -223,44 +268,65 @@ class GitHubSeries:
 
     # -- assigning -----------------------------------------------------------------------------------------------------
 
-    async def _assigned(self, report: SeriesReport) -> None:
+    async def _assigned(self, report: SeriesReport, survey: Survey) -> None:
         """In turn with all others who assign in this series. While another has the turn, look: it may do what is to be
         done here."""
-        tries = 0
+        tries, began = 0, self._clock()
         async for turn in self._turns_of(report.name):
             tries += 1
             if turn is None:
-                if await self._looked_again(report):
-                    return
+                try:
+                    if await self._looked_again(report, survey):
+                        return
+                except RegisterUnavailable:
+                    if self._clock() < self._end:
+                        raise
+                    break  # there was no time left to look: it is still others who hold this up
                 continue
             try:
-                again = await self._in_turn(report, turn)
+                again = await self._in_turn(report, survey, turn)
             finally:
                 await self.turns.give_back(turn)
             if not again:
                 return
-        raise TurnsTaken(report.name, tries, self.settings.turn_deadline)
+        raise TurnsTaken(report.name, tries, self._clock() - began)
 
     async def _turns_of(self, name: str) -> AsyncIterator[Turn | None]:
-        """A turn, or None after a pause while another has it; until there is no patience left. The pauses grow, for it
-        may be a hundred who wait."""
-        waited, tries = 0.0, 0
-        while waited < self.settings.turn_deadline:
+        """A turn, or None after a pause while another has it; until there is no patience left, in this series and all
+        before it. The pauses grow, for it may be a hundred who wait."""
+        tries = 0
+        while tries == 0 or self._clock() < self._end:
             tries += 1
+            began = self._clock()
             try:
                 yield await self.turns.take(name)
             except NotMyTurn:
+                left = min(self._waits, self._end - self._clock())
+                if left <= 0:
+                    return
                 pause = min(LONGEST_PAUSE, self._chance.uniform(*self.settings.patience.jitter) * 1.5**tries)
-                waited += pause
-                await self._sleep(pause)
+                await self._sleep(min(pause, left))
                 yield None
+                self._waits -= self._clock() - began
 
-    async def _looked_again(self, report: SeriesReport) -> bool:
+    def _patience_left(self, name: str) -> Patience:
+        """What is left of it until the end of this sync. Raises RegisterUnavailable if that is over."""
+        patience = self.settings.patience
+        if self._end == math.inf:
+            return patience
+        left = self._end - self._clock()
+        if left <= 0:
+            raise RegisterUnavailable(
+                f"the deadline was over before series {name} could be changed: nothing was written"
+            )
+        return replace(patience, deadline=left if patience.deadline is None else min(left, patience.deadline))
+
+    async def _looked_again(self, report: SeriesReport, survey: Survey) -> bool:
         """Whether all is settled by now, as state and issues are by now."""
-        reality = await self._fresh(report)
-        return self._settled(report, reality)
+        await self._read_again(report)
+        return self._settled(report, await self._looking.fresh(report.name, survey))
 
-    async def _fresh(self, report: SeriesReport, steady: bool = False) -> Reality:
+    async def _read_again(self, report: SeriesReport) -> None:
         """Never less than was known before: a copy of GitHub's that lags behind would say that nobody is active, and
         who is would be unassigned."""
         seen = await self.register.read(report.name)
@@ -272,11 +338,11 @@ class GitHubSeries:
                 "seen a moment ago: nothing was assigned or unassigned, and the next run looks again"
             )
         report.state = state
-        return await self._looking.reality(report.name, await self._looking.survey(steady), [report.state.active])
 
-    async def _in_turn(self, report: SeriesReport, turn: Turn) -> bool:
+    async def _in_turn(self, report: SeriesReport, survey: Survey, turn: Turn) -> bool:
         """Whether to go on, since the active issue is not open any more and another has to be promoted."""
-        reality = await self._fresh(report, steady=True)
+        await self._read_again(report)
+        reality = await self._looking.fresh(report.name, survey, report.state.active)
         holders, active = reality.holders(), report.state.active
         if active is None and report.state.paused:
             active = holders[0] if holders else None  # somebody has taken over by hand

@@ -8,10 +8,14 @@ the series (``turns.py``), so that a hundred who find none do not make a hundred
 
 Beside it stands which issue was announced last, since when it was active, and the revision of the state that said so:
 another one of a later revision is announced, and by one.
+
+The same ref says by which patterns and label the issues of the series are found. Who comes with others would take every
+issue for renamed: it leaves the series alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -21,6 +25,7 @@ from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
+from asterism.series.github.terms import terms_of
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
 LONGEST = 65_000
@@ -80,10 +85,12 @@ def plain(text: str) -> str:
 
 
 class Tracking:
-    """Keeps the tracking issues of a repository."""
+    """Keeps the tracking issues of a repository. ``terms`` are kept with each series: by what its issues are found. Who
+    has none to keep leaves those that are there."""
 
-    def __init__(self, register: GitHubRegister) -> None:
+    def __init__(self, register: GitHubRegister, terms: Mapping[str, str | None] | None = None) -> None:
         self._client: GitHubClient = register.client
+        self._terms = terms
         self.register = GitHubRegister(register.client, "tracking")
 
     async def show(
@@ -98,6 +105,8 @@ class Tracking:
             if not ours and not create:
                 return None
             issue = await self._decided(name, body, ours, seen)
+        else:
+            await self.keep_terms(name, seen)
         number = int(issue["number"])
         await self._written(issue, name, body)
         for other in ours:
@@ -114,6 +123,15 @@ class Tracking:
             raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
         return await self.show(name, body, tuple(listed), seen, create)
 
+    async def keep_terms(self, name: str, seen: Snapshot) -> None:
+        """Say by what the issues of a series are found, unless that is known. If somebody is first, the next cycle
+        looks again."""
+        if self._terms is None or terms_of(seen.text, name) == self._terms:
+            return
+        with contextlib.suppress(Moved, Unsure):
+            text = self._document(name, _number(seen.text, name), seen.text)
+            await self.register.swap(name, seen.token, text, f"by what the issues of {name} are found")
+
     async def announce(self, series: Series, number: int, text: str, seen: Snapshot) -> None:
         """Comment on who is active, in the issue ``number``, unless that was done. ``seen`` is what the register
         said a while ago: if that is enough to know, nothing is asked. Whoever writes it down comments, and nobody else;
@@ -129,7 +147,7 @@ class Tracking:
                     await self._comment(number, text)
                 return
             issue = _number(seen.text, name) or number
-            said = json.dumps({"series": name, "issue": issue, "announced": announced}) + "\n"
+            said = self._document(name, issue, seen.text, announced)
             try:
                 await self.register.swap(name, seen.token, said, f"#{issue} tells who is active in {name}")
             except (Moved, Unsure):
@@ -165,8 +183,7 @@ class Tracking:
         issue = ours[0] if ours else await self._created(name, body)
         for _ in range(4):
             try:
-                kept = {"announced": announced} if (announced := _announced(seen.text, name)) else {}
-                text = json.dumps({"series": name, "issue": int(issue["number"]), **kept}) + "\n"
+                text = self._document(name, int(issue["number"]), seen.text)
                 await self.register.swap(name, seen.token, text, f"#{issue['number']} shows {name}")
                 return issue
             except (Moved, Unsure):
@@ -177,6 +194,16 @@ class Tracking:
                         await self._closed(int(issue["number"]))
                     return chosen
         raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
+
+    def _document(
+        self, name: str, issue: int | None, before: str | None, announced: Mapping[str, Any] | None = None
+    ) -> str:
+        """With all that stood there ``before`` and is not said anew."""
+        terms = terms_of(before, name) if self._terms is None else self._terms
+        beside = {"found_by": terms and dict(terms), "announced": announced or _announced(before, name)}
+        return (
+            json.dumps({"series": name, "issue": issue, **{key: said for key, said in beside.items() if said}}) + "\n"
+        )
 
     async def _created(self, name: str, body: str) -> Mapping[str, Any]:
         form = {"title": title_of(name), "body": body, "labels": [TRACKING_LABEL]}

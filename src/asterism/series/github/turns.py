@@ -48,9 +48,10 @@ class TurnsTaken(Contended):
 
     def __init__(self, name: str, tries: int, seconds: float) -> None:
         super().__init__(name, tries, seconds)
+        long = f" for all of {seconds:.1f} s" if tries else ", which was not waited for"
         self.args = (
-            f"others were assigning in series {name} for all of {seconds:.1f} s: what was decided stands, and this run "
-            "has assigned nothing; the next one does",
+            f"others were assigning in series {name}{long}: what was decided stands, and this run has assigned "
+            "nothing; the next one does",
         )
 
 

@@ -72,7 +72,7 @@ async def _served(
     from asterism.surfaces.series_hooks.worker import Worker
 
     listening = listening_at(listen, *tls)
-    service = opened(options)
+    service = opened(options, waits=False)  # a series that others have the turn of must not hold up the rest
 
     told: dict[str, list[str]] = {}
 

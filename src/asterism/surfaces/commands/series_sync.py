@@ -23,7 +23,13 @@ OUT_OF_REACH = 69
 QUEUED = 75
 CONTENDED = 76
 
-CODES = {"unassignable": UNUSABLE, "unreadable": UNREADABLE, "unavailable": OUT_OF_REACH, "contended": CONTENDED}
+CODES = {
+    "unmatched": UNUSABLE,
+    "unassignable": UNUSABLE,
+    "unreadable": UNREADABLE,
+    "unavailable": OUT_OF_REACH,
+    "contended": CONTENDED,
+}
 """The worst comes first."""
 
 
@@ -120,7 +126,9 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
 
     Exits with 0 if all is in step. With --issue: with 0 if it is the active one, of no series, or closed, with 75 if it
     waits or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee
-    cannot be assigned, 65 if a state is of a later version, 69 if GitHub is out of reach."""
+    cannot be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later
+    version, 69 if GitHub is out of reach or, where the tracking issues are all there is to do, they could not be
+    written."""
     try:
         return asyncio.run(_synced(options, issue, dry_run, as_json))
     except asyncio.CancelledError:
@@ -156,15 +164,15 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     return code
 
 
-def opened(options: dict[str, Any], *, dry_run: bool = False) -> GitHubSeries:
-    """The service that the options describe."""
+def opened(options: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> GitHubSeries:
+    """The service that the options describe; one that ``waits`` does so while others assign."""
     register = github_register(options["repository"], options["deadline"], options["cache"], keep=not dry_run)
     from asterism.series.github.syncing import GitHubSeries
 
-    return GitHubSeries(register, _settings_of(options, dry_run))
+    return GitHubSeries(register, _settings_of(options, dry_run, waits))
 
 
-def _settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
+def _settings_of(options: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
     from asterism.series.changing import Patience
     from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.syncing import TURN_DEADLINE, Settings
@@ -180,7 +188,8 @@ def _settings_of(options: dict[str, Any], dry_run: bool) -> Settings:
         options["by"] or whoami(),
         not options["no_view"],
         dry_run,
-        turn_deadline=options["deadline"] or TURN_DEADLINE,
+        turn_deadline=(options["deadline"] or TURN_DEADLINE) if waits else 0.0,
+        deadline=options["deadline"],
         patience=Patience(tries=options["tries"], deadline=options["deadline"]),
     )
 
@@ -209,7 +218,7 @@ def _standing(report: SyncReport, issue: int, only: frozenset[str] | None, obser
         status = "observed"
     if one is not None and one.status in CODES:
         status = one.status
-    if not only:
+    if not only or (one is not None and one.left_alone is not None):
         status = "none"
     return {
         "status": status,
@@ -251,4 +260,6 @@ def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
     for status, code in CODES.items():
         if status in found:
             return code
+    if report.mode == "observe" and "no view" in found:  # the view is all that there was to do
+        return OUT_OF_REACH
     return QUEUED if standing is not None and standing["status"] in ("queued", "observed") else 0
