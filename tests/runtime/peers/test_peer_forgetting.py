@@ -139,6 +139,18 @@ async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
     assert await asked() == 2
 
 
+@in_a_loop
+async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_forgotten() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    await done_and_forgotten(laptop, run)
+    line = Direct(laptop, kitchen)
+    await laptop.exchange.meet("kitchen", line)
+    assert sum("asks" not in one for one in line.said) == 1
+
+
 def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "MOST_ASKED", 2)
 

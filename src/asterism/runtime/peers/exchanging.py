@@ -23,7 +23,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
@@ -33,6 +33,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import identity
 from asterism.runtime.fleet.monitor import Monitor
 from asterism.runtime.peers import announcing, asking, telling
+from asterism.runtime.peers.counting import IN_VAIN, Count, Met
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import (
     LONGEST_REASON,
@@ -59,12 +60,6 @@ SKEWED = 60.0
 MOST_QUESTIONS = 20
 """How often the two ask each other in one meeting what they still know."""
 
-IN_VAIN = 3
-"""After how many rounds without any progress a meeting ends."""
-
-REASONS = 20
-"""How many reasons for what a peer refused are told of one meeting."""
-
 
 class PeerUnreachable(AsterismError):
     """A peer does not answer just now."""
@@ -79,68 +74,6 @@ class Talk(Protocol):
     async def fetch(self, blob: str) -> bytes: ...
 
     async def give(self, blob: str, data: bytes) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """What came of a meeting. ``lost`` says of each run that was lost here why; ``skew`` is by how many seconds the
-    peer's clock is ahead of ours; ``refused_there`` says why the peer refused records of ours, of many not of all.
-    ``closed`` says of copies that were closed why; ``put_back`` is whose store was put back from an older copy of
-    itself, "here" or "there"."""
-
-    sent: int = 0
-    taken: int = 0
-    refused: int = 0
-    lost: tuple[str, ...] = ()
-    skew: float = 0.0
-    refused_there: tuple[str, ...] = ()
-    closed: tuple[str, ...] = ()
-    put_back: str | None = None
-
-
-@dataclass(slots=True)
-class _Sum:
-    """What has come of a meeting so far. ``feed`` and ``theirs`` are the peer's feed as it was when the meeting began,
-    ``upto`` how far ours is told."""
-
-    upto: int
-    sent: int = 0
-    skew: float = 0.0
-    taken: Taken = field(default_factory=Taken)
-    refused: int = 0
-    reasons: list[str] = field(default_factory=list)
-    closed: list[str] = field(default_factory=list)
-    put_back: str | None = None
-    feed: str = ""
-    theirs: int = 0
-    told: int = -1
-    heard: int = -1
-    vain: int = 0
-
-    def refused_there(self, answer: Message) -> None:
-        self.refused += answer.refused
-        self.reasons += list(answer.reasons)[: max(0, REASONS - len(self.reasons))]
-
-    def began_anew(self, part: Part, answer: Message) -> None:
-        """Somebody's store was put back, or it is told everything for another reason: numbers begin again."""
-        if part.anew or answer.anew:
-            self.told = self.heard = -1
-        if part.put_back or answer.put_back:
-            self.put_back = "here" if part.put_back else "there"
-
-    def moved(self, told: int, heard: int) -> bool:
-        """Whether either side has come further than ever in this meeting."""
-        further = told > self.told or heard > self.heard
-        self.told, self.heard = max(told, self.told), max(heard, self.heard)
-        return further
-
-    def met(self) -> Met:
-        more = self.refused - len(self.reasons)
-        others = [f"{more} more, for which it says no reason" if self.reasons else f"{more}, and it says no reason"]
-        reasons = tuple(self.reasons + (others if more > 0 else []))
-        taken = self.taken
-        closed = tuple(self.closed)
-        return Met(self.sent, taken.taken, taken.refused, tuple(taken.lost), self.skew, reasons, closed, self.put_back)
 
 
 class Exchange:
@@ -160,15 +93,17 @@ class Exchange:
         """The client's side: asks ``talk`` until nothing is left. Raises UnknownPeer, PeerRefused, and what ``talk``
         raises."""
         _, _, sending, _ = await self._opened()
-        done = _Sum(await sending.newest())
+        done = Count(await sending.newest())
         known = await self._meet(peer, talk, done)
-        if self._asking.is_due(known):
+        if not done.in_vain and self._asking.is_due(known):
             await self._ask(known, talk, done)
         return done.met()
 
-    async def _meet(self, peer: str, talk: Talk, done: _Sum) -> Peer:
+    async def _meet(self, peer: str, talk: Talk, done: Count) -> Peer:
         store, feed, sending, taking = await self._opened()
         known = await self.peers.get(peer)
+        if peer in self._told and not await sending.remembers(known, self._told[peer]):
+            del self._told[peer]  # it was told more another way, or removed and invited again: it says how far it is
         lacks: frozenset[str] = frozenset()
         given: Counter[str] = Counter()
         devices: Any = await announcing.announcement(self.fleet.store)
@@ -196,13 +131,12 @@ class Exchange:
             all_heard = idle or heard >= done.theirs
             if all_heard and not answer.wants and not await sending.behind(known, now, done.upto):
                 return known
-            moved = done.moved(now.number if now.feed == feed else -1, heard)
-            done.vain = 0 if moved or answer.wants - lacks else done.vain + 1
-            if done.vain >= IN_VAIN:
+            told = min(now.number, await sending.newest()) if now.feed == feed else -1
+            if done.is_over(told, heard, bool(answer.wants - lacks)):
                 log.warning("the meeting with peer %s gets nowhere, and is ended", peer)
                 return known
 
-    async def _ask(self, known: Peer, talk: Talk, done: _Sum) -> None:
+    async def _ask(self, known: Peer, talk: Talk, done: Count) -> None:
         """Whether it still knows what is left to it; it asks the same of us."""
         store, feed, sending, taking = await self._opened()
         owed: list[str] = []
@@ -218,7 +152,7 @@ class Exchange:
                 return
             asks = await self._asking.next(known) if asks else []
 
-    async def _greeted(self, peer: str, answer: Message, now: float, done: _Sum) -> Peer:
+    async def _greeted(self, peer: str, answer: Message, now: float, done: Count) -> Peer:
         """What is only in the first answer of a meeting."""
         known = await self._hear(peer, answer, now)
         done.taken.refused += await announcing.heard(self.fleet.store, peer, answer.devices)
@@ -294,7 +228,7 @@ class Exchange:
         if first is None:
             return asked, frozenset()
         upto = asked.items[first - 1].number if first else asked.after
-        cut = replace(asked, items=asked.items[:first], upto=upto)
+        cut = replace(asked, items=asked.items[:first], upto=upto, more=True)
         return cut, frozenset(sorted(set().union(*missing))[:MOST_BLOBS])
 
     async def fetch(self, peer: str, blob: str) -> bytes | None:
@@ -349,6 +283,7 @@ class Exchange:
             "mark": part.mark,
             "anew": part.anew,
             "put_back": part.put_back,
+            "whole": part.whole,
             "more": part.more,
             "newest": newest,
             "records": part.records,
@@ -401,12 +336,14 @@ class Exchange:
         if not message.items and not anew and (message.upto <= message.after or message.upto <= number):
             return Taken()
         if message.put_back:
-            await telling.was_put_back(self.fleet.store, peer.name, cursor)
+            await telling.was_put_back(self.fleet.store, peer.name)
         flows = await self._flows(message)
         further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
         reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
         assert reached is not None
-        reached = reached._replace(whole=cursor is not None and cursor.whole and message.more)
+        if cursor is not None and cursor.whole:
+            # until all was told, with what we are said to have: what was told without it is told again
+            reached = reached._replace(whole=message.more) if message.whole else cursor
         return await taking.take(peer, message.items, reached, known, flows, lacking)
 
     async def _flows(self, message: Message) -> dict[str, Workflow | str]:

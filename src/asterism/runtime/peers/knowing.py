@@ -108,8 +108,8 @@ class Peers:
         """Talk to it no more. What was left to it is adopted by the monitor, and the others tell everything again.
         Raises UnknownPeer."""
         while True:
-            _, revision = await self._read(name)
-            writes: list[Write] = [PutRegister(_key(name), {}, revision)]
+            peer, revision = await self._read(name)
+            writes: list[Write] = [PutRegister(_key(name), {}, revision), *await self._without_marks(peer)]
             for kept in await self._store.registers(f"{_key(name)}/"):
                 writes.append(PutRegister(kept.key, {}, kept.revision))
             for session in await self._store.sessions():
@@ -121,6 +121,12 @@ class Peers:
             except Conflict:
                 continue
             return
+
+    async def _without_marks(self, peer: Peer) -> list[Write]:
+        """What it was told is told anew if it comes back. Turns go on, so that nothing of before seems to be to come
+        (marking.py)."""
+        found = await self._store.register(marks_key(peer.store)) if peer.store is not None else None
+        return [PutRegister(found.key, {"turn": found.value.get("turn", 0)}, found.revision)] if found else []
 
     async def told_anew(self, gone: str) -> list[Write]:
         """What makes all others tell everything again. They may have said what was passed over, because it was for the
@@ -237,6 +243,12 @@ def _key(name: str) -> str:
 def cursor_key(name: str) -> str:
     """The key of the register that says how far we have come in the feed of a peer."""
     return f"{_key(name)}/cursor"
+
+
+def marks_key(store: str | None) -> str:
+    """The key of the register with the marks that a peer was given (marking.py). It has the id of the peer's store: its
+    name may change."""
+    return f"feed/marks/{store}"
 
 
 def _peer(found: Register) -> Peer:

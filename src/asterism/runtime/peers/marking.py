@@ -11,6 +11,9 @@ were put back. Then we tell everything again and have everything told again, als
 known although its turn is not higher is an old one, perhaps because it is the peer that was put back: it is told
 everything.
 
+A peer may lie. A turn that is further ahead than turns can ever be is not taken over, and it is said once an hour at
+most that a store was put back.
+
 A peer of an earlier version has no marks, and is believed.
 """
 
@@ -19,16 +22,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.peers.knowing import Peer, cursor_key
+from asterism.runtime.peers import telling
+from asterism.runtime.peers.knowing import Peer, cursor_key, marks_key
 from asterism.runtime.peers.messages import Cursor
 from asterism.store.errors import Conflict
-from asterism.store.protocol import Notice, PutRegister, Register, feed_of
+from asterism.store.protocol import PutRegister, Register, feed_of
 
 KEPT = 10
 """How many marks are remembered for each peer: it may not have heard of the last ones."""
 
-PREFIX = "feed/marks/"
-"""How the keys of their registers begin. The id of the peer's store follows: its name may change."""
+AHEAD = 1 << 32
+"""By how many turns a peer can know more of them than we do: one a second for a hundred years. A turn beyond that is a
+lie; taken over, it would soon leave us no number for the next one."""
+
+LAST = 1 << 52
+"""The last turn. What is beyond it was a lie that was taken over once, and marks begin anew."""
 
 
 class Stand(NamedTuple):
@@ -70,13 +78,13 @@ class Marks:
             marks = [*its, *marks[1 - KEPT :], [number, turn + 1, text]]
             value = {"turn": turn + 1, "marks": marks, "void": void}
             try:
-                await self._store.commit([PutRegister(_key(peer), value, found and found.revision)])
+                await self._store.commit([PutRegister(marks_key(peer.store), value, found and found.revision)])
             except Conflict:  # somebody else tells it something, too
                 continue
             return turn + 1, text
 
     async def notice(self, peer: Peer, cursor: Cursor) -> None:
-        """It is known now that our store was put back. Said once, and then everything is heard anew, too."""
+        """It is known now that our store was put back. That is said, and then everything is heard anew, too."""
         while True:
             found = await self._found(peer)
             turn, marks, void = _read(found)
@@ -88,13 +96,14 @@ class Marks:
                 f"this store was put back from an older copy of itself: peer {peer.name} knows of changes that are not "
                 "here. Everything is exchanged anew with it"
             )
-            value = {"turn": max(turn, cursor.turn), "marks": marks, "void": _word(cursor)}
+            turn = cursor.turn if turn < cursor.turn <= min(turn + AHEAD, LAST) else turn
+            value = {"turn": turn, "marks": marks, "void": _word(cursor)}
             try:
                 await self._store.commit(
                     [
-                        PutRegister(_key(peer), value, found and found.revision),
+                        PutRegister(marks_key(peer.store), value, found and found.revision),
                         PutRegister(cursor_key(peer.name), Cursor(feed, 0, whole=True)._asdict(), at and at.revision),
-                        Notice(self._store.clock(), "restored", words),
+                        *await telling.restored(self._store, peer.name, "here", words),
                     ]
                 )
             except Conflict:
@@ -102,18 +111,16 @@ class Marks:
             return
 
     async def _found(self, peer: Peer) -> Register | None:
-        return await self._store.register(_key(peer))
+        return await self._store.register(marks_key(peer.store))
 
 
 def _read(found: Register | None) -> tuple[int, list[list[Any]], str]:
     value = found.value if found is not None else {}
+    if value.get("turn", 0) > LAST:
+        value = {}
     return value.get("turn", 0), value.get("marks", []), value.get("void", "")
 
 
 def _word(cursor: Cursor) -> str:
     """What a cursor that means nothing is recognised by."""
     return f"{cursor.number} {cursor.turn} {cursor.mark}"
-
-
-def _key(peer: Peer) -> str:
-    return f"{PREFIX}{peer.store}"

@@ -76,7 +76,8 @@ class Message:
     lacks, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of the message
     that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to ``upto``;
     ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
-    the sender's store was put back from a copy. ``asks`` are runs of which the sender keeps copies that have not ended,
+    the sender's store was put back from a copy. ``whole`` says that also what the receiver is said to have is told, if
+    it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies that have not ended,
     None if it does not ask; ``unknown`` are those that the receiver asked about and the sender does not know."""
 
     store: str
@@ -100,6 +101,7 @@ class Message:
     put_back: bool = False
     asks: Sequence[str] | None = None
     unknown: frozenset[str] = frozenset()
+    whole: bool = True
 
 
 def record(number: int, by: str, run: Run) -> dict[str, Any]:
@@ -158,6 +160,7 @@ def read(data: object) -> Message:
             bool(data.get("put_back")),
             None if data.get("asks") is None else [_word(one) for one in _list(data["asks"], MOST_ASKED)],
             frozenset(_word(one) for one in _list(data.get("unknown", []), MOST_ASKED)),
+            bool(data.get("whole", True)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None

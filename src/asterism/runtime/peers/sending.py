@@ -39,6 +39,7 @@ class Part:
     mark: str = ""
     anew: bool = False
     put_back: bool = False
+    whole: bool = False
     records: list[dict[str, Any]] = field(default_factory=list)
     workflows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -61,9 +62,15 @@ class Sending:
         return await self._feed.newest()
 
     async def behind(self, peer: Peer, cursor: Cursor, upto: int) -> bool:
-        """Whether a peer that has come so far was not told everything yet up to a number."""
+        """Whether a peer that has come so far was not told everything yet up to a number. The last changes may be of
+        runs that are forgotten by now: then there is nothing left to tell."""
         stand = await self._marks.stand(peer, cursor)
-        return stand.anew or stand.number < upto
+        return stand.anew or (stand.number < upto and bool(await self._feed.changes(stand.number, 1)))
+
+    async def remembers(self, peer: Peer, cursor: Cursor) -> bool:
+        """Whether it can be told by what it said in another meeting of how far it has come. It may have heard so much
+        since that its mark of then is forgotten; or be somebody else by now."""
+        return peer.store is not None and not (await self._marks.stand(peer, cursor)).anew
 
     async def part(self, peer: Peer, cursor: Cursor | None) -> Part:
         """What comes next for a peer that has come so far; for one that has never said so, everything."""
@@ -96,7 +103,7 @@ class Sending:
         # after the changes were read: whoever knows the mark later has come at least so far (marking.py)
         turn, mark = await self._marks.new(peer, cursor, upto) if upto > after else (0, "")
         workflows = [flows[kind].data for kind in sorted(flows)]
-        return Part(after, upto, more, turn, mark, stand.anew, stand.put_back, records, workflows)
+        return Part(after, upto, more, turn, mark, stand.anew, stand.put_back, whole, records, workflows)
 
     async def _flow(self, name: str, version: int) -> _Flow | None:
         """None if it is gone: forgotten with what it belonged to, while somebody else's run of it is still told."""

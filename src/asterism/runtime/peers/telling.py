@@ -7,12 +7,16 @@ import contextlib
 from collections.abc import Sequence
 
 from asterism.core.run import Run
-from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Cursor, Item, harmless
+from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Item, harmless
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write
 
 MOST = 200
 """How much is remembered of what was said, for each peer."""
+
+
+QUIET = 3600.0
+"""For how many seconds it is not said again that a store was put back, for each peer that says so."""
 
 
 async def about_run(store: Store, notice: Notice) -> list[Write]:
@@ -49,11 +53,29 @@ async def over(store: Store, peer: str, topic: str) -> None:
         await store.commit([PutRegister(_key(peer), after, found.revision)])
 
 
-async def was_put_back(store: Store, peer: str, cursor: Cursor | None) -> None:
-    """A peer says that its store was put back from a copy, and what we had heard of it, up to ``cursor``, is void."""
+async def was_put_back(store: Store, peer: str) -> None:
+    """A peer says that its store was put back from a copy."""
     words = f"the store of peer {peer} was put back from an older copy of itself: everything is exchanged anew with it"
-    topic = f"put back {cursor.number} {cursor.mark}" if cursor is not None else "put back"
-    await once(store, peer, Notice(store.clock(), "restored", words), topic)
+    while True:
+        try:
+            writes = await restored(store, peer, "there", words)
+            if writes:
+                await store.commit(writes)
+        except Conflict:
+            continue
+        return
+
+
+async def restored(store: Store, peer: str, whose: str, words: str) -> list[Write]:
+    """What says that a store was put back, ours ("here") or that of a peer ("there"); nothing, if that was said within
+    the hour. A peer that lies may say so with every message."""
+    key, now = f"peer/{peer}/restored", store.clock()
+    found = await store.register(key)
+    said = dict(found.value) if found is not None else {}
+    if 0.0 <= now - said.get(whose, -QUIET) < QUIET:
+        return []
+    notice = Notice(now, "restored", words)
+    return [PutRegister(key, {**said, whose: now}, found and found.revision), notice]
 
 
 async def reasons(store: Store, peer: str, items: Sequence[Item], count: int) -> list[str]:
