@@ -49,6 +49,7 @@ EVENTS: dict[str, Event] = {
     "pause": lambda run, now, who: assigning.pause(run, now, "ann"),
     "resume": lambda run, now, who: assigning.resume(run, now, "ann"),
     "cancel": lambda run, now, who: assigning.cancel(run, now, "ann"),
+    "forget": lambda run, now, who: assigning.forgotten(run, now, "nobody knows"),
     "report": lambda run, now, who: run if run.ended else run.changed(progress=Progress(who, 10)),
 }
 
@@ -57,9 +58,9 @@ WAITS = ["take, start", "take, start", "take", "assign", "next_round", "let_go",
 LIKELY = {
     "created": WAITS,
     "reassigning": WAITS,
-    "assigned": ["claim", "claim", "decline", "lose", "pause", "cancel"],
+    "assigned": ["claim", "claim", "decline", "lose", "pause", "cancel", "forget"],
     "claimed": ["start", "start", "start", "release", "lose", "pause", "resume", "cancel", "decline"],
-    "processing": ["complete", "complete", "fail", "release", "lose", "pause", "resume", "cancel", "report"],
+    "processing": ["complete", "complete", "fail", "release", "lose", "pause", "resume", "cancel", "report", "forget"],
     "completed": ["complete"],
     "failed": ["pause"],
 }
@@ -124,7 +125,7 @@ class Peers:
 
 def steps(peers: int, most: int) -> st.SearchStrategy[list[Step]]:
     places, ticks = st.integers(0, peers - 1), st.sampled_from([0.0, 0.0, 1.0, 100.0])
-    happens = st.builds(Step, places, st.integers(0, 8), st.integers(0, 2), ticks, st.none())
+    happens = st.builds(Step, places, st.integers(0, 9), st.integers(0, 2), ticks, st.none())
     meets = st.builds(Step, places, st.just(0), st.just(0), ticks, places)
     return st.lists(st.one_of(happens, happens, happens, meets), max_size=most)
 

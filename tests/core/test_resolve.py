@@ -134,6 +134,24 @@ def then_an_end() -> None:
     check_won(failed, taken(new(), KITCHEN, 1.0), "an end counts more", "it failed (no)")
 
 
+def then_an_end_that_somebody_knows() -> None:
+    """Who has not heard how it ended knows less, however much it tells."""
+    for keep in KEEPS:
+        begun = taken(new(keep=keep), KITCHEN, 1.0)
+        closed = assigning.forgotten(begun, 90.0, "nobody knows")
+        ends = (
+            assigning.fail(begun, grant_of(begun), "disk is full", FLOW, 2.0, final=True),
+            assigning.fail(assigning.cancel(begun, 2.0, "ann"), grant_of(begun), "stopped", FLOW, 3.0),
+            assigning.give_up(assigning.release(begun, grant_of(begun), "released", "", 2.0), 3.0, "no device"),
+        )
+        for end in ends:
+            found = resolve(end, closed)
+            assert found == resolve(closed, end)
+            assert (found.error, found.cancelled) == (end.error, end.cancelled), "the wrong end was kept"
+        assert resolve(begun, closed).error == "nobody knows"
+        check_laws([begun, closed, *ends])
+
+
 def then_what_nobody_owns() -> None:
     begun = taken(new(), KITCHEN, 1.0)
     freed = assigning.release(begun, grant_of(begun), "released", "low battery", 2.0)
@@ -221,6 +239,7 @@ RULES = (
     completed_comes_first,
     then_the_later_epoch,
     then_an_end,
+    then_an_end_that_somebody_knows,
     then_what_nobody_owns,
     then_the_earlier_assignment,
     then_the_greater_name,

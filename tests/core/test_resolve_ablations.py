@@ -130,6 +130,7 @@ WRONG = "the wrong one won"
         pytest.param(without("completed"), rules.completed_comes_first, WRONG, id="completed"),
         pytest.param(without("epoch"), the_steps, LAG, id="epoch"),
         pytest.param(without("terminal"), the_steps, LAG, id="terminal"),
+        pytest.param(without("known"), rules.then_an_end_that_somebody_knows, "the wrong end was kept", id="known"),
         pytest.param(without("free"), the_steps, LAG, id="free"),
         pytest.param(without("origin"), the_steps, LAG, id="origin"),
         pytest.param(without("steps"), the_steps, LAG, id="steps"),

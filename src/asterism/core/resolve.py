@@ -10,11 +10,11 @@ not in it goes beside it: ended assignments, entries of the story, results (``su
 union of sets obey the three laws whatever the records are. Nothing is ever mixed into a line, for it would change its
 rank.
 
-*The order.* The greater of: completed; epoch; terminal; owned by nobody any more; the earlier ``assigned_at``; the
-name of the device; its session; how far the owner has come (assigned, claimed, processing); the number of steps.
-Every step of core/assigning.py makes a record greater. So a copy that merely lags behind never undoes what happened
-since, and that is why a run which waits comes before one which is owned in the same epoch: the one may be the other,
-given back.
+*The order.* The greater of: completed; epoch; terminal; an end that somebody knows, and not that nobody knows how the
+run ended (``forgotten``); owned by nobody any more; the earlier ``assigned_at``; the name of the device; its session;
+how far the owner has come (assigned, claimed, processing); the number of steps. Every step of core/assigning.py makes a
+record greater. So a copy that merely lags behind never undoes what happened since, and that is why a run which waits
+comes before one which is owned in the same epoch: the one may be the other, given back.
 
 *What is kept* of records that are not completed depends on ``keep``, which is fixed when the run is created:
 
@@ -53,6 +53,7 @@ from dataclasses import fields
 from math import inf
 from typing import Any, TypeVar
 
+from asterism.core.assigning import is_forgotten
 from asterism.core.errors import AsterismError
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, KEEPS, OWNED, PROCESSING, Assignment, Run, Superseded
 from asterism.core.story import Entry
@@ -163,7 +164,12 @@ def _rank(run: Run) -> Rank:
 
 
 def _by_epoch(run: Run) -> Rank:
-    return (("epoch", run.epoch), ("terminal", run.ended), ("free", run.device is None), *_by_time(run))
+    return (("epoch", run.epoch), *_by_end(run), ("free", run.device is None), *_by_time(run))
+
+
+def _by_end(run: Run) -> Rank:
+    """That nobody knows how it ended is said by who did not hear of it."""
+    return (("terminal", run.ended), ("known", not is_forgotten(run)))
 
 
 def _by_progress(run: Run) -> Rank:
@@ -181,7 +187,7 @@ def _by_origin(run: Run) -> Rank:
     grants = [(-one.assigned_at, one.device) for one in _ended(run)]
     if run.status in OWNED:
         grants.append((-(run.assigned_at or 0.0), run.device or ""))
-    return (("origin", tuple(grants)), ("free", run.status not in OWNED), ("terminal", run.ended))
+    return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
 
 
 _ORDERS = {"epoch": _by_epoch, "original": _by_origin, "furthest": _by_progress}

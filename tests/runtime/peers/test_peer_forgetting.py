@@ -9,12 +9,13 @@ import pytest
 from exchange_scenes import FLOW, Direct, Side, three, two
 
 from asterism.core import assigning
-from asterism.core.run import ASSIGNED, COMPLETED, CREATED, FAILED, Run
+from asterism.core.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSING, Run
 from asterism.core.series import Series
 from asterism.runtime.fleet import retention
 from asterism.runtime.peers import asking, messages
-from asterism.runtime.peers.exchanging import Exchange
+from asterism.runtime.peers.exchanging import Exchange, Met
 from asterism.store.protocol import PutRegister
+from asterism.testing.sim.peer_stores import copy_of, put_back
 
 DAY = 86_400.0
 
@@ -34,6 +35,15 @@ async def done_and_forgotten(side: Side, run: Run) -> None:
     assert await retention.prune(side.store, side.store.clock() - 30 * DAY, 500)
 
 
+async def asked_twice(one: Side, other: Side) -> Met:
+    """They meet, and again when it is time to ask again."""
+    for _ in range(2):
+        for side in (one, other):
+            side.clock.now += asking.EVERY
+        met = await one.meet(other)
+    return met
+
+
 @in_a_loop
 async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_is_told() -> None:
     laptop, kitchen = await two()
@@ -41,7 +51,7 @@ async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_i
     await laptop.meet(kitchen)
     await done_and_forgotten(kitchen, run)
     laptop.clock.now += 31 * DAY
-    met = await laptop.meet(kitchen)
+    met = await asked_twice(laptop, kitchen)
     closed = await laptop.run(run.id)
     why = "how it ended is not known: peer kitchen, to whom it was left, does not know it any more"
     assert (closed.status, closed.error) == (FAILED, why)
@@ -55,7 +65,7 @@ async def test_the_side_that_is_called_asks_too() -> None:
     run = await laptop.create()
     await laptop.meet(kitchen)
     await done_and_forgotten(laptop, run)
-    await laptop.meet(kitchen)
+    await asked_twice(laptop, kitchen)
     assert (await kitchen.run(run.id)).status is FAILED
 
 
@@ -69,6 +79,8 @@ async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> N
     await done_and_forgotten(kitchen, run)
     laptop.clock.now += 31 * DAY
     garage.clock.now += 31 * DAY
+    for one in (laptop, garage):
+        await asked_twice(one, kitchen)
     for one, other in ((laptop, kitchen), (laptop, garage), (garage, kitchen), (kitchen, laptop), (garage, kitchen)):
         await one.meet(other)
     assert (await laptop.run(run.id)).status is (await garage.run(run.id)).status is FAILED
@@ -89,12 +101,107 @@ async def test_who_knows_better_how_it_ended_is_believed() -> None:
     assert (await laptop.run(run.id)).status is CREATED
     kitchen.clock.now += 1.0
     await retention.prune(kitchen.store, kitchen.store.clock(), 500)
-    laptop.clock.now += asking.EVERY
-    await laptop.meet(kitchen)
+    await asked_twice(laptop, kitchen)
     assert (await laptop.run(run.id)).status is FAILED
     await laptop.meet(garage)
     assert (await laptop.run(run.id)).status is COMPLETED
     assert (await garage.run(run.id)).status is COMPLETED
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -> None:
+    async def scene() -> None:
+        laptop, kitchen, garage = await three()
+        await kitchen.meet(garage)
+        run = await kitchen.create()
+        await kitchen.take(run.id)
+        await laptop.meet(kitchen)
+        if how == "cancelled":
+            await kitchen.step(run.id, lambda one: assigning.cancel(one, kitchen.store.clock(), "ann"))
+        await kitchen.step(
+            run.id,
+            lambda one: assigning.fail(one, one.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
+        )
+        true = await kitchen.run(run.id)
+        await garage.meet(kitchen)
+        kitchen.clock.now += 1.0
+        await retention.prune(kitchen.store, kitchen.store.clock(), 500)
+        await asked_twice(laptop, kitchen)
+        assert assigning.is_forgotten(await laptop.run(run.id))
+        for _ in range(2):
+            await laptop.meet(garage)
+            await garage.meet(kitchen)
+        assert (await laptop.run(run.id)).error == (await garage.run(run.id)).error == true.error
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("order", ["its owner last", "its owner first"])
+def test_a_run_that_is_worked_on_is_not_closed_because_a_store_between_was_put_back(order: str) -> None:
+    """The laptop knows the garage's run through the kitchen, which is put back and meets the laptop at once."""
+
+    async def scene() -> None:
+        laptop, kitchen, garage = [await Side(name).joined() for name in ("laptop", "kitchen", "garage")]
+        for one, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
+            await one.knows(other)
+        await garage.create()
+        await kitchen.meet(garage)
+        await laptop.meet(kitchen)
+        old = copy_of(kitchen.store)
+        run = await garage.create()
+        await garage.take(run.id)
+        await kitchen.meet(garage)
+        await laptop.meet(kitchen)
+        assert (await laptop.run(run.id)).status is PROCESSING
+        put_back(kitchen.store, old)
+        for side in (laptop, kitchen):
+            side.exchange = Exchange(side.fleet)
+        if order == "its owner first":
+            await kitchen.meet(garage)
+        for _ in range(3):  # however long it takes until the owner is met
+            met = await asked_twice(laptop, kitchen)
+            assert met.closed == ()
+        await kitchen.meet(garage)
+        await asked_twice(laptop, kitchen)
+        assert {(await side.run(run.id)).status for side in (laptop, kitchen, garage)} == {PROCESSING}
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_what_was_put_back_says_again_what_it_does_not_know_when_it_has_met_all() -> None:
+    laptop, kitchen = await two()
+    await kitchen.create()
+    await laptop.meet(kitchen)
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    old = copy_of(kitchen.store)
+    await kitchen.create()
+    await laptop.meet(kitchen)
+    put_back(kitchen.store, old)
+    kitchen.exchange = Exchange(kitchen.fleet)
+    await laptop.meet(kitchen)
+    assert await kitchen.notices("restored")
+    await done_and_forgotten(kitchen, run)
+    await asked_twice(laptop, kitchen)
+    assert (await laptop.run(run.id)).status is FAILED
+
+
+@in_a_loop
+async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    await done_and_forgotten(kitchen, run)
+    laptop.clock.now += 31 * DAY
+    assert (await laptop.meet(kitchen)).closed == ()
+    laptop.clock.now += asking.EVERY
+    await laptop.exchange._asking.disturbed(await laptop.exchange.peers.get("kitchen"))
+    assert (await laptop.meet(kitchen)).closed == ()
+    laptop.exchange = Exchange(laptop.fleet)  # asks at once, and that is too early
+    assert (await laptop.meet(kitchen)).closed == ()
+    laptop.clock.now += asking.EVERY
+    assert len((await laptop.meet(kitchen)).closed) == 1
 
 
 @in_a_loop
@@ -107,8 +214,7 @@ async def test_the_next_of_its_series_is_up() -> None:
     waits = await laptop.create(series="alpha")
     assert waits.held
     await done_and_forgotten(kitchen, run)
-    laptop.clock.now += asking.EVERY
-    await laptop.meet(kitchen)
+    await asked_twice(laptop, kitchen)
     assert not (await laptop.run(waits.id)).held
 
 
@@ -163,8 +269,7 @@ def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPa
             for run in mine if side is kitchen else theirs:
                 await side.step(run.id, lambda one: assigning.cancel(one, 5.0, "ann"))
             await retention.prune(side.store, side.store.clock(), 500)
-        laptop.exchange = Exchange(laptop.fleet)
-        await laptop.meet(kitchen)
+        await asked_twice(laptop, kitchen)
         assert [(await laptop.run(run.id)).status for run in mine] == [FAILED] * 5
         assert [(await kitchen.run(run.id)).status for run in theirs] == [FAILED] * 7
 
@@ -181,8 +286,7 @@ async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
     assert (await laptop.run(run.id)).status is ASSIGNED
     await kitchen.step(run.id, lambda one: assigning.cancel(one, 6.0, "ann"))
     await retention.prune(kitchen.store, kitchen.store.clock(), 500)
-    laptop.clock.now += asking.EVERY
-    await laptop.meet(kitchen)
+    await asked_twice(laptop, kitchen)
     closed = await laptop.run(run.id)
     assert closed.status is FAILED
     assert closed.session is None

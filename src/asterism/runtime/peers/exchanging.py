@@ -95,6 +95,8 @@ class Exchange:
         _, _, sending, _ = await self._opened()
         done = Count(await sending.newest())
         known = await self._meet(peer, talk, done)
+        if done.anew:
+            await self._asking.disturbed(known)
         if not done.in_vain and self._asking.is_due(known):
             await self._ask(known, talk, done)
         return done.met()
@@ -146,7 +148,7 @@ class Exchange:
             message = self._message(store, feed, at, Part(), None, await sending.newest())
             answer = read(await talk.say(message | {"asks": asks, "unknown": owed}))
             self._must_be(known, answer)
-            done.closed += await self._asking.close(known, sorted(answer.unknown & set(asks)))
+            done.closed += await self._asking.close(known, answer.unknown)
             owed = await self._asking.unknown(answer.asks or ())
             if not asks and not answer.asks:
                 return
@@ -208,6 +210,8 @@ class Exchange:
         before = self._wanted.get(peer, frozenset())  # of another message, perhaps, which is being answered too
         self._wanted[peer] = wants | before if len(before) < MOST_BLOBS else wants
         part = await sending.part(known, asked.cursor or Cursor(feed, 0))
+        if asked.anew or part.anew:
+            await self._asking.disturbed(known)
         at, _ = await taking.cursor(known)
         answer = self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
         reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
@@ -215,9 +219,9 @@ class Exchange:
         return answer if asked.asks is None else answer | await self._answered(known, asked)
 
     async def _answered(self, peer: Peer, asked: Message) -> dict[str, Any]:
-        """What is not known here of what the peer asked about; and what we ask. It says nothing of what it was not
-        asked about, or it would do nothing but what any peer can do: end a run that is left to it."""
-        for text in await self._asking.close(peer, sorted(asked.unknown)):
+        """What is not known here of what the peer asked about; and what we ask. What it says of
+        others than it was asked about counts for nothing."""
+        for text in await self._asking.close(peer, asked.unknown):
             log.warning("%s", text)
         return {"unknown": await self._asking.unknown(asked.asks or ()), "asks": await self._asking.next(peer)}
 

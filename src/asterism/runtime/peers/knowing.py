@@ -27,6 +27,10 @@ AHEAD = 60.0
 """By how many seconds a time may be in the future, since clocks are corrected now and then."""
 
 
+PUT_BACK = "store/put-back"
+"""The key of the register that says when it was noticed that this store was put back from a copy."""
+
+
 class UnknownPeer(AsterismError):
     """No peer of this name is known."""
 
@@ -243,6 +247,11 @@ def _key(name: str) -> str:
 def cursor_key(name: str) -> str:
     """The key of the register that says how far we have come in the feed of a peer."""
     return f"{_key(name)}/cursor"
+
+
+def unknown_key(name: str) -> str:
+    """The key of the register that says of which runs a peer has said that it does not know them, and when first."""
+    return f"{_key(name)}/unknown"
 
 
 def marks_key(store: str | None) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import Peer, cursor_key, marks_key
+from asterism.runtime.peers.knowing import PUT_BACK, Peer, cursor_key, marks_key
 from asterism.runtime.peers.messages import Cursor
 from asterism.store.errors import Conflict
 from asterism.store.protocol import PutRegister, Register, feed_of
@@ -34,6 +34,9 @@ KEPT = 10
 AHEAD = 1 << 32
 """By how many turns a peer can know more of them than we do: one a second for a hundred years. A turn beyond that is a
 lie; taken over, it would soon leave us no number for the next one."""
+
+ONE = 3600.0
+"""What several peers say within so many seconds is one put-back of our store."""
 
 LAST = 1 << 52
 """The last turn. What is beyond it was a lie that was taken over once, and marks begin anew."""
@@ -92,6 +95,8 @@ class Marks:
                 return
             at = await self._store.register(cursor_key(peer.name))
             feed = at.value["feed"] if at is not None and at.value else "none"
+            noticed, now = await self._store.register(PUT_BACK), self._store.clock()
+            put_back = [PutRegister(PUT_BACK, {"at": now}, noticed and noticed.revision)]
             words = (
                 f"this store was put back from an older copy of itself: peer {peer.name} knows of changes that are not "
                 "here. Everything is exchanged anew with it"
@@ -103,6 +108,7 @@ class Marks:
                     [
                         PutRegister(marks_key(peer.store), value, found and found.revision),
                         PutRegister(cursor_key(peer.name), Cursor(feed, 0, whole=True)._asdict(), at and at.revision),
+                        *(put_back if noticed is None or not 0.0 <= now - noticed.value["at"] < ONE else []),
                         *await telling.restored(self._store, peer.name, "here", words),
                     ]
                 )

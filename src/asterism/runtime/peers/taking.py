@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from asterism.core.assigning import is_forgotten
 from asterism.core.errors import AsterismError
 from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
 from asterism.core.run import OWNED, Progress, Run
@@ -20,7 +21,6 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.retention import LOST
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.asking import is_forgotten
 from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
