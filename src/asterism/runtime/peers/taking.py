@@ -7,21 +7,25 @@ taken twice changes nothing the second time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
+from asterism.core import assigning
 from asterism.core.assigning import is_forgotten
 from asterism.core.errors import AsterismError
 from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
-from asterism.core.run import OWNED, Progress, Run
+from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
+from asterism.core.session import OPEN
+from asterism.core.story import Entry
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.retention import LOST
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
+from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
@@ -33,6 +37,9 @@ log = logging.getLogger("asterism.peers")
 
 LONGEST_LOSS = 1000
 """How many characters are said of why something was lost."""
+
+MOST_DOUBTED = 20
+"""How many sessions of ours are remembered about which a peer was not believed."""
 
 TRIES = 5
 """How often a batch is tried as a whole before its records are written one by one."""
@@ -109,13 +116,14 @@ class Taking:
                 flows = {**flows, **problems}
                 continue
             mark = PutRegister(key, upto._asdict(), known and known.revision)
+            doubts = await self._doubts(peer, batch.doubted)
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
                 for one in outcomes:
                     if one.alone or tries >= TRIES:
                         await self._store.commit(one.writes)
                         done.count(one)  # judged again, it is no news any more
-                await self._store.commit([mark, *(write for one in together for write in one.writes)])
+                await self._store.commit([mark, *doubts, *(write for one in together for write in one.writes)])
             except Conflict as conflict:
                 if conflict.what == f"register {key}":
                     return done
@@ -125,6 +133,33 @@ class Taking:
                 done.count(one)
             return done
         raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
+
+    async def _doubts(self, peer: Peer, doubted: set[str]) -> list[Write]:
+        """What remembers that the peer said of these sessions of ours what they did not."""
+        found = await self._store.register(_doubted_key(peer))
+        known = list(found.value.get("sessions", ())) if found is not None else []
+        after = [*known, *sorted(doubted.difference(known))][-MOST_DOUBTED:]
+        return [PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision)] if doubted else []
+
+    async def hear_again(self, peer: Peer) -> None:
+        """If a session is over about which we did not believe the peer: it is to tell everything again, also what it
+        has from us. Now we can do something about it (trusting.py)."""
+        found = await self._store.register(_doubted_key(peer))
+        doubted = list(found.value.get("sessions", ())) if found is not None else []
+        if found is None or not doubted:
+            return
+        there = {one.id for one in await self._store.sessions() if one.state == OPEN}
+        cursor, known = await self.cursor(peer)
+        still = [one for one in doubted if one in there]
+        if len(still) == len(doubted) or cursor is None:
+            return
+        again = Cursor(cursor.feed, 0, whole=True)
+        writes = [
+            PutRegister(found.key, {"sessions": still}, found.revision),
+            PutRegister(cursor_key(peer.name), again._asdict(), known and known.revision),
+        ]
+        with contextlib.suppress(Conflict):  # then with the next meeting
+            await self._store.commit(writes)
 
     async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
         """Keep the workflows that are needed. Returns what is wrong with them, if somebody else was first."""
@@ -144,8 +179,12 @@ class Taking:
         return [(await batch.outcome(item)).large for item in items]
 
 
+def _doubted_key(peer: Peer) -> str:
+    return f"{PREFIX}{peer.name}/doubted"
+
+
 class _Batch:
-    """One try."""
+    """One try. ``doubted`` are sessions of ours of which the peer says what they did not, and which may be at work."""
 
     def __init__(
         self, taking: Taking, peer: Peer, flows: Mapping[str, Workflow | str], lacking: frozenset[str]
@@ -154,6 +193,7 @@ class _Batch:
         self._peers, self._own = taking._peers, taking._own
         self._peer, self._flows, self._lacking = peer, flows, lacking
         self._seen: set[str] = set()
+        self.doubted: set[str] = set()
 
     async def prepared(self, items: Sequence[Item]) -> _Batch:
         """Look at who is who, and what we have."""
@@ -187,11 +227,19 @@ class _Batch:
             return NOTHING
         if self._trust.passes_over(theirs) and not (mine is not None and is_forgotten(mine)):
             return NOTHING
-        why = await self._objection(theirs, mine)
+        why = await self._objection(theirs)
         if why is not None:
             return await self._refuse(theirs.id, why)
+        by, forged = item.by, self._trust.forged(theirs, mine)
+        if forged is not None:
+            if theirs.status is COMPLETED and self._hangs_on_the_sender(mine):
+                return await self._done_again(mine, forged)
+            lost = await self._lost_by_ours(theirs, mine)
+            if lost is None:
+                return await self._refuse(theirs.id, f"it is forged: {forged}")
+            theirs, by = lost, self._own
         try:
-            found = await (self._new(theirs, item.by) if mine is None else self._known(mine, theirs, item.by))
+            found = await (self._new(theirs, by) if mine is None else self._known(mine, theirs, by))
         except NotTheSameRun as error:
             return await self._refuse(theirs.id, f"it differs from ours in {', '.join(error.fields)}; ours is kept")
         if not found.taken:
@@ -199,7 +247,7 @@ class _Batch:
         large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
         return found._replace(needs=theirs.kind, large=large)
 
-    async def _objection(self, theirs: Run, mine: Run | None) -> str | None:
+    async def _objection(self, theirs: Run) -> str | None:
         flow = self._flows.get(theirs.kind)
         if isinstance(flow, str):
             return flow
@@ -207,10 +255,39 @@ class _Batch:
             return f"its workflow {theirs.kind} did not come with it"
         if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
             return "what is kept apart of it, because it is large, cannot be had"
-        forged = self._trust.forged(theirs, mine)
-        if forged is not None:
-            return f"it is forged: {forged}"
         return None
+
+    def _hangs_on_the_sender(self, mine: Run | None) -> TypeGuard[Run]:
+        """Whether our copy is open for as long as the sender says so."""
+        return mine is not None and not mine.ended and self._left.get(mine.id) == self._peer.store
+
+    async def _done_again(self, mine: Run, forged: str) -> _Outcome:
+        """Its sender takes it for done by us, and will never say anything else of it."""
+        why = f"peer {self._peer.name} says that it is done, and that is not known here: {forged}"
+        if mine.status in OWNED:
+            after = assigning.lose(mine, await self._flow(mine), self._now, why)
+        else:
+            story = (*mine.story, Entry(self._now, "adopted", None, why))
+            after = mine.changed(
+                revision=mine.revision + 1, not_before=self._now, waiting_since=self._now, story=story
+            )
+        after, admitting = await self._admitted(after, None, not after.ended)
+        return _Outcome([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
+
+    async def _lost_by_ours(self, theirs: Run, mine: Run | None) -> Run | None:
+        """What one of our devices is said to have in a life of it that is over: it has it no more. None if that life is
+        not over; or if the run is ours to judge, for then we go on with it anyhow, and the sender hears of that."""
+        if theirs.status not in OWNED or (mine is not None and not mine.ended and mine.id not in self._left):
+            return None
+        if self._trust.is_open(theirs.session):
+            self.doubted.add(f"{theirs.session}")
+            return None
+        why = f"{theirs.device} knows nothing of it: what it did was forgotten when its store was put back"
+        return assigning.lose(theirs, await self._flow(theirs), self._now, why)
+
+    async def _flow(self, run: Run) -> Workflow:
+        flow = self._flows.get(run.kind)
+        return flow if isinstance(flow, Workflow) else await self._fleet.workflows.get(run.workflow, run.version)
 
     async def _refuse(self, run_id: str | None, why: str) -> _Outcome:
         if run_id is None:

@@ -8,8 +8,11 @@
 - Everything else is the sender's own affair: a peer can take a run from us, or end it, as it could if it shared our
   store. It cannot make us believe that our own devices said so.
 
-Weakness. A store that was restored from a backup has forgotten what its devices said since, and does not believe its
-peers about it: such a run is done again, and the result of before is kept as superseded.
+A store whose file was put back from a copy has forgotten what its devices said since, and does not believe its peers
+about it. But somebody has to go on with such a run, or each would leave it to the other. So what a device of ours is
+said to have, in a life of it that is over, is taken for lost by that device: the run is given away again, and is ours
+to judge. What it is said to have completed, while our copy is open and left to the peer that says so, is done again.
+Its result is kept as superseded, or keeps the other one from being the result (core/resolve.py).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Sequence
 
 from asterism.core.resolve import differs, line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
-from asterism.core.session import ABROAD, Session
+from asterism.core.session import ABROAD, OPEN, Session
 from asterism.core.story import Entry
 from asterism.runtime.peers.knowing import Peer, host_of, to_come
 
@@ -40,6 +43,7 @@ class Trust:
     ) -> None:
         self.sender = sender
         self._ids: dict[str, str | None] = {}  # a session's peer; None for our own
+        self._open: set[str] = set()  # of our own
         names: dict[str, tuple[bool, str | None]] = {}
         by_host = {host_of(peer.name): peer.name for peer in peers}
         for session in sessions:
@@ -47,7 +51,9 @@ class Trust:
             if whose is None and session.host.startswith(host_of("")):
                 continue  # of a peer that is none any more
             self._ids[session.id] = whose
-            there = session.state == ABROAD or (whose is None and session.state == "open")
+            if whose is None and session.state == OPEN:
+                self._open.add(session.id)
+            there = session.state == ABROAD or session.id in self._open
             if there or session.device not in names:  # a name may have moved from one store to another
                 names[session.device] = (there, whose)
         self._names = {name: whose for name, (_, whose) in names.items()}
@@ -78,6 +84,10 @@ class Trust:
 
     def is_senders(self, run: Run) -> bool:
         return speaks(run) and self.whose(run) == self.sender.name
+
+    def is_open(self, session: str | None) -> bool:
+        """Whether it is the present life of a device of ours."""
+        return session in self._open
 
     def passes_over(self, theirs: Run) -> bool:
         """Whether it is for another peer to say."""
