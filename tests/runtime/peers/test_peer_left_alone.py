@@ -1,5 +1,5 @@
-"""A run that each of two stores leaves to the other, because one of them was put back from a copy and does not know what
-its device had begun: somebody goes on with it."""
+"""A run that each of two stores leaves to the other, because one of them was put back from a copy and does not know
+what its device had begun: somebody goes on with it."""
 
 from __future__ import annotations
 

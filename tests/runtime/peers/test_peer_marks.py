@@ -59,9 +59,7 @@ async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
     await laptop.create()
     await laptop.meet(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
-    await kitchen.store.commit(
-        [PutRegister(cursor.key, {"feed": "none", "number": 0, "whole": True}, cursor.revision)]
-    )
+    await kitchen.store.commit([PutRegister(cursor.key, {"feed": "none", "number": 0, "whole": True}, cursor.revision)])
     feed = (await laptop.exchange._opened())[1]
     late = {
         "protocol": PROTOCOL, "store": await laptop.id(), "clock": laptop.store.clock(), "feed": feed, "cursor": None,

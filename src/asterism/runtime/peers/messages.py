@@ -77,8 +77,9 @@ class Message:
     that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to ``upto``;
     ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
     the sender's store was put back from a copy. ``whole`` says that also what the receiver is said to have is told, if
-    it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies that have not ended,
-    None if it does not ask; ``unknown`` are those that the receiver asked about and the sender does not know."""
+    it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies
+    that have not ended, None if it does not ask; ``unknown`` are those that the receiver asked about and the sender
+    does not know."""
 
     store: str
     clock: float

@@ -268,9 +268,7 @@ class _Batch:
             after = assigning.lose(mine, await self._flow(mine), self._now, why)
         else:
             story = (*mine.story, Entry(self._now, "adopted", None, why))
-            after = mine.changed(
-                revision=mine.revision + 1, not_before=self._now, waiting_since=self._now, story=story
-            )
+            after = mine.changed(revision=mine.revision + 1, not_before=self._now, waiting_since=self._now, story=story)
         after, admitting = await self._admitted(after, None, not after.ended)
         return _Outcome([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
 

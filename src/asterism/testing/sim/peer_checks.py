@@ -26,6 +26,8 @@ async def check(world: PeerWorld) -> None:
         if not world.agreed(run_id, list(records.values())):
             said = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
             broken(f"run {run_id} has {len(texts)} records long after all was mended: {said}")
+        if _is_left_alone(world, run_id, records):
+            broken(f"run {run_id} is open, and each store leaves it to another")
         for run in records.values():
             if run is not None and not run.ended:
                 broken(f"run {run_id} is still {run.status}: {run.story[-1]}")
@@ -46,6 +48,12 @@ async def check(world: PeerWorld) -> None:
         for _, notice in await store.notices(limit=1_000_000):
             if notice.kind in ("refused", "impostor") and notice.run not in world.excused:
                 broken(f"{name} refused an honest peer: {notice.message}")
+
+
+def _is_left_alone(world: PeerWorld, run_id: str, records: Mapping[str, Run | None]) -> bool:
+    knowing = {name: run for name, run in records.items() if run is not None}
+    open_somewhere = any(not run.ended for run in knowing.values())
+    return open_somewhere and all(run_id in world.stores[name]._feed.left for name in knowing)
 
 
 def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:

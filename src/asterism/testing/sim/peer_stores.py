@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asterism.core.assigning import is_forgotten
 from asterism.core.resolve import line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.store.memory import MemoryStore
@@ -20,13 +21,16 @@ from asterism.testing.sim.witness import Execution, Witness, _OrderedWatches
 class PeerWitness(Witness):
     """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
     ``excused`` are runs of which not all that is promised can be true (peer_worlds.py), among them all that a store
-    ``forgot``. ``devices`` are the sessions that each store has had, ``completions`` who has completed what."""
+    ``forgot``. ``devices`` are the sessions that each store has had, ``completions`` who has completed what. ``stores``
+    are all stores, by name; ``remembered`` if none of them forgets what has ended."""
 
     sessions: dict[str, str] = field(default_factory=dict)
     recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
     lost: int = 0
     excused: set[str] = field(default_factory=set)
     forgot: int = 0
+    stores: dict[str, PeerStore] = field(default_factory=dict)
+    remembered: bool = False
 
     def begins(self, run: str, epoch: int, machine: Machine) -> Execution:
         self.note(f"{run[-6:]} epoch {epoch} begins on {machine.name}")
@@ -52,6 +56,8 @@ class PeerWitness(Witness):
             self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
         if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
             self._completed(store, after)
+        if is_forgotten(after) and not is_forgotten(before):
+            self._nobody_has_it(store, after)
         if not went_on:
             self._loser_is_told(store, before, after, writes)
 
@@ -69,6 +75,14 @@ class PeerWitness(Witness):
         if (result.device, result.epoch) in {(device, epoch) for device, epoch, _ in known}:
             self.broken(f"{store}: run {run.id} was completed twice in epoch {result.epoch} by {result.device}")
         known.add((result.device, result.epoch, result.ended_at))
+
+    def _nobody_has_it(self, store: str, run: Run) -> None:
+        """It is said that nobody knows how it ended: then nobody goes on with it."""
+        for name, other in self.stores.items():
+            found = other._runs.get(run.id)
+            is_open = name != store and found is not None and not found.ended
+            if is_open and (self.remembered or run.id not in other._feed.left):
+                self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
 
     def _loser_is_told(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
         if before.device != self.sessions.get(store):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from asterism.core.run import Run
+from asterism.core.run import COMPLETED, Run
 from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.exchanging import Exchange
@@ -79,6 +79,7 @@ class PutBackWorld(PeerWorld):
 
     def __init__(self, seed: int, **terms: Any) -> None:
         super().__init__(seed, **{"make_exchange": _asks_often, **terms})
+        self.witness.remembered = True
         self._copies: dict[str, dict[str, Any]] = {}
         self.put_back = 0
 
@@ -114,4 +115,5 @@ class PutBackWorld(PeerWorld):
 
     def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
         """What was done twice may have two ends: a store does not believe what its own device is said to have done."""
-        return run_id in self.excused or super().agreed(run_id, records)
+        done = any(run is not None and run.status is COMPLETED for run in records)
+        return (done and run_id in self.excused) or super().agreed(run_id, records)

@@ -110,6 +110,7 @@ class PeerWorld:
             name: PeerStore(name, lambda name=name: 1_000_000.0 + loop.time() + self.jumped[name], self.witness)  # type: ignore[misc]
             for name in NAMES
         }
+        self.witness.stores = self.stores
         self.cut: frozenset[tuple[str, str]] = frozenset()
         self.lives: dict[str, PeerLife] = {}
         self.ended: list[PeerLife] = []
