@@ -133,6 +133,19 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
     is_found_out("records long after", first=20, world=PutBackWorld)
 
 
+@pytest.mark.parametrize(
+    ("words", "first"), [("each store leaves it to another", 770_021), ("was closed as forgotten, and it is open", 18)]
+)
+def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_found_out(
+    words: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(taking._Batch, "_lost_by_ours", nothing)
+    is_found_out(words, first=first, world=PutBackWorld)
+
+
 def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: Any) -> list[Write]:
         return []

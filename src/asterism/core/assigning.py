@@ -179,11 +179,6 @@ def forgotten(run: Run, now: float, error: str) -> Run:
     return after.changed(story=(*after.story, Entry(now, FORGOTTEN, None, error)))
 
 
-def is_forgotten(run: Run) -> bool:
-    """Whether a record says only that nobody knows how the run ended."""
-    return bool(run.story) and run.story[-1].what == FORGOTTEN
-
-
 def let_go(run: Run, now: float) -> Run:
     """Its series has come to it."""
     if not run.held:

@@ -53,7 +53,7 @@ from dataclasses import fields
 from math import inf
 from typing import Any, TypeVar
 
-from asterism.core.assigning import is_forgotten
+from asterism.core.assigning import FORGOTTEN
 from asterism.core.errors import AsterismError
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, KEEPS, OWNED, PROCESSING, Assignment, Run, Superseded
 from asterism.core.story import Entry
@@ -117,6 +117,11 @@ def result_of(run: Run) -> tuple[Superseded, ...]:
 def differs(mine: Run, theirs: Run) -> list[str]:
     """The fields in which two records differ, beside what is fixed and what only grows."""
     return [name for name in _HEAD if getattr(mine, name) != getattr(theirs, name)]
+
+
+def is_forgotten(run: Run) -> bool:
+    """Whether a record says only that nobody knows how the run ended."""
+    return bool(run.story) and run.story[-1].what == FORGOTTEN
 
 
 def line_of(run: Run) -> tuple[Entry, ...]:

@@ -9,11 +9,13 @@ import pytest
 from exchange_scenes import FLOW, Direct, Side, three, two
 
 from asterism.core import assigning
+from asterism.core.resolve import is_forgotten
 from asterism.core.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSING, Run
 from asterism.core.series import Series
 from asterism.runtime.fleet import retention
 from asterism.runtime.peers import asking, messages
 from asterism.runtime.peers.exchanging import Exchange, Met
+from asterism.runtime.peers.knowing import unknown_key
 from asterism.store.protocol import PutRegister
 from asterism.testing.sim.peer_stores import copy_of, put_back
 
@@ -127,7 +129,7 @@ def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -> None
         kitchen.clock.now += 1.0
         await retention.prune(kitchen.store, kitchen.store.clock(), 500)
         await asked_twice(laptop, kitchen)
-        assert assigning.is_forgotten(await laptop.run(run.id))
+        assert is_forgotten(await laptop.run(run.id))
         for _ in range(2):
             await laptop.meet(garage)
             await garage.meet(kitchen)
@@ -202,6 +204,28 @@ async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> 
     assert (await laptop.meet(kitchen)).closed == ()
     laptop.clock.now += asking.EVERY
     assert len((await laptop.meet(kitchen)).closed) == 1
+
+
+@pytest.mark.parametrize("who", ["laptop", "kitchen"])
+def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(who: str) -> None:
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        await laptop.meet(kitchen)
+        old = copy_of((kitchen if who == "laptop" else laptop).store)
+        for side in (laptop, kitchen):
+            await side.create()
+        await laptop.meet(kitchen)
+        for side, other in ((laptop, kitchen), (kitchen, laptop)):
+            if side.name == who:
+                await side.store.commit([PutRegister(unknown_key(other.name), {"a run": 1.0}, None)])
+            else:
+                put_back(side.store, old)
+                side.exchange = Exchange(side.fleet)
+        await laptop.meet(kitchen)
+        side, other = (laptop, kitchen) if who == "laptop" else (kitchen, laptop)
+        assert (await side.store.register(unknown_key(other.name))).value == {}
+
+    asyncio.run(scene())
 
 
 @in_a_loop

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from asterism.core import assigning
-from asterism.core.assigning import is_forgotten
 from asterism.core.errors import AsterismError
-from asterism.core.resolve import NotTheSameRun, keeping, keeps, line_of, lost_by, resolve, taken_over
+from asterism.core.resolve import NotTheSameRun, is_forgotten, keeping, keeps, line_of, lost_by, resolve, taken_over
 from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
 from asterism.core.session import OPEN

@@ -22,12 +22,12 @@ async def check(world: PeerWorld) -> None:
     ids = sorted(set().union(*everything.values()))
     for run_id in ids:
         records = {name: runs.get(run_id) for name, runs in everything.items()}
+        if _is_left_alone(world, run_id, records):
+            broken(f"run {run_id} is open, and each store leaves it to another")
         texts = {None if run is None else text_of(run) for run in records.values()}
         if not world.agreed(run_id, list(records.values())):
             said = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
             broken(f"run {run_id} has {len(texts)} records long after all was mended: {said}")
-        if _is_left_alone(world, run_id, records):
-            broken(f"run {run_id} is open, and each store leaves it to another")
         for run in records.values():
             if run is not None and not run.ended:
                 broken(f"run {run_id} is still {run.status}: {run.story[-1]}")

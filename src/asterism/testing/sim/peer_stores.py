@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.core.assigning import is_forgotten
-from asterism.core.resolve import line_of, result_of
+from asterism.core.resolve import is_forgotten, line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
