@@ -13,6 +13,7 @@ from asterism.core.codec import twin
 from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.errors import CycleFound, EditRejected, NotJson, PlanError, RecordedError, UnknownTask
+from asterism.core.journal import RecordedConstellation
 from asterism.core.status import COMPLETED, FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.task import Task
 from asterism.core.verify import verify
@@ -381,6 +382,13 @@ def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
 
 class Kind(Task):
     """Somebody's own."""
+
+
+def test_a_recorded_plan_is_a_twin_of_another() -> None:
+    plan = chain("a", "b")
+    recorded = RecordedConstellation.of(plan)
+    assert recorded.to_json() == plan.to_json()
+    assert type(recorded) is RecordedConstellation
 
 
 def test_the_twin_of_a_task_of_another_kind_is_a_task() -> None:
