@@ -159,8 +159,8 @@ class _Batch:
         """Look at who is who, and what we have."""
         settings = await self._fleet.settings()
         self._now = self._store.clock()
-        peers = await self._peers.all()
-        self._oldest = self._now - settings.keep - furthest_behind(peers)
+        self._oldest = self._now - settings.keep
+        self._all = peers = await self._peers.all()
         sessions = await self._store.sessions(ended=True)
         self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
         ids = {item.run.id for item in items if item.run is not None}
@@ -181,7 +181,7 @@ class _Batch:
         mine = self._mine[theirs.id]
         # a key belongs to the store in which it was given: here it may stand for something else
         theirs = theirs.changed(key=None if mine is None else mine.key)
-        if mine is None and theirs.ended and (theirs.ended_at or 0.0) < self._oldest:
+        if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._behind(item.by) < self._oldest:
             return NOTHING  # we would have forgotten it by now, or have
         if mine is None and is_forgotten(theirs):
             return NOTHING
@@ -198,6 +198,11 @@ class _Batch:
             return found
         large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
         return found._replace(needs=theirs.kind, large=large)
+
+    def _behind(self, by: str) -> float:
+        """By how much the clock may be slow that dated what the store ``by`` wrote. What somebody says of his own clock
+        decides only whether we hear of what he tells, so it may be anything."""
+        return furthest_behind(peer for peer in self._all if peer.store == by or peer.name == self._peer.name)
 
     async def _objection(self, theirs: Run, mine: Run | None) -> str | None:
         flow = self._flows.get(theirs.kind)
@@ -223,8 +228,8 @@ class _Batch:
 
     def _judge(self, by: str, run: Run) -> str | None:
         """To whom a record is left that is not of our own line; None if it is ours to judge. Not to somebody whom we do
-        not hear of: the sender may."""
-        if by == self._own or self._trust.is_ours(run):
+        not hear of: the sender may. An end that we hear of was dated elsewhere, so it is never taken for our own."""
+        if not run.ended and (by == self._own or self._trust.is_ours(run)):
             return None
         return by if self._trust.hears(by) else self._peer.store
 
