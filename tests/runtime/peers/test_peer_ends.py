@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Liar, Side
+from exchange_scenes import FLOW, Liar, Side, three, two
 
 from asterism.core import assigning
-from asterism.core.run import COMPLETED, FAILED, Run
+from asterism.core.run import COMPLETED, FAILED, PROCESSING, Run
+from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.monitor import PRUNE_EVERY, Monitor
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite.store import SqliteStore
@@ -146,3 +147,86 @@ def test_a_run_that_goes_on_after_all_and_ends_here_counts_from_its_end_here(pla
         assert await laptop.store.run(run.id) is None
 
     play(scene)
+
+
+# -- whose run it was is told ------------------------------------------------------------------------------------------
+
+
+async def begun_at(side: Side, run_id: str) -> None:
+    await side.step(run_id, lambda one: assigning.claim(one, one.grant, FLOW, side.store.clock()))
+    await side.step(run_id, lambda one: assigning.start(one, one.grant, side.store.clock()))
+
+
+async def failed_at(side: Side, run_id: str) -> None:
+    await side.step(
+        run_id, lambda one: assigning.fail(one, one.grant, "disk is full", FLOW, side.store.clock(), final=True)
+    )
+
+
+@pytest.mark.parametrize("heard_that_it_began", [True, False])
+def test_whose_run_it_was_is_told_that_it_failed_at_a_peer(heard_that_it_began: bool) -> None:
+    async def scene() -> None:
+        laptop, kitchen, garage = await three()
+        run = await given(laptop, kitchen)
+        await begun_at(kitchen, run.id)
+        if heard_that_it_began:
+            await laptop.meet(kitchen)
+            assert (await laptop.run(run.id)).status is PROCESSING
+            await garage.meet(laptop)
+        await failed_at(kitchen, run.id)
+        for _ in range(2):
+            await laptop.meet(kitchen)
+            await garage.meet(kitchen)
+        told = [f"run {run.id} (transcode) failed: disk is full"]
+        assert [(await side.run(run.id)).status for side in (laptop, garage)] == [FAILED, FAILED]
+        assert [await side.notices("failed") for side in (laptop, garage)] == [told, []]
+        assert await laptop.store.registers(retention.HANDED) == []
+
+    asyncio.run(scene())
+
+
+def test_whose_run_it_was_is_not_told_that_it_was_cancelled_or_completed() -> None:
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        first, second = await given(laptop, kitchen), await given(laptop, kitchen)
+        await begun_at(kitchen, first.id)
+        await laptop.meet(kitchen)
+        assert len(await laptop.store.registers(retention.HANDED)) == 1
+        await kitchen.complete(first.id)
+        await kitchen.step(second.id, lambda one: assigning.cancel(one, kitchen.store.clock(), "bob"))
+        await laptop.meet(kitchen)
+        assert [(await laptop.run(run.id)).status for run in (first, second)] == [COMPLETED, FAILED]
+        assert await laptop.notices("failed") == []
+        assert await laptop.store.registers(retention.HANDED) == []
+
+    asyncio.run(scene())
+
+
+def test_a_run_of_ours_that_a_liar_ends_is_told_with_our_own_time() -> None:
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        await laptop.exchange.peers.add("kitchen")
+        run = await laptop.create()
+        liar = Liar(laptop)
+        await liar.says()
+        await liar.says(assigning.give_up(await laptop.run(run.id), 0.0, "bad luck"))
+        [notice] = [one for _, one in await laptop.store.notices() if one.kind == "failed"]
+        assert (notice.run, notice.at) == (run.id, laptop.store.clock())
+
+    asyncio.run(scene())
+
+
+def test_what_was_handed_over_is_forgotten_with_its_run() -> None:
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        run = await given(laptop, kitchen)
+        await begun_at(kitchen, run.id)
+        await laptop.meet(kitchen)
+        await laptop.step(run.id, lambda one: assigning.lose(one, FLOW, laptop.store.clock(), "it is silent"))
+        await laptop.step(run.id, lambda one: assigning.cancel(one, laptop.store.clock(), "ann"))
+        assert len(await laptop.store.registers(retention.HANDED)) == 1
+        while await retention.prune(laptop.store, laptop.store.clock() + 1.0, 100):
+            pass
+        assert await laptop.store.registers(retention.HANDED) == []
+
+    asyncio.run(scene())

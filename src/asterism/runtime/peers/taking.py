@@ -18,7 +18,8 @@ from asterism.core.run import OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.retention import LOST
+from asterism.runtime.fleet.ledger import failure_of
+from asterism.runtime.fleet.retention import HANDED, LOST
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.asking import is_forgotten
 from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
@@ -259,6 +260,7 @@ class _Batch:
         lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_ours(mine) else None
         lost = harmless(lost, LONGEST_LOSS) if lost is not None else None  # it may quote the peer, and goes into logs
         writes: list[Write] = [put, *(await self._lost(mine, lost, reached) if lost is not None else ())]
+        writes += await self._handed(mine, after, was_left_to, left_to)
         series = [*admitting, *await self._leaving(after, left_to)]
         return _Outcome([*writes, *series], taken=True, lost=lost, alone=bool(series))
 
@@ -307,6 +309,17 @@ class _Batch:
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
             PutRegister(key, lost, found and found.revision),
         ]
+
+    async def _handed(self, mine: Run, after: Run, was_left_to: str | None, left_to: str | None) -> list[Write]:
+        """Whose run it was hears that it failed, wherever that happened: so it is remembered that it was ours."""
+        key = f"{HANDED}{mine.id}"
+        if mine.ended or (left_to is None and not after.ended):
+            return []
+        found = await self._store.register(key)
+        if not after.ended:
+            return [PutRegister(key, {}, None)] if was_left_to is None and found is None else []
+        told = failure_of(after, self._now) if was_left_to is None or found is not None else []
+        return told if found is None else [*told, PutRegister(key, None, found.revision)]
 
     async def _admitted(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
         """A run that is ours to judge and waits, while our series does not know of it, or another store's holds it: it
