@@ -116,7 +116,8 @@ class Taking:
                     if one.alone or tries >= TRIES:
                         await self._store.commit(one.writes)
                         done.count(one)  # judged again, it is no news any more
-                await self._store.commit([mark, *(write for one in together for write in one.writes)])
+                writes = [write for one in together for write in one.writes]
+                await self._store.commit([mark, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
                 if conflict.what == f"register {key}":
                     return done
@@ -168,6 +169,7 @@ class _Batch:
         self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
         # after the runs: if one was written in between, its revision is not what we have seen
         self._left = await self._feed.left_to(sorted(ids))
+        self.refusals = await telling.Refusals.of(self._store, self._peer.name, self._now)
         return self
 
     # -- one record --------------------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ class _Batch:
             return _Outcome(refused=True)
         message = f"run {run_id} as peer {self._peer.name} has it was not taken: {why}"
         notice = Notice(self._now, "refused", message, run_id)
-        return _Outcome(await telling.about_run(self._store, notice), refused=True)
+        return _Outcome(self.refusals.about(run_id, notice), refused=True)
 
     def _judge(self, by: str, run: Run) -> str | None:
         """To whom a record is left that is not of our own line; None if it is ours to judge. Not to somebody whom we do
