@@ -392,6 +392,13 @@ class MemoryStore:
     async def judges(self) -> set[str]:
         return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
 
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        for name in ids:
+            known = self._sessions.get(name)
+            if known is not None and known.state == ENDED and not self._owned.get(name):
+                del self._sessions[name]
+                self._owned.pop(name, None)
+
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}
 

@@ -318,6 +318,10 @@ class Feeding(Protocol):
         """Everybody to whom something is left that has not ended."""
         ...
 
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        """Those among them that have ended and own nothing, however young they are."""
+        ...
+
     async def kinds(self) -> set[str]:
         """The kinds of all runs that are kept: ``workflow@version``."""
         ...

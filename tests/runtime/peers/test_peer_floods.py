@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from exchange_scenes import Liar, Side, a_device
+from exchange_scenes import FLOW, Liar, Side, a_device
 
-from asterism.core.run import Run
-from asterism.runtime.peers import telling
+from asterism.core import assigning
+from asterism.core.run import Owner, Run
+from asterism.core.session import ABROAD, ENDED
+from asterism.runtime.peers import announcing, telling
 from asterism.store import codec
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
@@ -78,14 +80,16 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
     assert len(await laptop.notices("refused")) == telling.MOST_A_DAY + 3
 
 
-@in_a_loop
-async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        laptop, liar = await victim()
+        run = await laptop.create()
+        await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
+        found = await laptop.store.register("peer/kitchen/refused")
+        assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+
     monkeypatch.setattr(telling, "MOST_RUNS", 10)
-    laptop, liar = await victim()
-    run = await laptop.create()
-    await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
-    found = await laptop.store.register("peer/kitchen/refused")
-    assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+    asyncio.run(scene())
 
 
 @in_a_loop
@@ -118,3 +122,41 @@ async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
     laptop.clock.now += DAY
     await liar.says(devices=[a_device(id="late", slots=-1)])
     assert len(await laptop.notices("refused")) == telling.MOST_A_DAY + 2
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembered() -> None:
+    laptop, liar = await victim()
+    for number in range(4):
+        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
+    ended = [one for one in await laptop.store.sessions(ended=True) if one.state == ENDED]
+    assert len(ended) == announcing.MOST_ENDED
+    assert len(await laptop.store.sessions()) == 701
+
+
+@in_a_loop
+async def test_a_device_that_a_peer_announces_no_more_is_forgotten_after_a_while() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    await liar.says(devices=[a_device(), a_device(id="busy-1", device="busy"), a_device(id="stays-1", device="stays")])
+    await laptop.step(
+        run.id, lambda one: assigning.take(one, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True)
+    )
+
+    async def remembered() -> dict[str, str]:
+        return {one.id: one.state for one in await laptop.store.sessions(ended=True) if one.id != "laptop-1"}
+
+    stays = a_device(id="stays-1", device="stays")
+    await liar.says(devices=[stays])
+    assert await remembered() == {"oven-1": ENDED, "busy-1": ABROAD, "stays-1": ABROAD}  # it works on a run of ours
+    laptop.clock.now += announcing.NAME_KEPT
+    await liar.says(devices=[stays])
+    assert await remembered() == {"oven-1": ENDED, "busy-1": ABROAD, "stays-1": ABROAD}
+    laptop.clock.now += 100.0
+    await liar.says(devices=[stays])
+    assert await remembered() == {"busy-1": ABROAD, "stays-1": ABROAD}
+    await liar.says(devices=[stays, a_device()])
+    assert (await remembered())["oven-1"] == ABROAD

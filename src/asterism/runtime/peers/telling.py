@@ -132,7 +132,7 @@ async def _has_taken(store: Store, theirs: Run) -> bool:
 
 
 def _day(found: Register | None, now: float) -> dict[str, Any]:
-    """Since when it is counted what was said, and how much it was: a day at most, and anew if the clock was set back."""
+    """Since when it is counted what was said, and how much it was. Anew after a day, and if the clock was set back."""
     value = found.value if found is not None else {}
     if 0 <= now - value.get("since", -DAY) < DAY:
         return {"since": value["since"], "given": value["given"]}

@@ -116,6 +116,11 @@ DELETE FROM ends WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = ends.run);
 DELETE FROM sessions
 WHERE state = 'ended' AND beat_at < ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
 
+-- name: forget_these_sessions
+DELETE FROM sessions
+WHERE id IN (SELECT value FROM json_each(?))
+    AND state = 'ended' AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
+
 -- name: forget_notices
 DELETE FROM notices WHERE at < ?;
 

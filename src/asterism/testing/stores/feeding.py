@@ -289,6 +289,19 @@ class Fed(EngineTests):
         assert await store.prune(seen, 1) == 0
 
     @with_feed
+    async def test_sessions_that_have_ended_and_own_nothing_can_be_forgotten(self, store: Store, feed: Feeding) -> None:
+        open_one, owning, over = (a_session(f"{name}-1", name) for name in ("open", "owning", "over"))
+        await joined(store, open_one, owning, over)
+        await added(store, held_by(a_run(1), owning))
+        for session in (owning, over):
+            known = await session_in(store, session.id)
+            await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
+        await feed.forget_sessions([open_one.id, owning.id, over.id, "nobody's"])
+        assert {one.id for one in await store.sessions(ended=True)} == {open_one.id, owning.id}
+        await joined(store, over)
+        assert (await session_in(store, over.id)).state != ENDED
+
+    @with_feed
     async def test_a_restored_store_has_another_feed_and_no_open_copies(self, store: Store, feed: Feeding) -> None:
         ended = completed(held_by(a_run(3), _ABROAD))
         await store.commit([copy(1), PutRun(a_run(2), None), PutCopy(ended, None, PEER)])
