@@ -22,6 +22,7 @@ from asterism.runtime.fleet.ledger import failure_of
 from asterism.runtime.fleet.retention import HANDED, LOST
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.asking import is_forgotten
+from asterism.runtime.peers.bounding import bounded
 from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
@@ -182,8 +183,8 @@ class _Batch:
             return await self._refuse(theirs.id, "it is twice in one message")
         self._seen.add(theirs.id)
         mine = self._mine[theirs.id]
-        # a key belongs to the store in which it was given: here it may stand for something else
-        theirs = theirs.changed(key=None if mine is None else mine.key)
+        # a key belongs to the store in which it was given, here it may stand for something else; and so does a revision
+        theirs = theirs.changed(key=None if mine is None else mine.key, revision=1)
         if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._behind(item.by) < self._oldest:
             return NOTHING  # we would have forgotten it by now, or have
         if mine is None and is_forgotten(theirs):
@@ -249,6 +250,7 @@ class _Batch:
         if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
             ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
         kept, resolved = self._resolved(ours, theirs)
+        resolved = bounded(mine, theirs, resolved)
         left_to = was_left_to if kept else self._judge(by, theirs)
         same = not kept and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
         wished = self._wished(mine, theirs, resolved, kept, left_to)
