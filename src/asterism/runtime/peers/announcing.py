@@ -5,8 +5,7 @@ that bears the id or the name of another's device is refused, or work and words 
 that one of our own devices had stays ours for as long as we remember it: it may be off for the night. Of a peer that is
 none any more nothing is remembered here, since it may have been invited anew under another name.
 
-A device that is not announced any more is forgotten after an hour, and sooner if there are many: a peer may announce
-others with every message.
+Of devices that are not announced any more only so many are remembered: a peer may announce others with every message.
 
 What a device says about itself counts only so far: for how long it may be silent is capped by ``peer_timeout``, and its
 own rule about the runs it will have is not kept. It is an expression, which would be evaluated here for every run; the
@@ -94,17 +93,16 @@ async def heard(store: Store, peer: str, devices: object) -> int:
             await store.commit(writes)
         except Conflict:
             continue
-        await feed_of(store).forget_sessions(_forgotten(gone, store.clock()))
+        if forgotten := _forgotten(gone):
+            await feed_of(store).forget_sessions(forgotten)
         return refused
 
 
-def _forgotten(gone: Iterable[Session], now: float) -> list[str]:
-    """Those of a peer that are forgotten, if they have ended: each message may announce new ones, so they are not kept
-    as long as our own."""
+def _forgotten(gone: Iterable[Session]) -> list[str]:
+    """Those of a peer that are forgotten, if they have ended: each message may announce new ones. The last are kept as
+    long as our own, since a run may come back that one of them had, and has to be known as lost."""
     by_age = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
-    young = [one.id for one in by_age if now - one.beat_at <= one.timeout + NAME_KEPT]
-    kept = set(young[:MOST_ENDED])
-    return [one.id for one in by_age if one.id not in kept]
+    return [one.id for one in by_age[MOST_ENDED:]]
 
 
 def _session(one: object, peer: str, now: float, longest: float) -> Session | None:
