@@ -130,7 +130,7 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
         return marking.Stand(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(marking.Marks, "stand", believed)
-    is_found_out("records long after", first=20, world=PutBackWorld)
+    is_found_out("records long after", first=9, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from asterism.core.run import (
     BLANK,
     CLAIMED,
     KEEPS,
+    MOST_EPOCHS,
     OWNED,
     PROCESSING,
     TERMINAL,
@@ -368,6 +369,9 @@ def _closed(run: Run, now: float, reason: str, detail: str) -> dict[str, Any]:
 def _reassigned(
     run: Run, now: float, reason: str, detail: str, delay: float = 0.0, *, paused: str | None = None, **changes: Any
 ) -> Run:
+    if run.epoch >= MOST_EPOCHS:
+        error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
+        return _failed(run, now, error, reason, **changes)
     if run.wish == "pause":
         paused = f"by {run.wished_by}"
     then = (Entry(now, "paused", None, paused),) if paused is not None else ()

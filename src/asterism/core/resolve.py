@@ -30,8 +30,8 @@ comes before one which is owned in the same epoch: the one may be the other, giv
 *Revisions* count the writes of one store, and two stores that made the same record have counted differently. They are
 therefore no part of the order (the number of steps of a line takes their place), and the result has the greater of
 both. A store takes a result over with ``taken_over``: it compares all but the revision, writes nothing if nothing is
-new (or two peers would answer each other for ever), and otherwise the result with a revision above its own, expecting
-its own. If that conflicts, it reads its record again and resolves again. After that every function of
+new (or two peers would answer each other for ever), and otherwise the result with its own next revision, expecting its
+own. If that conflicts, it reads its record again and resolves again. After that every function of
 core/assigning.py works on it. An owner that lost stops and says nothing more: to give back its assignment first, as
 it was, would be another end of the same epoch, and might win.
 
@@ -129,12 +129,18 @@ def line_of(run: Run) -> tuple[Entry, ...]:
     return _told(run)
 
 
+def ended_of(run: Run) -> tuple[Assignment, ...]:
+    """The ended assignments of its own line."""
+    return _ended(run)
+
+
 def taken_over(mine: Run, resolved: Run) -> Run | None:
     """What a store that has ``mine`` writes in its place, expecting the revision of ``mine``; None if there is nothing
-    new in ``resolved``."""
+    new in ``resolved``. Its own revisions go on: with that of another store, which may be the greatest there is, no
+    step could be counted any more."""
     if resolved.changed(revision=mine.revision) == mine:
         return None
-    return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
+    return resolved.changed(revision=mine.revision + 1)
 
 
 def lost_by(mine: Run, resolved: Run) -> str | None:

@@ -69,6 +69,9 @@ UNOWNED = frozenset({CREATED, REASSIGNING})
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
 
+MOST_EPOCHS = 10_000
+"""How often a run may be given away: after that it fails. Nobody needs so many, and a record has to end somewhere."""
+
 KEEPS = ("epoch", "original", "furthest")
 """Which of two records is kept when peers without a common store meet: see core/resolve.py."""
 

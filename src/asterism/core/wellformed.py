@@ -17,6 +17,7 @@ from asterism.core.run import (
     CREATED,
     FAILED,
     KEEPS,
+    MOST_EPOCHS,
     OWNED,
     PROCESSING,
     REASONS,
@@ -186,6 +187,8 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield f"it is {status} and says it is {run.device}'s"
     if (run.epoch == 0) != (status is CREATED) and not (status is FAILED and run.epoch == 0):
         yield f"it is {status} in epoch {run.epoch}"
+    if status is REASSIGNING and run.epoch >= MOST_EPOCHS:
+        yield f"it is to be given away again after epoch {run.epoch}"
     if status in (CLAIMED, PROCESSING) and run.claimed_at is None:
         yield f"it is {status} and was never claimed"
     if status is PROCESSING and run.started_at is None:

@@ -72,6 +72,7 @@ class MemoryStore:
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
         self._feed = Feed()
+        self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -132,6 +133,8 @@ class MemoryStore:
             case PutCopy(run, _, left_to, same):
                 self._feed.move(run.id, (left_to, same))
                 self._put(run)
+                if run.ended and self._ends.get(run.id, (None,))[0] != run.ended_at:
+                    self._ends[run.id] = (run.ended_at, self.clock())
             case PutSession(session, _):
                 self._sessions[session.id] = session
             case PutRegister(key, None, _):
@@ -294,7 +297,7 @@ class MemoryStore:
             run
             for run in self._runs.values()
             if run.ended_at is not None
-            and run.ended_at < ended_before
+            and self._end_seen(run.id, run.ended_at) < ended_before
             and not (run.key is not None and run.key.startswith(tuple(keep)))
         ][:limit]
         for run in old:
@@ -302,11 +305,16 @@ class MemoryStore:
             if run.key is not None:
                 del self._keys[run.key]
             self._feed.forget(run.id)
+            self._ends.pop(run.id, None)
         if old:
             self._sweep()
         else:
             self._forget_what_nothing_refers_to(ended_before, min(ended_before, self.clock() - spare))
         return len(old)
+
+    def _end_seen(self, run_id: str, ended_at: float) -> float:
+        ended, seen_at = self._ends.get(run_id, (None, 0.0))
+        return seen_at if ended == ended_at else ended_at
 
     def _forget_what_nothing_refers_to(self, before: float, kept_before: float) -> None:
         for session in list(self._sessions.values()):
@@ -383,6 +391,13 @@ class MemoryStore:
 
     async def judges(self) -> set[str]:
         return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
+
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        for name in ids:
+            known = self._sessions.get(name)
+            if known is not None and known.state == ENDED and not self._owned.get(name):
+                del self._sessions[name]
+                self._owned.pop(name, None)
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}

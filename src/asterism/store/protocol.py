@@ -41,7 +41,8 @@ class PutCopy:
     """A record as a peer made it, of which that peer is the judge: it is offered to nobody here, its times are not
     judged here, and its owner is nobody's orphan. ``left_to`` is the id of the peer's store. The mark belongs to the
     row and not to the record, and the next PutRun of it removes it: then the run is this store's own to judge.
-    ``same`` is whether that peer has exactly this record, so that it need not be told. The feed has to be started."""
+    ``same`` is whether that peer has exactly this record, so that it need not be told. The feed has to be started.
+    If it has ended, the store remembers when it first saw that end: ``ended_at`` is by another clock."""
 
     run: Run
     expected: int | None
@@ -265,7 +266,8 @@ class Store(Protocol):
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
         """Forget runs that ended before then, ``limit`` at most; and, when none is left to forget, ended sessions,
-        notices and blobs that nothing refers to any more. Returns how many runs it were. Blobs that
+        notices and blobs that nothing refers to any more. Returns how many runs it were. What ended elsewhere
+        (``PutCopy``) counts from when this store first saw that it had, whatever its ``ended_at`` says. Blobs that
         were kept less than ``spare`` seconds ago are left alone: the run they belong to may be on its way. So are runs
         whose key begins with one of ``keep``: somebody has yet to look at them."""
         ...
@@ -314,6 +316,10 @@ class Feeding(Protocol):
 
     async def judges(self) -> set[str]:
         """Everybody to whom something is left that has not ended."""
+        ...
+
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        """Those among them that have ended and own nothing, however young they are."""
         ...
 
     async def kinds(self) -> set[str]:

@@ -151,6 +151,27 @@ async def test_the_others_are_asked_again_once_however_many_monitors_there_are()
 
 
 @in_a_loop
+async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often() -> None:
+    laptop, kitchen, garage = await three()
+    await laptop.fleet.configure(peer_timeout=60.0)
+    await kitchen.create()
+    adopting = Adopting(laptop.fleet)
+    asked = []
+    for minute in range(220):
+        await laptop.meet(kitchen)
+        if minute % 3 == 0 and minute < 140:  # and then it is gone for good, with something passed over perhaps
+            await laptop.meet(garage)
+        laptop.clock.now += 60.0
+        kitchen.clock.now += 60.0
+        before = await cursor_of(laptop, "kitchen")
+        await a_pass(laptop, adopting)
+        if await cursor_of(laptop, "kitchen") < before:
+            asked.append(minute)
+    assert all(len([one for one in asked if first <= one < first + 58]) <= 5 for first in range(220))
+    assert asked[-1] >= 138  # what was passed over before it was gone for good is asked for
+
+
+@in_a_loop
 async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_what_was_left() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()

@@ -165,10 +165,7 @@ class Ledger:
         """What has to be written with the end of a run."""
         if not run.ended:
             return []
-        writes: list[Write] = []
-        if run.error is not None and not run.cancelled:
-            message = f"run {run.id} ({run.workflow}) failed: {_without_control(run.error)}"
-            writes.append(Notice(run.ended_at or 0.0, "failed", message, run.id, run.device))
+        writes: list[Write] = failure_of(run, run.ended_at or 0.0)
         return writes if run.series is None else [*writes, *await self.leaving(run, run.series)]
 
     async def leaving(self, run: Run, name: str) -> list[Write]:
@@ -217,6 +214,14 @@ class Ledger:
 
     async def series(self, name: str) -> Series:
         return (await self._series(name))[1]
+
+
+def failure_of(run: Run, at: float) -> list[Write]:
+    """The notice that it failed, if it did and nobody wished it to end."""
+    if run.error is None or run.cancelled:
+        return []
+    message = f"run {run.id} ({run.workflow}) failed: {_without_control(run.error)}"
+    return [Notice(at, "failed", message, run.id, run.device)]
 
 
 def happened(attempted: Run, found: Run) -> bool:

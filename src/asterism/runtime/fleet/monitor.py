@@ -25,7 +25,7 @@ from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.fleet import Fleet, holds, time_to_answer
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers.adopting import Adopting
-from asterism.runtime.peers.knowing import Peers, furthest_behind, of_a_peer
+from asterism.runtime.peers.knowing import of_a_peer
 from asterism.store.errors import Conflict
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
 
@@ -351,7 +351,7 @@ class Monitor:
         own = self.fleet.clock.time()
         if self._pruned_at is not None and own - self._pruned_at < PRUNE_EVERY:
             return
-        before = now - (await self.fleet.settings()).keep - furthest_behind(await Peers(self.store).all())
+        before = now - (await self.fleet.settings()).keep
         for _ in range(PRUNED_AT_ONCE):
             if not await retention.prune(self.store, before, AT_ONCE):
                 self._pruned_at = own

@@ -1,5 +1,5 @@
 """What is forgotten when it is old: ended runs, and constellations that have ended; and with the runs what belongs to
-them alone: workflows that peers sent, and what devices here lost to peers.
+them alone: workflows that peers sent, what devices here lost to peers, and what was handed over to them.
 
 A run that a constellation has not looked at yet is never forgotten: as long as the constellation has not ended, none of
 its runs is.
@@ -20,6 +20,10 @@ PREFIX = "plan:"
 LOST = "lost/"
 """How the key of a register begins that says what a device of this store lost to a peer: ``device``, ``epoch`` and the
 ``progress`` it had made."""
+
+HANDED = "handed/"
+"""How the key of a register begins that says that a run was this store's to judge before a peer had it: if it fails
+there, that is told here, too."""
 
 AT_ONCE = 200
 
@@ -56,7 +60,8 @@ async def _forget_workflows_of_peers(store: Store, plans: set[str]) -> None:
 
 async def _forget_what_was_lost(store: Store) -> None:
     """Of runs that are forgotten."""
-    lost = [one for one in await store.registers(LOST) if await store.run(one.key.removeprefix(LOST)) is None]
+    found = [*await store.registers(LOST), *await store.registers(HANDED)]
+    lost = [one for one in found if await store.run(one.key.partition("/")[2]) is None]
     for first in range(0, len(lost), AT_ONCE):
         await _remove(store, lost[first : first + AT_ONCE])
 

@@ -11,7 +11,7 @@ store's clock cannot say, since it was ahead when the peer was last heard of, a 
 
 Others may have told us what that peer's devices did, and were passed over since it was for the peer to say
 (trusting.py). From now on they are believed, so they are asked to tell everything again, whether anything is left to
-that peer or not.
+that peer or not; five times in an hour at most because of the same peer.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ log = logging.getLogger("asterism.peers")
 AT_ONCE = 500
 ASK_EVERY = 5.0
 """How often it is asked whether the store has peers by now, in seconds."""
+
+MOST_ASKED = 5
+ASKED_IN = 3600.0
+"""How often, in so many seconds, the others are asked to tell everything again because of the same peer."""
 
 WATCHED = 300.0
 """How much of a peer's silence a monitor watches by its own clock, at most, in seconds."""
@@ -112,13 +116,20 @@ class Adopting:
 
     async def _ask_again(self, gone: Peer) -> None:
         """Those that we can still talk to, from the beginning. Once for each time that a peer falls silent, whichever
-        monitor notices it; one that was never heard of kept nobody from being believed."""
+        monitor notices it, but only so often for one that comes and goes: if it is back by then, it tells what it did
+        itself. One that was never heard of kept nobody from being believed."""
         if gone.heard_at is None or self._asked.get(gone.name) == gone.heard_at:
             return
         key = f"{PREFIX}{gone.name}/asked"
         found = await self._store.register(key)
         if found is None or found.value.get("heard_at") != gone.heard_at:
-            asked = PutRegister(key, {"heard_at": gone.heard_at}, found and found.revision)
+            now = self._store.clock()
+            before = found.value.get("asked", []) if found is not None else []
+            lately = [at for at in before if 0 <= now - at < ASKED_IN]
+            if len(lately) >= MOST_ASKED:
+                return
+            value = {"heard_at": gone.heard_at, "asked": [*lately, now]}
+            asked = PutRegister(key, value, found and found.revision)
             try:
                 await self._store.commit([asked, *await self._peers.told_anew(gone.name)])
             except Conflict as conflict:

@@ -5,6 +5,8 @@ that bears the id or the name of another's device is refused, or work and words 
 that one of our own devices had stays ours for as long as we remember it: it may be off for the night. Of a peer that is
 none any more nothing is remembered here, since it may have been invited anew under another name.
 
+Of devices that are not announced any more only so many are remembered: a peer may announce others with every message.
+
 What a device says about itself counts only so far: for how long it may be silent is capped by ``peer_timeout``, and its
 own rule about the runs it will have is not kept. It is an expression, which would be evaluated here for every run; the
 device applies it itself, and declines.
@@ -20,13 +22,16 @@ from asterism.core.run import ASSIGNED
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.runtime.fleet import settings
 from asterism.runtime.peers import telling
-from asterism.runtime.peers.knowing import Peers, host_of, is_of, of_a_peer
+from asterism.runtime.peers.knowing import Peers, host_of, of_a_peer
 from asterism.store import codec
 from asterism.store.errors import Conflict
-from asterism.store.protocol import Notice, PutSession, Query, Store, Write
+from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
 
 MOST_DEVICES = 1000
 LARGEST_PROFILE = 20_000
+MOST_ENDED = 1000
+"""How many devices that a peer does not announce any more are remembered, of each peer."""
+
 NAME_KEPT = 3600.0
 """How long a device of a peer that is away keeps its name for itself, in seconds."""
 
@@ -80,14 +85,24 @@ async def heard(store: Store, peer: str, devices: object) -> int:
             before = known.get(session.id)
             revision = before.revision if before is not None else None
             writes.append(PutSession(replace(session, revision=(revision or 0) + 1), revision))
-        for session in known.values():
-            if is_of(session, peer) and session.id not in announced and not await _at_work(store, session):
-                writes.append(PutSession(session.changed(state=ENDED), session.revision))
+        gone = [one for one in known.values() if one.host == host_of(peer) and one.id not in announced]
+        for session in gone:
+            if session.state == ABROAD and not await _at_work(store, session):
+                writes.append(PutSession(session.changed(state=ENDED, profile={}), session.revision))
         try:
             await store.commit(writes)
         except Conflict:
             continue
+        if forgotten := _forgotten(gone):
+            await feed_of(store).forget_sessions(forgotten)
         return refused
+
+
+def _forgotten(gone: Iterable[Session]) -> list[str]:
+    """Those of a peer that are forgotten, if they have ended: each message may announce new ones. The last are kept as
+    long as our own, since a run may come back that one of them had, and has to be known as lost."""
+    by_age = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
+    return [one.id for one in by_age[MOST_ENDED:]]
 
 
 def _session(one: object, peer: str, now: float, longest: float) -> Session | None:

@@ -20,9 +20,6 @@ from asterism.store.protocol import PutRegister, PutSession, Register, Store, Wr
 
 PREFIX = "peer/"
 LONGEST_NAME = 100
-LONGEST_BEHIND = 30 * 86_400.0
-"""By how many seconds the clock of a peer may be behind ours for what it did to be kept as long as anything else."""
-
 AHEAD = 60.0
 """By how many seconds a time may be in the future, since clocks are corrected now and then."""
 
@@ -229,9 +226,9 @@ def peer_of(session: Session) -> str | None:
 
 
 def furthest_behind(peers: Iterable[Peer]) -> float:
-    """By how many seconds the slowest clock of a peer is behind ours: what ended there just now seems to have ended so
-    long ago. A peer may say anything of its clock, so it counts only up to ``LONGEST_BEHIND``."""
-    return min(LONGEST_BEHIND, max([0.0, *(-(peer.skew or 0.0) for peer in peers)]))
+    """By how many seconds the slowest clock of these is behind ours: what ended there just now seems to have ended so
+    long ago."""
+    return max([0.0, *(-(peer.skew or 0.0) for peer in peers)])
 
 
 def to_come(at: float, now: float) -> bool:

@@ -118,7 +118,7 @@ def size_of(sent: Any) -> int:
 
 def fits(sent: Mapping[str, Any]) -> bool:
     """Whether a record is one that is taken, by its size."""
-    return _characters(sent["run"]) <= LARGEST_RECORD
+    return characters(sent["run"]) <= LARGEST_RECORD
 
 
 def harmless(text: str, most: int) -> str:
@@ -237,7 +237,8 @@ def _name(row: Any) -> str | None:
     return str(first) if good else None
 
 
-def _characters(row: Sequence[Any]) -> int:
+def characters(row: Sequence[Any]) -> int:
+    """Of a record."""
     return sum(len(one) for one in row if isinstance(one, str))
 
 
@@ -245,7 +246,7 @@ def _run(row: Any) -> Run:
     """Written and read again, so that nothing is in it that a store could not keep."""
     if not isinstance(row, list) or len(row) != len(codec.COLUMNS):
         raise ValueError("its columns are not those of a run")
-    if _characters(row) > LARGEST_RECORD:
+    if characters(row) > LARGEST_RECORD:
         raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
     read = codec.run_of(row)
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})

@@ -12,6 +12,7 @@ from asterism.core.run import OWNED, Run
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers import telling
+from asterism.runtime.peers.bounding import told
 from asterism.runtime.peers.knowing import Peer
 from asterism.runtime.peers.marking import Marks
 from asterism.runtime.peers.messages import (
@@ -21,7 +22,6 @@ from asterism.runtime.peers.messages import (
     MOST_RECORDS,
     Cursor,
     fits,
-    record,
     size_of,
 )
 from asterism.store.protocol import Change, Notice, Report, feed_of
@@ -87,7 +87,7 @@ class Sending:
         size, upto = 0, after
         for change in changes:
             if whole or not _has(peer, change):
-                one = record(change.number, change.left_to or self._own, _with_progress(change.run, reports))
+                one = told(change.number, change.left_to or self._own, _with_progress(change.run, reports))
                 kind = (change.run.workflow, change.run.version)
                 flow, length = flows.get(kind) or await self._flow(*kind), size_of(one)
                 if flow is None or not fits(one) or length + flow.size > LARGEST_ALONE:

@@ -22,8 +22,10 @@ from asterism.core.session import OPEN
 from asterism.core.story import Entry
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.retention import LOST
+from asterism.runtime.fleet.ledger import failure_of
+from asterism.runtime.fleet.retention import HANDED, LOST
 from asterism.runtime.peers import telling
+from asterism.runtime.peers.bounding import bounded
 from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
@@ -122,7 +124,8 @@ class Taking:
                     if one.alone or tries >= TRIES:
                         await self._store.commit(one.writes)
                         done.count(one)  # judged again, it is no news any more
-                await self._store.commit([mark, *doubts, *(write for one in together for write in one.writes)])
+                writes = [write for one in together for write in one.writes]
+                await self._store.commit([mark, *doubts, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
                 if conflict.what == f"register {key}":
                     return done
@@ -198,14 +201,15 @@ class _Batch:
         """Look at who is who, and what we have."""
         settings = await self._fleet.settings()
         self._now = self._store.clock()
-        peers = await self._peers.all()
-        self._oldest = self._now - settings.keep - furthest_behind(peers)
+        self._oldest = self._now - settings.keep
+        self._all = peers = await self._peers.all()
         sessions = await self._store.sessions(ended=True)
         self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
         ids = {item.run.id for item in items if item.run is not None}
         self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
         # after the runs: if one was written in between, its revision is not what we have seen
         self._left = await self._feed.left_to(sorted(ids))
+        self.refusals = await telling.Refusals.of(self._store, self._peer.name, self._now)
         return self
 
     # -- one record --------------------------------------------------------------------------------------------------
@@ -218,9 +222,9 @@ class _Batch:
             return await self._refuse(theirs.id, "it is twice in one message")
         self._seen.add(theirs.id)
         mine = self._mine[theirs.id]
-        # a key belongs to the store in which it was given: here it may stand for something else
-        theirs = theirs.changed(key=None if mine is None else mine.key)
-        if mine is None and theirs.ended and (theirs.ended_at or 0.0) < self._oldest:
+        # a key belongs to the store in which it was given, here it may stand for something else; and so does a revision
+        theirs = theirs.changed(key=None if mine is None else mine.key, revision=1)
+        if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._behind(item.by) < self._oldest:
             return NOTHING  # we would have forgotten it by now, or have
         if mine is None and is_forgotten(theirs):
             return NOTHING
@@ -245,6 +249,11 @@ class _Batch:
             return found
         large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
         return found._replace(needs=theirs.kind, large=large)
+
+    def _behind(self, by: str) -> float:
+        """By how much the clock may be slow that dated what the store ``by`` wrote. What somebody says of his own clock
+        decides only whether we hear of what he tells, so it may be anything."""
+        return furthest_behind(peer for peer in self._all if peer.store == by or peer.name == self._peer.name)
 
     async def _objection(self, theirs: Run) -> str | None:
         flow = self._flows.get(theirs.kind)
@@ -293,12 +302,12 @@ class _Batch:
             return _Outcome(refused=True)
         message = f"run {run_id} as peer {self._peer.name} has it was not taken: {why}"
         notice = Notice(self._now, "refused", message, run_id)
-        return _Outcome(await telling.about_run(self._store, notice), refused=True)
+        return _Outcome(self.refusals.about(run_id, notice), refused=True)
 
     def _judge(self, by: str, run: Run) -> str | None:
         """To whom a record is left that is not of our own line; None if it is ours to judge. Not to somebody whom we do
-        not hear of: the sender may."""
-        if by == self._own or self._trust.is_ours(run):
+        not hear of: the sender may. An end that we hear of was dated elsewhere, so it is never taken for our own."""
+        if not run.ended and (by == self._own or self._trust.is_ours(run)):
             return None
         return by if self._trust.hears(by) else self._peer.store
 
@@ -315,6 +324,7 @@ class _Batch:
         if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
             ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
         kept, resolved = self._resolved(ours, theirs)
+        resolved = bounded(mine, theirs, resolved)
         left_to = was_left_to if kept else self._judge(by, theirs)
         same = not kept and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
         wished = self._wished(mine, theirs, resolved, kept, left_to)
@@ -328,6 +338,7 @@ class _Batch:
         lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_ours(mine) else None
         lost = harmless(lost, LONGEST_LOSS) if lost is not None else None  # it may quote the peer, and goes into logs
         writes: list[Write] = [put, *(await self._lost(mine, lost, reached) if lost is not None else ())]
+        writes += await self._handed(mine, after, was_left_to, left_to)
         series = [*admitting, *await self._leaving(after, left_to)]
         return _Outcome([*writes, *series], taken=True, lost=lost, alone=bool(series))
 
@@ -376,6 +387,17 @@ class _Batch:
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
             PutRegister(key, lost, found and found.revision),
         ]
+
+    async def _handed(self, mine: Run, after: Run, was_left_to: str | None, left_to: str | None) -> list[Write]:
+        """Whose run it was hears that it failed, wherever that happened: so it is remembered that it was ours."""
+        key = f"{HANDED}{mine.id}"
+        if mine.ended or (left_to is None and not after.ended):
+            return []
+        found = await self._store.register(key)
+        if not after.ended:
+            return [PutRegister(key, {}, None)] if was_left_to is None and found is None else []
+        told = failure_of(after, self._now) if was_left_to is None or found is not None else []
+        return told if found is None else [*told, PutRegister(key, None, found.revision)]
 
     async def _admitted(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
         """A run that is ours to judge and waits, while our series does not know of it, or another store's holds it: it

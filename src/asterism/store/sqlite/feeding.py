@@ -36,6 +36,17 @@ class Starting(Job):
         self.result = str(codec.from_text(row[1])["id"])
 
 
+class ForgettingSessions(Job):
+    __slots__ = ("ids",)
+
+    def __init__(self, future: asyncio.Future[Any], ids: Sequence[str]) -> None:
+        super().__init__(future)
+        self.ids = codec.to_text(list(ids))
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        cursor.execute(QUERIES["forget_these_sessions"], (self.ids,))
+
+
 def changes(cursor: sqlite3.Cursor, after: int, limit: int) -> list[Change]:
     rows = cursor.execute(QUERIES["changes"], (after, limit)).fetchall()
     return [Change(row[0], codec.run_of(row[3:]), row[1], bool(row[2])) for row in rows]

@@ -14,7 +14,7 @@ from asterism.core.run import RunStatus
 from asterism.store import codec
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Answer, Held, PutCopy, PutRun, Report, Write, topics_of
-from asterism.store.sqlite.ops import Op, mark_op, op_of, perform, run_op
+from asterism.store.sqlite.ops import Op, end_op, mark_op, op_of, perform, run_op
 from asterism.store.sqlite.queries import QUERIES
 
 _BEAT = QUERIES["beat"]
@@ -63,7 +63,9 @@ class Batch(Job):
             run_op(write.run, write.expected) if type(write) is PutRun else op_of(write, clock) for write in writes
         ]
         if len(writes) > 1 or type(writes[0]) is PutCopy:
-            self.ops += [mark_op(write) for write in writes if type(write) is PutCopy]
+            copies = [write for write in writes if type(write) is PutCopy]
+            self.ops += [mark_op(write) for write in copies]
+            self.ops += [end_op(write, clock) for write in copies if write.run.ended]
 
     @property
     def one_statement(self) -> bool:
@@ -127,7 +129,11 @@ class Forgetting(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
+        if self.result < self.limit:
+            terms = (self.ended_before, self.limit - self.result, self.keep)
+            self.result += cursor.execute(QUERIES["forget_seen_runs"], terms).rowcount
         if self.result == 0:
+            cursor.execute(QUERIES["forget_ends"])
             cursor.execute(QUERIES["forget_sessions"], (self.ended_before,))
             cursor.execute(QUERIES["forget_notices"], (self.ended_before,))
             cursor.execute(QUERIES["forget_reports"])

@@ -87,6 +87,11 @@ def mark_op(write: PutCopy) -> Op:
     return QUERIES["mark_copy"], marks, _NO_FEED
 
 
+def end_op(write: PutCopy, clock: Callable[[], float]) -> Op:
+    """When it was seen here that it has ended."""
+    return QUERIES["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
+
+
 def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Op:
     session_id, device, revision, state, draining, _, profile, terms = codec.session_row(session)
     what = f"session {session_id}"

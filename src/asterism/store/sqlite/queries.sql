@@ -27,6 +27,12 @@ WHERE id = ? AND revision = ?;
 -- After the run itself, whose trigger has put it at the end of the feed, as one of our own.
 UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
 
+-- name: see_end
+INSERT INTO ends (run, ended_at, seen_at) VALUES (?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET
+    seen_at = CASE WHEN ended_at = excluded.ended_at THEN seen_at ELSE excluded.seen_at END,
+    ended_at = excluded.ended_at;
+
 -- name: expect_session
 SELECT 1 FROM sessions WHERE id = ? AND revision = ?;
 
@@ -88,12 +94,32 @@ DELETE FROM runs WHERE id IN (
     SELECT id FROM runs
     WHERE ended_at < ?1
         AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+        AND NOT EXISTS (
+            SELECT 1 FROM ends WHERE ends.run = runs.id AND ends.ended_at = runs.ended_at AND ends.seen_at >= ?1
+        )
     ORDER BY ended_at LIMIT ?2
 );
+
+-- name: forget_seen_runs
+-- Those that ended elsewhere, by a clock that was ahead.
+DELETE FROM runs WHERE id IN (
+    SELECT runs.id FROM ends CROSS JOIN runs ON runs.id = ends.run AND runs.ended_at = ends.ended_at
+    WHERE ends.seen_at < ?1
+        AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+    ORDER BY ends.seen_at LIMIT ?2
+);
+
+-- name: forget_ends
+DELETE FROM ends WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = ends.run);
 
 -- name: forget_sessions
 DELETE FROM sessions
 WHERE state = 'ended' AND beat_at < ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
+
+-- name: forget_these_sessions
+DELETE FROM sessions
+WHERE id IN (SELECT value FROM json_each(?))
+    AND state = 'ended' AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
 
 -- name: forget_notices
 DELETE FROM notices WHERE at < ?;

@@ -192,6 +192,9 @@ class SqliteStore:
     async def judges(self) -> set[str]:
         return await self._readers.ask(feeding.judges)
 
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        await self._writer.do(feeding.ForgettingSessions(self._writer.future(), ids))
+
     async def kinds(self) -> set[str]:
         return await self._readers.ask(feeding.kinds)
 

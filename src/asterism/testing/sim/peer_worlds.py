@@ -15,7 +15,6 @@ from asterism.core.run import COMPLETED, Run
 from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.exchanging import Exchange
-from asterism.runtime.peers.knowing import Peers, furthest_behind
 from asterism.store.protocol import Query, feed_of
 from asterism.testing.sim.peer_stores import copy_of, put_back
 from asterism.testing.sim.peers import FLOWS, NAMES, PeerWorld
@@ -50,7 +49,7 @@ class ForgetfulWorld(PeerWorld):
             await super().something_bad()
         name = self.chance.choice(NAMES)
         store = self.stores[name]
-        before = store.clock() - KEEP - MARGIN - furthest_behind(await Peers(store).all())
+        before = store.clock() - KEEP - MARGIN
         number = await retention.prune(store, before, 500)
         self.witness.note(f"{name} forgets {number} runs")
 

@@ -272,6 +272,36 @@ class Fed(EngineTests):
             ends.close()
 
     @with_feed
+    async def test_an_end_elsewhere_counts_from_when_it_was_first_seen_here(self, store: Store, feed: Feeding) -> None:
+        began = store.clock()
+        ends = {number: completed(held_by(a_run(number), _ABROAD), now=now) for number, now in ((1, 5.0), (2, FAR / 2))}
+        for number, run in ends.items():
+            await store.commit([PutCopy(run.changed(key=f"plan:{number}"), None, PEER)])
+        await added(store, completed(held_by(a_run(3), a_session()), now=5.0))
+        assert await store.prune(began, 10) == 1
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]
+        seen = store.clock() + 1.0
+        again = ends[1].changed(revision=ends[1].revision + 1, key="plan:1")
+        await store.commit([PutCopy(again, ends[1].revision, PEER)])
+        assert await store.prune(seen, 10, keep=["plan:1", "plan:2"]) == 0
+        assert await store.prune(seen, 1) == 1
+        assert await store.prune(seen, 1) == 1
+        assert await store.prune(seen, 1) == 0
+
+    @with_feed
+    async def test_sessions_that_have_ended_and_own_nothing_can_be_forgotten(self, store: Store, feed: Feeding) -> None:
+        open_one, owning, over = (a_session(f"{name}-1", name) for name in ("open", "owning", "over"))
+        await joined(store, open_one, owning, over)
+        await added(store, held_by(a_run(1), owning))
+        for session in (owning, over):
+            known = await session_in(store, session.id)
+            await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
+        await feed.forget_sessions([open_one.id, owning.id, over.id, "nobody's"])
+        assert {one.id for one in await store.sessions(ended=True)} == {open_one.id, owning.id}
+        await joined(store, over)
+        assert (await session_in(store, over.id)).state != ENDED
+
+    @with_feed
     async def test_a_restored_store_has_another_feed_and_no_open_copies(self, store: Store, feed: Feeding) -> None:
         ended = completed(held_by(a_run(3), _ABROAD))
         await store.commit([copy(1), PutRun(a_run(2), None), PutCopy(ended, None, PEER)])
