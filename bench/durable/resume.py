@@ -163,15 +163,16 @@ async def _read(fleet: Fleet) -> float:
 class _Noted(DurableOrchestrator):
     """Notes when it has a constellation to itself."""
 
-    owned_at = 0.0
+    owned: asyncio.Future[float]
 
     def _go_on(self, kept: keeping.Kept, journal: recording.Journal) -> Execution:
-        self.owned_at = time.perf_counter()
+        self.owned.set_result(time.perf_counter())
         return super()._go_on(kept, journal)
 
 
 async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
-    """Until it is ours, and until the first task begins; then it is left again."""
+    """Until it is ours, and until the first task begins, which may come first: as a device it goes on with what was
+    under way. Then it is left again."""
     begun: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def note() -> None:
@@ -180,20 +181,22 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
 
     half.on_begin = note
     orchestrator = _Noted(fleet, local=half.SLOTS)
+    orchestrator.owned = asyncio.get_running_loop().create_future()
     began = time.perf_counter()
     going = asyncio.create_task(orchestrator.go_on(half.NAME))
     try:
-        both: list[asyncio.Future[Any]] = [going, begun]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not begun.done():
-            going.result()
-            raise AssertionError("it ended and no task had begun")
+        for wanted in (begun, orchestrator.owned):
+            either: list[asyncio.Future[Any]] = [going, wanted]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not wanted.done():
+                going.result()
+                raise AssertionError("it ended and no task had begun")
     finally:
         half.on_begin = None
         going.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await going
-    return orchestrator.owned_at - began, begun.result() - began
+    return orchestrator.owned.result() - began, begun.result() - began
 
 
 async def _until_the_end(fleet: Fleet) -> float:
