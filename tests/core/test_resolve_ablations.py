@@ -72,7 +72,7 @@ def by_the_length_of_the_whole_story(patch: Patch) -> None:
 
 
 def by_all_that_ever_ended(patch: Patch) -> None:
-    patch.setattr(resolving, "_ended", lambda run: run.previous)
+    patch.setattr(resolving, "ended_of", lambda run: run.previous)
 
 
 def unite_as_lists(patch: Patch) -> None:

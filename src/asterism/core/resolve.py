@@ -97,7 +97,7 @@ def keeping(mine: Run, theirs: Run) -> Run:
 def _united(won: Run, a: Run, b: Run) -> Run:
     return won.changed(
         revision=max(a.revision, b.revision),
-        previous=(*_beside((*a.previous, *b.previous), _ended(won), _place_of_assignment), *_ended(won)),
+        previous=(*_beside((*a.previous, *b.previous), ended_of(won), _place_of_assignment), *ended_of(won)),
         superseded=_beside((*_results(a), *_results(b)), _result(won), _place_of_result),
         story=(*_beside((*a.story, *b.story), _told(won), _place_of_entry), *_told(won)),
     )
@@ -127,11 +127,6 @@ def is_forgotten(run: Run) -> bool:
 def line_of(run: Run) -> tuple[Entry, ...]:
     """The story of its own line: without what is known to have happened beside it, in other stores."""
     return _told(run)
-
-
-def ended_of(run: Run) -> tuple[Assignment, ...]:
-    """The ended assignments of its own line."""
-    return _ended(run)
 
 
 def taken_over(mine: Run, resolved: Run) -> Run | None:
@@ -195,7 +190,7 @@ def _by_time(run: Run) -> Rank:
 
 def _by_origin(run: Run) -> Rank:
     """Grant by grant from the first one on. A line that goes on where another ends is the greater."""
-    grants = [(-one.assigned_at, one.device) for one in _ended(run)]
+    grants = [(-one.assigned_at, one.device) for one in ended_of(run)]
     if run.status in OWNED:
         grants.append((-(run.assigned_at or 0.0), run.device or ""))
     return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
@@ -217,7 +212,7 @@ def _text(run: Run) -> str:
     """The whole line, for records that no rule tells apart: then it does not matter which is kept, only that all peers
     keep the same."""
     head = [getattr(run, name) for name in _HEAD]
-    return _json([head, _ended(run), _told(run)])
+    return _json([head, ended_of(run), _told(run)])
 
 
 def _json(value: Any) -> str:
@@ -227,7 +222,7 @@ def _json(value: Any) -> str:
 # -- lines, and what is beside them ------------------------------------------------------------------------------------
 
 
-def _ended(run: Run) -> tuple[Assignment, ...]:
+def ended_of(run: Run) -> tuple[Assignment, ...]:
     """The assignments of its own line that have ended: one for each epoch, but for one that is still owned or was
     completed."""
     count = run.epoch - (run.status in OWNED or run.status is COMPLETED)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
-from exchange_scenes import FLOW, Side, three, two
+from exchange_scenes import FLOW, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.run import COMPLETED, PROCESSING, REASSIGNING, Run
@@ -17,14 +16,6 @@ from asterism.runtime.peers.adopting import Adopting
 from asterism.store.protocol import PutRegister, Query, Write
 
 HOUR = 3600.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def passes(side: Side, adopting: Adopting, seconds: float) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from exchange_scenes import FLOW, Direct, Liar, Side, StillClock, a_device, two
+from exchange_scenes import FLOW, Direct, Liar, Side, StillClock, a_device, in_a_loop, two
 
 from asterism.core.run import CREATED
 from asterism.core.session import ABROAD, ENDED, Session
@@ -17,14 +16,6 @@ from asterism.store.protocol import PutSession, Store
 from asterism.store.sqlite import SqliteStore
 
 DAY = 86400.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def lied_to() -> tuple[Side, Liar]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 import pytest
-from exchange_scenes import FLOW, Side, three, two
+from exchange_scenes import FLOW, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.run import ASSIGNED, COMPLETED, CREATED, FAILED, REASSIGNING
@@ -21,14 +20,6 @@ from asterism.store.protocol import PutRegister, PutRun, PutSession
 
 COOK = Workflow("cook", argv=("true",), device="kitchen")
 DAY = 86_400.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def watches(side: Side, seconds: float, monitor: Monitor | None = None, every: float = 5.0) -> Monitor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Liar, Side, two
+from exchange_scenes import FLOW, Liar, Side, in_a_loop, two
 
 from asterism.core import assigning
 from asterism.core.run import Run, Superseded
@@ -20,14 +20,6 @@ from asterism.runtime.peers import messages
 from asterism.runtime.peers.messages import record
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def victim() -> tuple[Side, Liar]:

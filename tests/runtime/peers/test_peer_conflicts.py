@@ -4,13 +4,12 @@ meet."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Direct, Side, StillClock, three, two
+from exchange_scenes import FLOW, Direct, Side, StillClock, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
@@ -21,15 +20,6 @@ from asterism.runtime.peers.exchanging import Exchange
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, Report, Write, feed_of
 from asterism.store.sqlite import SqliteStore
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
-
 
 # -- conflicts and wishes ----------------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Direct, Side, three, two
+from exchange_scenes import FLOW, Direct, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
@@ -20,15 +20,6 @@ from asterism.runtime.peers.exchanging import PeerRefused, PeerUnreachable
 from asterism.runtime.peers.knowing import PeerKnown, Peers, UnknownPeer
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession, Query, Report, feed_of
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
-
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Liar, Side, a_device
+from exchange_scenes import FLOW, Liar, Side, a_device, in_a_loop
 
 from asterism.core import assigning
 from asterism.core.run import Owner, Run
@@ -18,14 +17,6 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
 
 DAY = 86_400.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 class Counted(MemoryStore):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
-from exchange_scenes import FLOW, Direct, Side, three, two
+from exchange_scenes import FLOW, Direct, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.resolve import is_forgotten
@@ -20,14 +19,6 @@ from asterism.store.protocol import PutRegister
 from asterism.testing.sim.peer_stores import copy_of, put_back
 
 DAY = 86_400.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def done_and_forgotten(side: Side, run: Run) -> None:

@@ -4,12 +4,11 @@ what its device had begun: somebody goes on with it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Side, two
+from exchange_scenes import FLOW, Side, in_a_loop, two
 
 from asterism.core import assigning
 from asterism.core.run import COMPLETED, CREATED, KEEPS, PROCESSING, REASSIGNING, Run
@@ -18,14 +17,6 @@ from asterism.runtime.peers.exchanging import Exchange
 from asterism.store.protocol import PutSession
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def put_back(side: Side, what: dict[str, Any]) -> None:

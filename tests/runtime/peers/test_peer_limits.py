@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Direct, Liar, Side, three, two
+from exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.run import ASSIGNED, CREATED
@@ -25,15 +25,6 @@ from asterism.store import codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.testing.loop import run as in_virtual_time
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
-
 
 # -- what is no text ---------------------------------------------------------------------------------------------------
 

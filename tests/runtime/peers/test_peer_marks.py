@@ -4,11 +4,11 @@ peer was removed and invited again, and when a peer lies about it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Direct, Liar, Side, two
+from exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, two
 
 from asterism.core.run import FAILED
 from asterism.runtime.peers import counting, marking
@@ -21,14 +21,6 @@ from asterism.testing.sim.peer_stores import copy_of as copied
 
 LARGE = {"padding": "x" * 200_000}
 """It is kept apart."""
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:

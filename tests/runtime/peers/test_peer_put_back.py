@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Direct, Liar, Side, StillClock, three, two
+from exchange_scenes import FLOW, Direct, Liar, Side, StillClock, in_a_loop, three, two
 
 from asterism.core.run import COMPLETED, CREATED
 from asterism.runtime.peers import marking, messages
@@ -19,14 +18,6 @@ from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from exchange_scenes import FLOW, Side, three, two
+from exchange_scenes import FLOW, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.run import COMPLETED, CREATED, PROCESSING, Run
@@ -20,14 +19,6 @@ from asterism.store.errors import Conflict
 from asterism.store.protocol import PutRegister, Write
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 async def a_pass(side: Side, adopting: Adopting) -> None:
