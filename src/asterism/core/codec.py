@@ -6,15 +6,19 @@ cannot contradict itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from asterism.core.edits import Key
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
 from asterism.core.graph import Graph
 from asterism.core.jsonable import plain
 from asterism.core.node import Node
 from asterism.core.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.task import Dependency, Task
+
+if TYPE_CHECKING:
+    from asterism.core.freezing import Facts
 
 SCHEMA = 1
 
@@ -56,6 +60,17 @@ def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
 def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
     nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
     return {
+        **about(graph),
+        "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
+        "dependencies": [encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
+        "touched": sorted(encode_touched(graph.touched.items()), key=str),
+        "story": [list(entry) for entry in graph.story()],
+    }
+
+
+def about(graph: Graph) -> dict[str, Any]:
+    """What is said of the plan as a whole, before its tasks."""
+    return {
         "schema": SCHEMA,
         "id": graph.id,
         "version": graph.version,
@@ -63,13 +78,16 @@ def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
         "epochs": graph.epochs,
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
-        "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
-        "dependencies": [_encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
-        "touched": sorted(
-            ([list(key) if isinstance(key, tuple) else key, version] for key, version in graph.touched.items()), key=str
-        ),
-        "story": [list(entry) for entry in graph.story()],
     }
+
+
+def encode_task(node: Node | Facts) -> dict[str, Any]:
+    return {"task": _task_to_json(node.task), **_progress(node)}
+
+
+def encode_touched(touched: Iterable[tuple[Key, int]]) -> list[list[Any]]:
+    """In no order; in that of their texts they are always the same."""
+    return [[list(key) if isinstance(key, tuple) else key, version] for key, version in touched]
 
 
 def _task_to_json(task: Task) -> dict[str, Any]:
@@ -83,7 +101,7 @@ def _task_as_data(task: Task) -> Task:
     return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
 
 
-def _progress(node: Node) -> dict[str, Any]:
+def _progress(node: Node | Facts) -> dict[str, Any]:
     progress = {name: getattr(node, name) for name, first in PROGRESS.items() if getattr(node, name) != first}
     if node.value is not None:
         try:
@@ -96,7 +114,7 @@ def _progress(node: Node) -> dict[str, Any]:
     return progress
 
 
-def _encode_edge(dependency: Dependency, target: Node) -> dict[str, Any]:
+def encode_edge(dependency: Dependency, target: Node | Facts) -> dict[str, Any]:
     verdict = target.verdicts.get(dependency.source) if target.verdicts else None
     return dependency.to_json() if verdict is None else {**dependency.to_json(), "verdict": verdict}
 

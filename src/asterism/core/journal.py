@@ -35,9 +35,11 @@ from asterism.core.codec import twin
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
+from asterism.core.freezing import Frozen
 from asterism.core.jsonable import plain
 from asterism.core.lock import AssignmentLock, EditCycle
 from asterism.core.node import Node
+from asterism.core.provisional import below
 from asterism.core.status import ConstellationState, TaskStatus
 
 SCHEMA = 1
@@ -61,6 +63,7 @@ class RecordedConstellation(Constellation):
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.record: Record = _forget
+        self.frozen: Frozen | None = None  # which has to know of every task that is about to change
         self._editing = False
 
     @classmethod
@@ -68,11 +71,18 @@ class RecordedConstellation(Constellation):
         """A plan of its own that is to another one what another process would read of it. Raises NotJson."""
         return twin(plan, cls)
 
+    def freeze(self) -> Frozen:
+        """The plan as it is now, to be written while it goes on. One at a time."""
+        self.frozen = Frozen(self)
+        return self.frozen
+
     def begin(self, now: float) -> None:
         super().begin(now)
         self.record(["begin", now])
 
     def start(self, node: Node, device: str, now: float) -> int:
+        if self.frozen is not None:
+            self.frozen.before(node)
         epoch = super().start(node, device, now)
         self.record(["start", node.id, device, now])
         return epoch
@@ -89,27 +99,50 @@ class RecordedConstellation(Constellation):
         """As of every plan; the error is kept as its words, as it would be read from the journal."""
         kept = None if error is None else RecordedError.of(error)
         value = plain(value, f"the result of task {node.id!r}")
+        if self.frozen is not None:
+            self.frozen.before(node, *_judged_by(node))
         super().finish(node, status, now, value, kept, review)
         said = None if kept is None else [kept.kind, kept.message]
         self.record(["finish", node.id, str(status), now, value, said, review])
 
     def retry(self, node: Node, now: float, why: str) -> None:
+        if self.frozen is not None:
+            self.frozen.before(node)
         super().retry(node, now, why)
         self.record(["retry", node.id, now, why])
 
     def lose(self, node: Node) -> None:
+        if self.frozen is not None:
+            self.frozen.before(node)
         super().lose(node)
         self.record(["lose", node.id])
 
     def release(self, node: Node, now: float, why: str) -> None:
+        if self.frozen is not None:
+            self.frozen.before(node)
         super().release(node, now, why)
         self.record(["release", node.id, now, why])
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
+        if self.frozen is not None:
+            self._before_below(node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
             self.record(["cancel", node.id, now, why])
         return stopped
+
+    def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
+        if self.frozen is not None:
+            ends = tuple(ends)
+            for node in filter(None, (self.nodes.get(task_id) for task_id, _ in ends)):
+                self._before_below(node)
+        return super().settle(ends, now)
+
+    def _before_below(self, node: Node) -> None:
+        """It is about to change, and what was started on its strength, and what they said of others."""
+        for one in below(node):
+            if self.frozen is not None:
+                self.frozen.before(one, *_judged_by(one))
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         super().note(now, what, task_id, why)
@@ -117,6 +150,8 @@ class RecordedConstellation(Constellation):
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
         data = _kept(batch)
+        if self.frozen is not None:
+            self.frozen.take()  # an edit may change anything
         self._editing = True
         try:
             applied = apply(self, batch, now)
@@ -128,6 +163,8 @@ class RecordedConstellation(Constellation):
         return applied
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
+        if self.frozen is not None:
+            self.frozen.take()
         state = super().close(now, cancelled)
         self.record(["close", now, cancelled])
         return state
@@ -165,6 +202,11 @@ class RecordedLock(AssignmentLock):
         confirmed = super().close(cycle, now, outcome)
         self._record(["reviewed", cycle.id, now, outcome])
         return confirmed
+
+
+def _judged_by(node: Node) -> list[Node]:
+    """The dependents for which a condition says what this one's end means to them."""
+    return [child for child in node.children.values() if child.parents[node.id].when is not None]
 
 
 def _kept(batch: EditBatch) -> Any:
