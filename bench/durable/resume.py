@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from asterism.core.status import COMPLETED
 from asterism.runtime import conditions
-from asterism.runtime.durable import keeping, recording
+from asterism.runtime.durable import keeping, recording, shortening
 from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.execution import Execution
 from asterism.runtime.fleet.fleet import Fleet
@@ -48,7 +48,8 @@ class Weight:
 
 @dataclass(frozen=True)
 class Compaction:
-    """``whole`` is until the old records are gone, ``still`` how long nothing else could happen in the process."""
+    """``whole`` is until the old records are gone, ``still`` the longest time for which nothing else could happen
+    meanwhile in the process."""
 
     whole: float
     still: float
@@ -119,10 +120,12 @@ def leave_half(path: Path, tasks: int) -> None:
 
 def weigh(path: Path) -> Weight:
     """All records of journals that are in the file, those of snapshots apart. Raises if there is no snapshot."""
-    size = "SELECT count(*), coalesce(sum(length(CAST(value AS BLOB))), 0) FROM registers WHERE key LIKE 'journal/%'"
+    size = "SELECT count(*), coalesce(sum(length(CAST(value AS BLOB))), 0) FROM registers WHERE key LIKE "
     with closing(sqlite3.connect(path)) as connection:
-        parts, snapshot = connection.execute(f'{size} AND value LIKE \'{{"schema":_,"part":%\'').fetchone()
-        records, whole = connection.execute(size).fetchone()
+        begun, first = connection.execute(f"{size} 'journal/%' AND value LIKE '{{\"schema\":_,\"part\":%'").fetchone()
+        beside, taken = connection.execute(f"{size} 'snapshot/%'").fetchone()
+        numbered, written = connection.execute(f"{size} 'journal/%'").fetchone()
+        parts, snapshot, records, whole = begun + beside, first + taken, numbered + beside, written + taken
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
     if not parts:
@@ -220,17 +223,19 @@ async def _until_the_end(fleet: Fleet) -> float:
 async def _shortened(fleet: Fleet) -> Compaction:
     """Shorten the journal now, long or not."""
     kept = await _loaded(fleet)
-    before, limits = kept.head.first, (recording.LONG, recording.PER_TASK)
+    before, limits = kept.head.first, (shortening.LONG, shortening.PER_TASK)
     journal = recording.Journal(fleet.store, fleet.clock, random.Random(0), kept, _raise)
     gc.collect()
-    recording.LONG = recording.PER_TASK = 0
+    shortening.LONG = shortening.PER_TASK = 0
     try:
         async with Watch() as watch:
             began = time.perf_counter()
-            await journal._shorten()
+            await journal.commit()
+            shortening.LONG, shortening.PER_TASK = limits
+            await journal.shortening.over()
             whole = time.perf_counter() - began
     finally:
-        recording.LONG, recording.PER_TASK = limits
+        shortening.LONG, shortening.PER_TASK = limits
     found, _ = await keeping.head(fleet.store, half.NAME)
     if found.first <= before:
         raise AssertionError("the journal was not shortened")

@@ -93,7 +93,7 @@ def test_a_plan_that_was_left_half_done_is_gone_on_with() -> None:
     assert 0 < found.owned <= found.begun
     assert found.weight.snapshot > 0
     assert found.weight.steps > 0
-    assert found.compaction.weight.steps == 0
+    assert found.compaction.weight.steps < found.weight.steps  # those with which the parts were written
     assert found.compaction.weight.records < found.weight.records
     assert found.compaction.still > 0
     text = page.taken_up(found)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from asterism.core import freezing
 from asterism.core.errors import AsterismError
 from asterism.core.journal import RecordedConstellation
-from asterism.runtime.durable import recording
+from asterism.runtime.durable import keeping, shortening
 from asterism.runtime.durable.dispatching import FleetDevice
 from asterism.runtime.durable.recording import Journal
 from asterism.store.protocol import PutRun, Write
@@ -63,8 +64,11 @@ def test_no_world_breaks_a_promise() -> None:
 
 
 def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 8)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 8)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "TAKEN", 1)
+    monkeypatch.setattr(freezing, "TASKS", 1)
+    monkeypatch.setattr(keeping, "PART", 1000)
     for number, after in boundaries()[::3]:
         small(number, after)
     for seed in range(25):

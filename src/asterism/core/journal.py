@@ -42,7 +42,7 @@ from asterism.core.node import Node
 from asterism.core.provisional import below
 from asterism.core.status import ConstellationState, TaskStatus
 
-SCHEMA = 1
+SCHEMA = 2
 """Of steps and snapshots. A later one reads all earlier ones."""
 
 Step = list[Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import durable_work
@@ -11,7 +12,7 @@ from durable_scenes import DONE, Stage, chain, left, play, task
 
 from asterism.core.edits import CancelTask, EditBatch
 from asterism.core.errors import PlanError
-from asterism.runtime.durable import recording
+from asterism.runtime.durable import recording, shortening
 from asterism.runtime.durable.keeping import NotOurs, keep_plan, step_record
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
@@ -19,8 +20,8 @@ from asterism.store.protocol import Query
 
 def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records that stood in its way have been removed: only the head still knows."""
-    monkeypatch.setattr(recording, "LONG", 10)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 10)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
         await keep_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
@@ -42,8 +43,8 @@ def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(monkeypatch:
 def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recording, "LONG", 5)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 5)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
         await keep_plan(stage.store, chain("a"))
@@ -61,6 +62,7 @@ def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginn
             kept.plan.note(float(number), "said", None, "something")
         await asyncio.sleep(1.5)  # it is being shortened now
         await journal.change_head(device="kitchen")
+        await journal.shortening.over()
         found = await stage.load()
         assert (found.head.device, found.head.first) == ("kitchen", found.head.began + 2)
         await journal.close()
@@ -189,9 +191,9 @@ def test_who_is_not_the_owner_any_more_announces_no_failures() -> None:
 
 
 def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 5)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
-    monkeypatch.setattr(recording.Journal, "_remove", _nothing_removed)
+    monkeypatch.setattr(shortening, "LONG", 5)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
+    monkeypatch.setattr(shortening.Shortening, "_remove", _nothing_removed)
 
     async def scene(stage: Stage) -> None:
         await keep_plan(stage.store, chain("a"))
@@ -219,7 +221,7 @@ def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(monkeypatch:
     play(scene)
 
 
-async def _nothing_removed(self: recording.Journal, first: int, end: int) -> None:
+async def _nothing_removed(self: shortening.Shortening, keys: Sequence[str]) -> None:
     """Not yet."""
 
 
@@ -247,8 +249,8 @@ def test_a_plan_that_is_written_all_the_time_can_be_read(monkeypatch: pytest.Mon
 
 
 def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 30)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 30)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
         orchestrator = stage.orchestrator()
@@ -266,8 +268,8 @@ def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_plan_that_was_left_goes_on_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LONG", 20)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 20)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
         plan = chain(*(f"t{number}" for number in range(20)))

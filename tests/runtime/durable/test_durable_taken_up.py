@@ -28,7 +28,7 @@ from asterism.core.edits import AddTask, EditBatch
 from asterism.core.errors import EditRejected
 from asterism.core.run import COMPLETED, RunStatus
 from asterism.core.status import ConstellationState
-from asterism.runtime.durable import recording
+from asterism.runtime.durable import recording, shortening
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import PutCopy, PutRegister, PutRun, Query, Write
@@ -36,8 +36,8 @@ from asterism.store.protocol import PutCopy, PutRegister, PutRun, Query, Write
 
 def test_no_snapshot_of_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is due to be shortened when it is closed, and what was dropped comes in with the snapshot."""
-    monkeypatch.setattr(recording, "LONG", 1)
-    monkeypatch.setattr(recording, "PER_TASK", 0)
+    monkeypatch.setattr(shortening, "LONG", 1)
+    monkeypatch.setattr(shortening, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
         orchestrator = stage.orchestrator(max_losses=0)

@@ -2,11 +2,15 @@
 
 In the store it is a *head* (``plan/NAME``: who runs it, since which epoch, where its journal begins) and a *journal*:
 numbered records (``journal/NAME/000000000042``), each of which may be written once. First comes a snapshot, in as many
-records as it takes, then the steps since (``core/journal.py``). The next record has the next number, so whoever writes
-one has seen all before it, and of two who try only one can have it. The record before it has to be there, since numbers
-that a snapshot has made superfluous are removed and could be written again; and the first number is that of the moment,
-so that no two constellations of one name ever share one. That keeps two orchestrators apart, whatever their clocks say:
-the one that came late learns it from the store, before anything it wanted to do has happened.
+records as it takes, then the steps since (``core/journal.py``). When a long journal begins anew (``shortening.py``),
+the snapshot is beside it, in parts that the head names (``snapshot/NAME/000000000042/000000``, with the number of the
+last record that is in it), and the journal begins with the record after that.
+
+The next record has the next number, so whoever writes one has seen all before it, and of two who try only one can have
+it. The record before it has to be there, since numbers that a snapshot has made superfluous are removed and could be
+written again; and the first number is that of the moment, so that no two constellations of one name ever share one.
+That keeps two orchestrators apart, whatever their clocks say: the one that came late learns it from the store, before
+anything it wanted to do has happened.
 """
 
 from __future__ import annotations
@@ -85,12 +89,18 @@ class Head:
     began: int = 1
     """What ``first`` was in the beginning."""
 
+    snapshot: int | None = None
+    """The record after which the snapshot was taken; None if it is in the journal itself."""
+
+    parts: int = 0
+    """Of that snapshot."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "terms": dict(self.terms)}
+        return {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
 
     def changed(self, **changes: Any) -> Head:
         return replace(self, **changes)
@@ -108,6 +118,9 @@ class Kept:
     steps: int
     """How many there are since the snapshot."""
 
+    litter: Sequence[str] = ()
+    """The keys of what was left of this constellation and belongs to it no more."""
+
 
 def head_key(name: str) -> str:
     return f"plan/{name}"
@@ -115,6 +128,10 @@ def head_key(name: str) -> str:
 
 def record_key(name: str, number: int) -> str:
     return f"journal/{name}/{number:012d}"
+
+
+def part_key(name: str, number: int, index: int) -> str:
+    return f"snapshot/{name}/{number:012d}/{index:06d}"
 
 
 def check_name(name: str) -> None:
@@ -225,9 +242,10 @@ async def load(store: Store, name: str, conditions: Conditions) -> Kept:
     for _ in range(LOOKS):
         found, revision = await head(store, name)
         records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
+        parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
         again, _ = await head(store, name)
         if again.first == found.first:  # else it was shortened between the two looks
-            return _read(found, revision, records, conditions)
+            return _read(found, revision, records, parts, conditions)
     raise StoreBusy(f"the journal of {name!r} is shortened faster than it can be read; try again")
 
 
@@ -238,7 +256,9 @@ def _number(register: Register) -> int:
         raise UnreadableJournal(f"{register.key} is not a record of a journal") from None
 
 
-def _read(found: Head, revision: int, records: Mapping[int, Any], conditions: Conditions) -> Kept:
+def _read(
+    found: Head, revision: int, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
+) -> Kept:
     if found.first not in records:
         raise UnreadableJournal(f"the journal of {found.name!r} begins with record {found.first}, and there is none")
     numbers = sorted(number for number in records if number >= found.first)
@@ -246,15 +266,18 @@ def _read(found: Head, revision: int, records: Mapping[int, Any], conditions: Co
     for number, there in zip(expected, numbers, strict=True):
         if number != there:
             raise UnreadableJournal(f"record {number} of the journal of {found.name!r} is missing")
-    values = [_readable(found.name, number, records[number]) for number in numbers]
-    data, rest = _whole(found.name, values)
+    rest: Sequence[Mapping[str, Any]] = [_readable(found.name, number, records[number]) for number in numbers]
+    named = [] if found.snapshot is None else [part_key(found.name, found.snapshot, n) for n in range(found.parts)]
+    data, rest = (_beside(found.name, named, parts), rest) if named else _whole(found.name, rest)
     plan = RecordedConstellation.from_json(data["plan"])
     plan.evaluate, plan.check_condition = conditions.evaluate, conditions.check
     lock = RecordedLock(plan, **{name: found.terms[name] for name in ("policy", "max_cycles", "edit_timeout")})
     lock_from_json(lock, data["lock"])
     steps = list(_steps(rest))
     replay(plan, lock, steps)
-    return Kept(found, revision, plan, lock, numbers[-1], len(steps))
+    litter = [record_key(found.name, number) for number in sorted(records) if number < found.first]
+    litter += sorted(parts.keys() - set(named))
+    return Kept(found, revision, plan, lock, numbers[-1], len(steps), litter)
 
 
 def _readable(name: str, number: int, value: Any) -> Mapping[str, Any]:
@@ -274,8 +297,20 @@ def _whole(name: str, values: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequenc
     parts = values[: values[0].get("of", 0)]
     if not parts or [part.get("part") for part in parts] != list(range(values[0]["of"])):
         raise UnreadableJournal(f"the journal of {name!r} does not begin with a whole snapshot")
+    return _joined(name, parts), values[len(parts) :]
+
+
+def _beside(name: str, named: Sequence[str], parts: Mapping[str, Any]) -> Any:
+    """The snapshot that the head names."""
+    for key in named:
+        if key not in parts:
+            raise UnreadableJournal(f"{key} is missing, which is a part of the snapshot of {name!r}")
+    return _joined(name, [parts[key] for key in named])
+
+
+def _joined(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
     try:
-        return json.loads("".join(part["text"] for part in parts)), values[len(parts) :]
+        return json.loads("".join(part["text"] for part in parts))
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableJournal(f"the snapshot of {name!r} cannot be read: {error!r}") from None
 

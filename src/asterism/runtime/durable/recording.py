@@ -21,9 +21,9 @@ from asterism.runtime.durable.keeping import (
     Overtaken,
     head_key,
     record_key,
-    snapshot,
     step_record,
 )
+from asterism.runtime.durable.shortening import Shortening
 from asterism.runtime.events import Event
 from asterism.runtime.fleet.clock import Clock
 from asterism.runtime.fleet.ids import new_id
@@ -31,13 +31,6 @@ from asterism.store.errors import Conflict, StoreUnavailable
 from asterism.store.protocol import ExpectRegister, PutRegister, PutRun, Store, Write
 
 log = logging.getLogger("asterism.journal")
-
-LONG = 10_000
-"""So many steps, and several for each task, make a journal worth shortening."""
-
-PER_TASK = 8
-AT_ONCE = 200
-"""So many old records are removed in one commit."""
 
 PAUSE = (0.05, 5.0)
 """How long to wait while the store is out of reach: at first, and at most."""
@@ -73,6 +66,7 @@ class Journal:
         """Whether the constellation is being left to others: what stops now is not called off."""
         self.taken_up: set[tuple[str, int]] = set()
         """The executions (task, epoch) that were under way when this process took the constellation up."""
+        self.shortening = Shortening(store, kept, self)
         kept.plan.record = self.record
 
     @property
@@ -129,6 +123,7 @@ class Journal:
         self.seal()
         if self._writing is not None:
             await asyncio.wait([self._writing])
+        await self.shortening.close(lost=self._why is not None)
 
     # -- one commit after the other ------------------------------------------------------------------------------------
 
@@ -152,6 +147,7 @@ class Journal:
                 writes, self._writes = self._writes, []
                 waiting, self._waiting = self._waiting, []
                 self._flying, self._events = self._events, []
+                self.shortening.cut(len(steps))
                 try:
                     await self._append(steps, writes)
                 except BaseException:
@@ -163,7 +159,7 @@ class Journal:
                 events, self._flying = self._flying, None
                 for event in events:
                     self._announce(event)
-                await self._shorten()
+                self.shortening.written()
         except NotOurs as error:
             self.sealed, self._why = True, error
             self._fail(error)
@@ -230,32 +226,3 @@ class Journal:
     async def _is_there(self, number: int) -> bool:
         found = await self._store.register(record_key(self.head.name, number))
         return found is not None and found.value.get("mark") == self._mark
-
-    # -- keeping it short ----------------------------------------------------------------------------------------------
-
-    async def _shorten(self) -> None:
-        """Begin the journal anew with a snapshot when it has become long. The plan is as the journal says, since
-        nothing has been recorded since the last commit."""
-        kept = self._kept
-        if self.sealed or self._steps or self._waiting or kept.steps < max(LONG, PER_TASK * len(kept.plan)):
-            return
-        first = kept.number + 1
-        parts = snapshot(kept.plan, kept.lock, first)
-        new = kept.head.changed(first=first)
-        parts[0].value["mark"] = self._mark
-        writes: list[Write] = [PutRegister(head_key(new.name), new.to_json(), kept.revision), *parts]
-        await self._surely(writes, first)
-        old = kept.head.first
-        kept.head, kept.revision = new, kept.revision + 1
-        kept.number, kept.steps = first + len(parts) - 1, 0
-        await self._remove(old, first)
-
-    async def _remove(self, first: int, end: int) -> None:
-        """What was there before a snapshot. What is left of it does no harm."""
-        for start in range(first, end, AT_ONCE):
-            keys = [record_key(self.head.name, number) for number in range(start, min(start + AT_ONCE, end))]
-            try:
-                await self._store.commit([PutRegister(key, None, 1) for key in keys])
-            except (Conflict, StoreUnavailable) as error:
-                log.info("old records of %s are left: %s", self.head.name, error)
-                return

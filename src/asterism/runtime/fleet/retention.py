@@ -69,7 +69,7 @@ async def _forget_what_was_lost(store: Store) -> None:
 async def _forget(store: Store, head: Register) -> None:
     """The head last: if this is interrupted, the next one goes on."""
     name = _name(head)
-    parts = [f"journal/{name}/", f"workflow-version/{PREFIX}{name}@"]
+    parts = [f"journal/{name}/", f"snapshot/{name}/", f"workflow-version/{PREFIX}{name}@"]
     found = [one for prefix in parts for one in await store.registers(prefix)]
     paused = await store.register(f"paused/{name}")
     found += [paused] if paused is not None else []
