@@ -98,8 +98,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def most_between_two_turns(monkeypatch: pytest.MonkeyPatch) -> int:
-    """While a plan of fifty tasks is shortened, for somebody who wants nothing but a turn of the loop."""
+def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0) -> int:
+    """While a plan of fifty tasks is shortened, for somebody who wants nothing but a turn of the loop. ``busy`` is how
+    many steps are taken in each."""
     done = counted(monkeypatch)
     stops: list[int] = []
 
@@ -111,6 +112,7 @@ def most_between_two_turns(monkeypatch: pytest.MonkeyPatch) -> int:
             before = len(done)
             await asyncio.sleep(0)
             stops.append(len(done) - before)
+            say(kept, busy if journal.shortening.under_way else 0)
         assert (await stage.load()).head.snapshot is not None
         await journal.close()
 
@@ -122,6 +124,20 @@ def most_between_two_turns(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_there_is_a_turn_for_others_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_between_two_turns(monkeypatch) <= 2  # a piece, and the commit of the part that it completes
+
+
+def test_where_turns_are_full_there_are_more_pieces_between_them_and_never_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shortening, "STEPS_A_PIECE", 1)
+    monkeypatch.setattr(keeping, "PART", 4000)
+    with monkeypatch.context() as patch:
+        usual = most_between_two_turns(patch, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(shortening, "MOST_PIECES", 3)
+        most = most_between_two_turns(patch, 20)
+    assert 2 < most <= 4  # with the commit of a part
+    assert most < usual
 
 
 def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

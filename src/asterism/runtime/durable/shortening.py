@@ -34,6 +34,13 @@ PER_TASK = 8
 TAKEN = 500
 """So many tasks are taken at a time."""
 
+STEPS_A_PIECE = 50
+"""For so many steps that the constellation has taken since the last turn there is one more piece, so that where turns
+are long and full the journal does not grow faster than it is shortened."""
+
+MOST_PIECES = 20
+"""But no more than so many between two turns."""
+
 AT_ONCE = 20
 """So many old records are removed in one commit. They may be parts of a snapshot, and large."""
 
@@ -63,6 +70,7 @@ class Shortening:
         self._litter = list(kept.litter)
         self._parts: list[str] = []  # of one that does not count yet, as far as they may have been written
         self._given_up = False
+        self._pieces, self._seen = 0, 0  # how many may follow before the next turn; the steps when that was settled
 
     def cut(self, steps: int) -> None:
         """A record with so many steps is about to be written. The plan is now as it says."""
@@ -113,9 +121,10 @@ class Shortening:
 
     async def _shorten(self, frozen: Frozen, lock: str, known: int, number: int) -> None:
         kept, before = self._kept, self._kept.head
+        self._pieces, self._seen = 0, kept.steps
         while not frozen.whole:
             frozen.take(TAKEN)
-            await a_turn_for_others()
+            await self._piece_done()
         kept.plan.frozen = None
         part = ""
         for piece in _text(frozen, lock):
@@ -124,13 +133,20 @@ class Shortening:
                 await self._put(number, part)
                 part = ""
             else:
-                await a_turn_for_others()
+                await self._piece_done()
         if part:
             await self._put(number, part)
         parts, self._parts = self._parts, []  # if the head names them or not is for the next one to see
         await self._journal.change_head(first=number + 1, snapshot=number, parts=len(parts))
         kept.steps -= known
         await self._remove(list(_superfluous(before, number)))
+
+    async def _piece_done(self) -> None:
+        self._pieces -= 1
+        if self._pieces <= 0:
+            await a_turn_for_others()
+            steps = self._kept.steps
+            self._pieces, self._seen = min((steps - self._seen) // STEPS_A_PIECE, MOST_PIECES), steps
 
     async def _put(self, number: int, text: str) -> None:
         key = part_key(self._kept.plan.id, number, len(self._parts))
