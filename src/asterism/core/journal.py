@@ -125,7 +125,7 @@ class RecordedConstellation(Constellation):
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         if self.frozen is not None:
-            self._before_below(node)
+            _before_below(self.frozen, node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
             self.record(["cancel", node.id, now, why])
@@ -135,14 +135,8 @@ class RecordedConstellation(Constellation):
         if self.frozen is not None:
             ends = tuple(ends)
             for node in filter(None, (self.nodes.get(task_id) for task_id, _ in ends)):
-                self._before_below(node)
+                _before_below(self.frozen, node)
         return super().settle(ends, now)
-
-    def _before_below(self, node: Node) -> None:
-        """It is about to change, and what was started on its strength, and what they said of others."""
-        for one in below(node):
-            if self.frozen is not None:
-                self.frozen.before(one, *_judged_by(one))
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         super().note(now, what, task_id, why)
@@ -202,6 +196,12 @@ class RecordedLock(AssignmentLock):
         confirmed = super().close(cycle, now, outcome)
         self._record(["reviewed", cycle.id, now, outcome])
         return confirmed
+
+
+def _before_below(frozen: Frozen, node: Node) -> None:
+    """It is about to change, and what was started on its strength, and what they said of others."""
+    for one in below(node):
+        frozen.before(one, *_judged_by(one))
 
 
 def _judged_by(node: Node) -> list[Node]:
