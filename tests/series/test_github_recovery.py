@@ -11,7 +11,8 @@ from github_server import GitHubServer
 from github_world import World
 
 from asterism.core.series import Series
-from asterism.series.github.finding import Found
+from asterism.series.github.client import GitHubClient, Refused
+from asterism.series.github.finding import TRACKING_LABEL, Found
 from asterism.series.github.reality import Reality
 from asterism.series.github.steps import in_step
 from asterism.series.register import STATE_FILE
@@ -159,6 +160,20 @@ def test_a_tracking_issue_whose_creation_got_no_answer_is_not_created_twice(serv
     assert tracking_issues(server) == [number]
 
 
+def test_if_it_cannot_be_looked_for_either_only_the_view_is_missing(server, monkeypatch):
+    pages = GitHubClient.pages
+    server.faults.lose, server.faults.only = 1.0, lambda method, path: method == "POST" and path.endswith("/issues")
+
+    async def refused(client, path, params):
+        if params.get("labels") == TRACKING_LABEL and any(sent[1].endswith("/issues") for sent in server.posted):
+            raise Refused(410, "Issues are disabled for this repo")
+        return await pages(client, path, params)
+
+    monkeypatch.setattr(GitHubClient, "pages", refused)
+    report = sync(server)
+    assert (report.status, report.state.active, assigned(server)) == ("no view", 1, [1])
+
+
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +221,7 @@ def test_a_state_that_another_mended_meanwhile_is_not_rebuilt_a_second_time(serv
     """Its queue has an order that somebody gave it."""
     sync(server)
     right = state(server)
-    reality = Reality({n: Found(n, SERIES, n, True, n == 3, {}) for n in (1, 2, 3)})
+    reality = Reality({n: Found(n, SERIES, n, n == 3, {}) for n in (1, 2, 3)})
     mended = Series.from_text(json.dumps({**right, "queue": [3, 2]}), SERIES)
     assert in_step(reality, None, mending=True)(mended, 1.0) is mended
 

@@ -8,9 +8,8 @@ then, and finds itself done.
 A try that somebody else forestalled is followed by a pause of chance length, so that those who collided once do not go
 on colliding. Who runs out of tries is told so with Contended: nothing was written, and that is never a success. Who was
 never forestalled is told what went wrong instead. A deadline ends also a try that hangs: if it was writing at that
-moment, what became of it is not known. What
-cannot be read raises UnreadableSeries: it may be anybody's, so nobody gets it. Only ``mend`` writes over it, and that
-too by compare-and-swap.
+moment, what became of it is not known. What cannot be read raises UnreadableSeries: it may be anybody's, so nobody gets
+it. Only ``mend`` writes over it, and that too by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -36,6 +35,9 @@ from asterism.series.register import (
 
 Step = Callable[[Series, float], Series]
 """What the series becomes, given what it is and the time; the same object, if there is nothing to change."""
+
+Message = str | Callable[[Series, Series], str]
+"""What is kept with a change, or what makes it of the series before and after."""
 
 TRIES = 5
 JITTER = (0.2, 0.8)
@@ -109,44 +111,40 @@ async def change(
     register: SeriesRegister,
     name: str,
     step: Step,
-    message: str | Callable[[Series, Series], str],
+    message: Message,
     *,
     patience: Patience | None = None,
     counts: Counts | None = None,
 ) -> Outcome:
-    """Take a step. ``message`` is kept with the change. Raises Contended, UnreadableSeries, and what the register
-    raises."""
-    return await _changed(
-        register, name, step, message, False, patience or Patience(), counts if counts is not None else Counts()
-    )
+    """Take a step. Raises Contended, UnreadableSeries, and what the register raises."""
+    return await _changed(register, name, step, message, False, patience, counts)
 
 
 async def mend(
     register: SeriesRegister,
     name: str,
     step: Step,
-    message: str | Callable[[Series, Series], str],
+    message: Message,
     *,
     patience: Patience | None = None,
     counts: Counts | None = None,
 ) -> Outcome:
     """As ``change``, also on a state that cannot be read: ``step`` gets what can be salvaged of it, and what it makes
     of that is written in its place, if nobody mended it meanwhile."""
-    return await _changed(
-        register, name, step, message, True, patience or Patience(), counts if counts is not None else Counts()
-    )
+    return await _changed(register, name, step, message, True, patience, counts)
 
 
 async def _changed(
     register: SeriesRegister,
     name: str,
     step: Step,
-    message: str | Callable[[Series, Series], str],
+    message: Message,
     mending: bool,
-    patience: Patience,
-    counts: Counts,
+    patience: Patience | None,
+    counts: Counts | None,
 ) -> Outcome:
-    trying = _Trying(name, patience, counts)
+    patience = patience or Patience()
+    trying = _Trying(name, patience, counts if counts is not None else Counts())
     while True:
         wait, timer = trying.begin(), trying.time_left()
         try:
@@ -175,14 +173,14 @@ async def _tried(
     register: SeriesRegister,
     name: str,
     step: Step,
-    message: str | Callable[[Series, Series], str],
+    message: Message,
     mending: bool,
     trying: _Trying,
 ) -> Outcome:
     """One try."""
     seen = await register.read(name)
     trying.saw(seen)
-    broken = mending and not _readable(seen.text, name)
+    broken = mending and unreadable(seen.text, name) is not None
     before = Series.salvaged(seen.text, name) if broken else Series.from_text(seen.text, name)
     now = register.clock()
     after = step(before, now)
@@ -200,12 +198,13 @@ async def _tried(
     return Outcome(before, after, True, token, trying.tries, promoted)
 
 
-def _readable(text: str | None, name: str) -> bool:
+def unreadable(text: str | None, name: str) -> UnreadableSeries | None:
+    """Why a state cannot be read; None if it can."""
     try:
         Series.from_text(text, name)
-    except UnreadableSeries:
-        return False
-    return True
+    except UnreadableSeries as error:
+        return error
+    return None
 
 
 class _Trying:
@@ -390,7 +389,7 @@ async def claim(
     counts: Counts | None = None,
 ) -> Outcome:
     """Claim a series: the item is active in ``after``, or waits there for its turn."""
-    counted = counts if counts is not None else Counts()
-    outcome = await change(register, name, wanted, wanted.told, patience=patience, counts=counted)
-    counted.duplicate_prevented += outcome.after.active not in (None, wanted.item)
+    outcome = await change(register, name, wanted, wanted.told, patience=patience, counts=counts)
+    if counts is not None:
+        counts.duplicate_prevented += outcome.after.active not in (None, wanted.item)
     return outcome

@@ -1,8 +1,8 @@
 """What a service of series counts, as a file of JSON and as the text that Prometheus reads.
 
 Each file is written whole or not at all; a link is followed, and what is no file, such as a pipe or ``/dev/stdout``, is
-written to as it is. Beside the counts of one run stand those of all runs that wrote to the same
-file (``total``). Two runs that write to one file at the same time are not added up: the later one wins.
+written to as it is. Beside the counts of one run stand those of all runs that wrote to the same file (``total``). Two
+runs that write to one file at the same time are not added up: the later one wins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-FILE = "assignment_mutex_metrics.json"
 STREAMS = (1, 2)
 """Our own output, and where errors go."""
 

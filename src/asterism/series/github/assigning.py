@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from asterism.series.github.client import GitHubClient, Refused
+from asterism.series.github.client import GitHubClient, Refused, said
 from asterism.series.github.finding import Assignee
 from asterism.series.register import SeriesError, Unsure
 
@@ -103,7 +103,7 @@ class Assigning:
                 await self._repair(number, wanted, before)
             raise
         if errors:
-            raise CannotAssign(f"#{number} cannot be {_word(wanted)}: {_said(errors)}")
+            raise CannotAssign(f"#{number} cannot be {_word(wanted)}: {said(errors)}")
         await self._repair(number, wanted, before)
 
     async def _repair(self, number: int, wanted: bool, before: _Now) -> None:
@@ -131,7 +131,7 @@ class Assigning:
                 page = possible["pageInfo"]
                 more, following = bool(page["hasNextPage"]), page["endCursor"]
             except (KeyError, TypeError):
-                raise CannotAssign(f"#{number} cannot be assigned: {_said(errors)}") from None
+                raise CannotAssign(f"#{number} cannot be assigned: {said(errors)}") from None
             if found:
                 return found[0]
             if not more or following == after:
@@ -152,7 +152,7 @@ class Assigning:
             }
             return _Now(str(issue["id"]), assigned, dropped)
         except (KeyError, TypeError):
-            raise CannotAssign(f"#{number} cannot be {_word(wanted)}: {_said(errors)}") from None
+            raise CannotAssign(f"#{number} cannot be {_word(wanted)}: {said(errors)}") from None
 
 
 def _plain(login: object) -> str:
@@ -162,7 +162,3 @@ def _plain(login: object) -> str:
 
 def _word(wanted: bool) -> str:
     return "assigned" if wanted else "unassigned"
-
-
-def _said(errors: list[dict[str, Any]]) -> str:
-    return "; ".join(str(error.get("message")) for error in errors) or "GitHub gave no reason"

@@ -299,6 +299,11 @@ class GitHubClient:
         return heard
 
 
+def said(errors: list[dict[str, Any]]) -> str:
+    """Why GraphQL did not do what it was asked, in its own words."""
+    return "; ".join(str(error.get("message", "no reason")) for error in errors) or "no reason was given"
+
+
 def scope_of(base_url: str, owner: str, name: str, secret: str) -> str:
     """Tells apart whose answers a cache holds, without holding the secret."""
     return hashlib.sha256("\0".join((base_url, owner, name, secret)).encode()).hexdigest()

@@ -32,7 +32,6 @@ class Found:
     number: int
     series: str
     micro: int
-    open: bool
     assigned: bool
     form: Mapping[str, Any]
 
@@ -100,7 +99,7 @@ class Finder:
         number = int(issue["number"])
         micro = _micro(match) or (_micro(title) if title else None)
         assigned = self.assignee is not None and self.assignee.among(issue)
-        return Found(number, series, int(micro) if micro else number, issue.get("state") == "open", assigned, issue)
+        return Found(number, series, int(micro) if micro else number, assigned, issue)
 
     def _as_titles_say(self, series: str) -> str:
         """A label that names in small letters what a title could only name in capitals means the same series."""

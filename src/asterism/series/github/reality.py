@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from asterism.core.series import Item, Live
-from asterism.series.github.client import PER_PAGE, GitHubClient, Refused
+from asterism.series.github.client import PER_PAGE, GitHubClient, Refused, said
 from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label, labels_of
 from asterism.series.register import RegisterUnavailable, SeriesError
 
@@ -184,8 +184,7 @@ class Looking:
             events = data["repository"]["issue"]["timelineItems"]["nodes"]
             closer = (events[-1] if events else {}).get("closer") or {}
         except (KeyError, TypeError, AttributeError):
-            said = "; ".join(str(error.get("message")) for error in errors) or "no reason was given"
-            raise RegisterUnavailable(f"what closed issue #{number} is not known: {said}") from None
+            raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
         merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
         return Fate.COMPLETED if merged else Fate.ABANDONED
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from asterism.core.errors import shown
-from asterism.series.github.client import GitHubClient, Refused
+from asterism.series.github.client import GitHubClient, Refused, said
 from asterism.series.register import (
     REF_PREFIX,
     STATE_FILE,
@@ -158,7 +158,7 @@ class GitHubRegister:
         data, errors = await self.client.ask(query, {"owner": self.client.owner, "name": self.client.name})
         repository = data.get("repository")
         if errors or not isinstance(repository, dict) or not isinstance(repository.get("id"), str):
-            raise RegisterUnavailable(f"{self.url} cannot be read: {_said(errors)}")
+            raise RegisterUnavailable(f"{self.url} cannot be read: {said(errors)}")
         self.client.cache.keep_text("repository id", repository["id"])
         return repository
 
@@ -225,7 +225,7 @@ class GitHubRegister:
         _, errors = await self.client.ask(
             _SWAP, {"input": {"repositoryId": repository, "refUpdates": [update]}}, again=False
         )
-        return _said(errors) if errors else ""
+        return said(errors) if errors else ""
 
     async def _judge(self, name: str, expected: str | None, commit: str, refusal: str) -> None:
         """Returns if it is there all the same, and raises what the refusal means."""
@@ -240,10 +240,10 @@ class GitHubRegister:
         """A commit that nobody sees yet: if it goes wrong nothing has happened."""
         entry = {"path": STATE_FILE, "mode": "100644", "type": "blob", "content": text}
         parents = [parent] if parent is not None and parent not in self._not_commits else []
-        said = commit_message(message, uuid.uuid4().hex)
+        words = commit_message(message, uuid.uuid4().hex)
         try:
             tree = await self.client.send("POST", "git/trees", {"tree": [entry]})
-            body = {"message": said, "tree": tree["sha"], "parents": parents}
+            body = {"message": words, "tree": tree["sha"], "parents": parents}
             return str((await self.client.send("POST", "git/commits", body))["sha"])
         except Unsure as error:
             raise RegisterUnavailable(str(error)) from None
@@ -263,7 +263,3 @@ class GitHubRegister:
 
     async def close(self) -> None:
         await self.client.close()
-
-
-def _said(errors: list[dict[str, Any]]) -> str:
-    return "; ".join(str(error.get("message", "no reason")) for error in errors) or "no reason was given"

@@ -66,7 +66,7 @@ def in_step(reality: Reality, by: str | None, mending: bool = False) -> InStep:
 
 
 def is_newer(text: str | None) -> bool:
-    """Whether a later version of Asterism wrote this: then it is not broken, and not ours to write over."""
+    """Whether a later version of Asterism wrote this."""
     try:
         version = json.loads(text or "null")["version"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Literal
 
 from asterism.core.series import Series, UnreadableSeries
-from asterism.series.changing import Contended, Counts, Patience, change, mend
+from asterism.series.changing import Contended, Counts, Patience, change, mend, unreadable
 from asterism.series.github.assigning import Assigning, CannotAssign
 from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
 from asterism.series.github.reality import Fate, Looking, Reality, Survey
@@ -131,8 +131,9 @@ class GitHubSeries:
         if not survey.series:
             kept = [terms_of(texts.get(heads.get(self._tracking.register.ref_of(name), "")), name) for name in names]
             tell_slips(reports, self.finder.terms in kept)
-        self._count(reports, self.register.client.calls - before)
-        return SyncReport(self.register.url, self.settings.mode, reports, self.register.client.calls - before)
+        calls = self.register.client.calls - before
+        self._count(reports, calls)
+        return SyncReport(self.register.url, self.settings.mode, reports, calls)
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""
@@ -180,7 +181,7 @@ class GitHubSeries:
         """None if the series is to be left alone: it is kept by other ``terms`` than ours, and what it holds is not
         found by ours. All of that would look renamed, and the series be emptied. Where nobody has said by what it is
         kept, one issue of it that is found has to do."""
-        name, known = report.name, _items(report.state)
+        name, known = report.name, [report.state.active, *report.state.queue]
         if terms is not None and terms != self.finder.terms and name not in survey.series:
             report.status, report.left_alone = "left alone", whose(terms)
             return None
@@ -209,12 +210,10 @@ class GitHubSeries:
     def _observed(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
         """What would be, written nowhere. It does not say when, for then a view of it would change all the time."""
         report.status = "observed"
-        unreadable = _unreadable(seen.text, report.name)
-        if unreadable and is_newer(seen.text):
-            raise unreadable
-        if unreadable:
-            report.status, report.problem = "unreadable", f"{unreadable}; enforce would rebuild it"
-        step = in_step(reality, None, unreadable is not None)
+        broken = _broken(seen.text, report.name)
+        if broken:
+            report.status, report.problem = "unreadable", f"{broken}; enforce would rebuild it"
+        step = in_step(reality, None, broken is not None)
         before, after = report.state, step(report.state, self.register.clock())
         self._told(report, before, after, step)
         if after is not before:
@@ -230,21 +229,19 @@ class GitHubSeries:
         report.assigned = report.state.active in reality.holders()
 
     async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
-        unreadable = _unreadable(seen.text, report.name)
-        if unreadable and is_newer(seen.text):
-            raise unreadable
-        step = in_step(reality, self.settings.by, unreadable is not None)
+        broken = _broken(seen.text, report.name) is not None
+        step = in_step(reality, self.settings.by, broken)
         before = report.state
-        if unreadable is None and step(before, self.register.clock()) is before:
+        if not broken and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
-        make, counts = mend if unreadable is not None else change, Counts()
+        make, counts = mend if broken else change, Counts()
         patience = self._patience_left(report.name)
         try:
             outcome = await make(self.register, report.name, step, step.told, patience=patience, counts=counts)
         finally:
             for key in ("retries", "conflicts", "unsure"):
                 self.metrics.add(key, getattr(counts, key))
-        report.rebuilt = report.rebuilt or unreadable is not None
+        report.rebuilt = report.rebuilt or broken
         self._told(report, outcome.before, outcome.after, step)
 
     def _told(self, report: SeriesReport, before: Series, after: Series, step: InStep) -> None:
@@ -429,13 +426,10 @@ def _newest(reality: Reality) -> float:
     return datetime.fromisoformat(max(times)).timestamp() if times else 0.0
 
 
-def _items(series: Series) -> list[int | str | None]:
-    return [series.active, *series.queue]
-
-
-def _unreadable(text: str | None, name: str) -> UnreadableSeries | None:
-    try:
-        Series.from_text(text, name)
-    except UnreadableSeries as error:
-        return error
-    return None
+def _broken(text: str | None, name: str) -> UnreadableSeries | None:
+    """Why a state has to be made anew; None for one that can be read. Raises UnreadableSeries for one that a later
+    version of Asterism wrote: it is not broken, and not ours to write over."""
+    error = unreadable(text, name)
+    if error is not None and is_newer(text):
+        raise error
+    return error

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from asterism.series.github.reports import SeriesReport
 
 
-def terms_of(text: str | None, name: str) -> dict[str, str | None] | None:
-    """By what the issues of a series were found by whoever keeps it; None if nobody has said so."""
+def kept_in(text: str | None, name: str) -> Mapping[str, Any]:
+    """What that ref says of a series; nothing if that cannot be told."""
     try:
         data = json.loads(text or "null")
-        terms = data["found_by"]
-        return terms if data["series"] == name and isinstance(terms, dict) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) and data.get("series") == name else {}
+
+
+def terms_of(text: str | None, name: str) -> dict[str, str | None] | None:
+    """By what the issues of a series were found by whoever keeps it; None if nobody has said so."""
+    terms = kept_in(text, name).get("found_by")
+    return terms if isinstance(terms, dict) else None
 
 
 def whose(terms: Mapping[str, str | None] | None) -> str:

@@ -25,7 +25,7 @@ from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.terms import terms_of
+from asterism.series.github.terms import kept_in, terms_of
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
 LONGEST = 65_000
@@ -117,11 +117,13 @@ class Tracking:
     async def show_anew(self, name: str, body: str, create: bool) -> int | None:
         """As ``show``, with what is so by now."""
         seen = await self.register.read(name)
+        return await self.show(name, body, await self._listed(), seen, create)
+
+    async def _listed(self) -> tuple[Mapping[str, Any], ...]:
         try:
-            listed = await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL})
+            return tuple(await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL}))
         except Refused as refused:
             raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
-        return await self.show(name, body, tuple(listed), seen, create)
 
     async def keep_terms(self, name: str, seen: Snapshot) -> None:
         """Say by what the issues of a series are found, unless that is known. If somebody is first, the next cycle
@@ -213,12 +215,10 @@ class Tracking:
         except Refused as refused:
             raise RegisterUnavailable(f"the tracking issue of {name} cannot be created: {refused}") from None
         except Unsure:
-            listed = await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL})
-            found = [issue for issue in listed if issue.get("title") == title_of(name)]
+            found = [issue for issue in await self._listed() if issue.get("title") == title_of(name)]
             if not found:
                 raise
-            oldest: Mapping[str, Any] = min(found, key=lambda issue: int(issue["number"]))
-            return oldest
+            return min(found, key=lambda issue: int(issue["number"]))
 
     # -- what it shows -------------------------------------------------------------------------------------------------
 
@@ -243,20 +243,13 @@ class Tracking:
 
 
 def _number(text: str | None, name: str) -> int | None:
-    try:
-        data = json.loads(text or "null")
-        return data["issue"] if data["series"] == name and type(data["issue"]) is int else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    found = kept_in(text, name).get("issue")
+    return found if type(found) is int else None
 
 
 def _announced(text: str | None, name: str) -> Mapping[str, Any]:
     """What was announced last; nothing if nothing was, or if it cannot be told."""
-    try:
-        data = json.loads(text or "null")
-        found = data["announced"] if data["series"] == name else {}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return {}
+    found = kept_in(text, name).get("announced")
     return found if isinstance(found, dict) and type(found.get("revision")) is int else {}
 
 

@@ -65,8 +65,8 @@ def awake_or_not() -> float:
 class Turn:
     """One turn in hand."""
 
-    def __init__(self, name: str, holder: str, token: str, ends: float, clock: Callable[[], float]) -> None:
-        self.name, self.holder, self.token = name, holder, token
+    def __init__(self, name: str, token: str, ends: float, clock: Callable[[], float]) -> None:
+        self.name, self.token = name, token
         self._ends, self._clock = ends, clock
 
     def guard(self) -> None:
@@ -106,7 +106,7 @@ class Turns:
             if again.text != text or again.token is None:
                 raise NotMyTurn(f"the turn in series {name} was not taken, or another has it") from None
             token = again.token
-        return Turn(name, holder, token, begun + LENGTH, self._clock)
+        return Turn(name, token, begun + LENGTH, self._clock)
 
     async def give_back(self, turn: Turn) -> None:
         """If it is ours still. A reply that was lost is looked after, for others wait. What cannot be given back runs
@@ -116,9 +116,7 @@ class Turns:
             try:
                 await self.register.swap(turn.name, turn.token, text, f"the end of a turn in {turn.name}")
                 return
-            except Moved:
-                return
-            except RateLimited:
+            except (Moved, RateLimited):
                 return
             except (Unsure, RegisterUnavailable):
                 continue
