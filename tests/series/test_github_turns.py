@@ -59,7 +59,7 @@ def test_an_assignment_that_is_late_does_not_land_beside_another(server):
 
 def test_without_turns_it_does(server, monkeypatch):
     async def take(self: Turns, name: str) -> Turn:
-        return Turn(name, "anybody", "", float("inf"), lambda: 0.0)
+        return Turn(name, "", float("inf"), lambda: 0.0)
 
     async def give_back(self: Turns, turn: Turn) -> None:
         return None
@@ -198,9 +198,9 @@ def test_who_was_held_up_for_too_long_sends_nothing_more(server):
 
 def test_the_margins_leave_time_to_work_and_time_to_arrive():
     assert turns_module.TIMEOUT + turns_module.MARGIN < LENGTH / 2
-    turn = Turn(SERIES, "me", "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
+    turn = Turn(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
     turn.guard()
-    late = Turn(SERIES, "me", "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
+    late = Turn(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
     with pytest.raises(TurnOver):
         late.guard()
 
