@@ -11,6 +11,7 @@ import click
 
 from asterism.surfaces.commands.ending import (
     Wishes,
+    concurrency_option,
     editor_option,
     load_editor,
     plain_option,
@@ -18,7 +19,7 @@ from asterism.surfaces.commands.ending import (
     report_option,
 )
 from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
-from asterism.surfaces.fleet.access import Function, fleet_options, note, tell_json, with_fleet
+from asterism.surfaces.fleet.access import fleet_options, note, options, tell_json, with_fleet
 from asterism.surfaces.fleet.values import capabilities, json_object
 
 if TYPE_CHECKING:
@@ -30,19 +31,22 @@ REJECTED = 1
 name_argument = click.argument("name")
 
 
-def _orchestrating(function: Function) -> Function:
-    """The options of whoever runs a constellation."""
-    can = click.option(
+_orchestrating = options(
+    editor_option,
+    concurrency_option,
+    local_options,
+    click.option(
         "--can",
         multiple=True,
         callback=capabilities,
         metavar="WORD",
         help="What this process can do, if it does tasks; whatever the tasks need if left out.",
-    )
-    concurrency = click.option("--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all.")
-    for option in (fleet_options, plain_option, report_option, can, local_options, concurrency, editor_option):
-        function = option(function)
-    return function
+    ),
+    report_option,
+    plain_option,
+    fleet_options,
+)
+"""What whoever runs a constellation may say."""
 
 
 @click.command(cls=LocalCommand)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from asterism.runtime.result import Result
     from asterism.surfaces.recording import Recording
     from asterism.surfaces.screen import Screen
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +30,14 @@ class Wishes:
     plain: bool
 
 
-def editor_option(function: Function) -> Function:
-    return click.option(
-        "--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs."
-    )(function)
-
-
-def report_option(function: Function) -> Function:
-    return click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")(function)
-
-
-def plain_option(function: Function) -> Function:
-    return click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")(function)
+editor_option = click.option(
+    "--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs."
+)
+concurrency_option = click.option(
+    "--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all."
+)
+report_option = click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")
+plain_option = click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")
 
 
 def load_editor(path: str | None) -> Any:

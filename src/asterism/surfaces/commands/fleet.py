@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
-from asterism.surfaces.fleet.values import duration, pair, size
+from asterism.surfaces.fleet.values import duration, pair, size, words
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -42,7 +41,12 @@ def show(store: str | None, as_json: bool) -> None:
     metavar="DURATION",
     help="After so long without a word of a peer, its runs are ours.",
 )
-@click.option("--notify-command", metavar="WORDS", help="Told of failures, as JSON on its standard input; '' for none.")
+@click.option(
+    "--notify-command",
+    type=words,
+    metavar="WORDS",
+    help="Told of failures, as JSON on its standard input; '' for none.",
+)
 @click.option("--notify-url", metavar="URL", help="The same by HTTP POST; '' for none.")
 @click.option(
     "--weight",
@@ -53,15 +57,12 @@ def show(store: str | None, as_json: bool) -> None:
     help="Of the score: load, connection, rank, capability.",
 )
 @fleet_options
-def set_(
-    store: str | None, as_json: bool, notify_command: str | None, weights: tuple[tuple[str, str], ...], **numbers: Any
-) -> None:
+def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...], **given: Any) -> None:
     """Change settings of the fleet; what is left out stays as it is."""
-    changes = {name: value for name, value in numbers.items() if value is not None}
-    if "notify_url" in changes:
-        changes["notify_url"] = changes["notify_url"] or None
-    if notify_command is not None:
-        changes["notify_command"] = _words(notify_command)
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in ("notify_command", "notify_url"):
+        if name in changes:
+            changes[name] = changes[name] or None
     if weights:
         changes["weights"] = {name: _number(name, text) for name, text in weights}
     if not changes:
@@ -71,13 +72,6 @@ def set_(
         _tell(await found.configure(**changes), as_json)
 
     with_fleet(store, change)
-
-
-def _words(text: str) -> list[str] | None:
-    try:
-        return shlex.split(text) or None
-    except ValueError as error:
-        raise click.BadParameter(f"it cannot be split into words: {error}", param_hint="--notify-command") from None
 
 
 def _number(name: str, text: str) -> float:

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from asterism.surfaces.fleet.access import options
 from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
     from asterism.surfaces.constellations.following import Here
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 AS_MANY = "as many as there are processors"
 TAKEOVER_AFTER = 15.0
@@ -37,27 +35,23 @@ def _slots(text: str) -> int:
     return int(text)
 
 
-def local_options(function: Function) -> Function:
-    options = (
-        click.option(
-            "--local",
-            type=_slots,
-            metavar="[=SLOTS]",
-            help="This process does tasks, too. That is so anyway if no device is joined at the start.",
-        ),
-        click.option("--no-local", is_flag=True, help="This process does no tasks, even if no device is joined."),
-        click.option(
-            "--takeover-after",
-            type=duration,
-            default=f"{TAKEOVER_AFTER:g}",
-            show_default=True,
-            metavar="DURATION",
-            help="After how long without a word of this process another may take over.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+local_options = options(
+    click.option(
+        "--local",
+        type=_slots,
+        metavar="[=SLOTS]",
+        help="This process does tasks, too. That is so anyway if no device is joined at the start.",
+    ),
+    click.option("--no-local", is_flag=True, help="This process does no tasks, even if no device is joined."),
+    click.option(
+        "--takeover-after",
+        type=duration,
+        default=f"{TAKEOVER_AFTER:g}",
+        show_default=True,
+        metavar="DURATION",
+        help="After how long without a word of this process another may take over.",
+    ),
+)
 
 
 def here_of(local: int | None, no_local: bool, can: frozenset[str] | None) -> Here:

@@ -178,13 +178,12 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
     stays as it is. Its id is printed."""
 
     async def insist(fleet: Fleet) -> None:
-        from asterism.surfaces.fleet.views import run_json
+        from asterism.surfaces.fleet.views import run_in
 
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)
         if as_json:
-            sessions = {session.id: session for session in await fleet.store.sessions(ended=True)}
-            tell_json(run_json(new, sessions, {}))
+            tell_json(await run_in(fleet, new))
         else:
             click.echo(new.id)
             note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from asterism.surfaces.drawing.lettering import plural
 from asterism.surfaces.planfile import BadPlan, Mistake, PlanFile, load
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
@@ -38,7 +39,7 @@ def count(mistakes: Iterable[Mistake]) -> str:
     mistakes = list(mistakes)
     warnings = sum(mistake.warning for mistake in mistakes)
     numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
-    return " and ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers if number)
+    return " and ".join(plural(number, noun) for number, noun in numbers if number)
 
 
 def import_from_beside(path: str) -> None:

@@ -14,6 +14,7 @@ from asterism.runtime.devices import LocalDevice
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.surfaces.commands.ending import (
     Wishes,
+    concurrency_option,
     editor_option,
     load_editor,
     plain_option,
@@ -40,7 +41,7 @@ OF_A_STORE = ("name", "local", "no_local", "takeover_after")
 @plan_argument
 @click.option("--policy", type=click.Choice(POLICIES), help="What is held while an editor thinks.")
 @editor_option
-@click.option("--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all.")
+@concurrency_option
 @click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="score", help="How a device is chosen.")
 @click.option(
     "--no-device-timeout",

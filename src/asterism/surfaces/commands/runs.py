@@ -67,7 +67,9 @@ def create(
         if wait:
             return await _waited(fleet, [run], as_json, one=True)
         if as_json:
-            tell_json(await _as_json(fleet, run))
+            from asterism.surfaces.fleet.views import run_in
+
+            tell_json(await run_in(fleet, run))
         return 0
 
     return with_fleet(store, make, create=file is not None)
@@ -157,6 +159,7 @@ def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 
 async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
+    from asterism.surfaces.fleet.views import run_in
     from asterism.surfaces.fleet.waiting import ends
 
     ended = []
@@ -165,7 +168,7 @@ async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool =
         if not as_json:
             click.echo(sentence)
     if as_json:
-        told = {run.id: await _as_json(fleet, run) for run in ended}
+        told = {run.id: await run_in(fleet, run) for run in ended}
         tell_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
     return FAILED if any(run.error is not None for run in ended) else 0
 
@@ -218,6 +221,7 @@ def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask
     async def ask_all(fleet: Fleet) -> int:
         from asterism.core.errors import AsterismError, RunRefused
         from asterism.store.errors import StoreError
+        from asterism.surfaces.fleet.views import run_in
         from asterism.surfaces.fleet.waiting import answer
 
         changed, refused = [], 0
@@ -230,21 +234,15 @@ def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask
                 note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else f"{error}.")
                 refused += 1
                 continue
-            changed.append(await _as_json(fleet, after))
-            if not as_json:
+            if as_json:
+                changed.append(await run_in(fleet, after))
+            else:
                 click.echo(answer(run, after))
         if as_json:
             tell_json(changed)
         return REFUSED if refused else 0
 
     return with_fleet(store, ask_all)
-
-
-async def _as_json(fleet: Fleet, run: Run) -> dict[str, Any]:
-    from asterism.surfaces.fleet.views import run_json
-
-    sessions = {session.id: session for session in await fleet.store.sessions(ended=True)}
-    return run_json(run, sessions, await fleet.store.reports([run.id]))
 
 
 @_asking("cancel", "End runs: at once, or as soon as their devices have stopped.")

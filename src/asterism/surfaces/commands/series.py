@@ -13,10 +13,9 @@ from asterism.surfaces.fleet.values import duration
 from asterism.surfaces.series.opening import (
     QUEUED,
     UNREADABLE,
-    Rehearsal,
     Terms,
+    attempt,
     change_options,
-    counting,
     fit_to_print,
     issue_number,
     legible,
@@ -51,7 +50,7 @@ def series() -> None:
 @click.option("--lease", type=duration, metavar="DURATION", help="It is free again after that, unless it is renewed.")
 @click.option("--renew", is_flag=True, help="If it is active already, its lease begins anew.")
 @change_options
-def claim(name: str, issue: int, lease: float | None, renew: bool, **options: Any) -> int:
+def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) -> int:
     """Make an issue the active one of its series, or queue it.
 
     Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
@@ -66,16 +65,14 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **options: An
         raise click.UsageError(f"A lease is {LONGEST_LEASE / 86_400:g} days at most; without --lease it has no end.")
     if renew and lease is None:
         raise click.UsageError("--renew takes --lease: for how long?")
-    given = taken_from(options)
-    _, terms, as_json = given
+    given = taken_from(said)
+    terms = given.terms
     wanted = Claim(issue, terms.by, lease, renew)
 
     async def use(register: SeriesRegister) -> int:
-        target = Rehearsal(register) if terms.dry_run else register
-        patience = terms.patience
-        outcome = await counting(terms, lambda counts: claimed(target, name, wanted, patience=patience, counts=counts))
+        outcome = await attempt(register, terms, claimed, name, wanted)
         active = outcome.after.active == issue
-        if as_json:
+        if given.as_json:
             status = "claimed" if active else "queued"
             tell_outcome(outcome, terms, status=status, issue=issue, position=outcome.after.position(issue))
         elif active:
@@ -111,13 +108,12 @@ def _queued(outcome: Outcome, issue: int, terms: Terms, now: float) -> str:
 @series.command()
 @click.argument("name", metavar="[SERIES]", required=False)
 @place_options
-def status(name: str | None, **options: Any) -> int:
+def status(name: str | None, **said: Any) -> int:
     """Show who is active, who waits, since when and why.
 
     Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read;
     one that is not there is free."""
-    given = taken_from(options)
-    as_json = given[2]
+    given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
         from asterism.series.register import read_all
@@ -127,7 +123,7 @@ def status(name: str | None, **options: Any) -> int:
         seen = {name: await register.read(name)} if name is not None else await read_all(register)
         found = [_looked(one, snapshot) for one, snapshot in seen.items()]
         now = register.clock()
-        if as_json:
+        if given.as_json:
             told = [status_json(one, now) for one in found]
             tell_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
         elif name is not None and seen[name].token is None:
@@ -158,23 +154,19 @@ def _looked(name: str, seen: Snapshot) -> Looked:
 @issue_option
 @click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if others wait.")
 @change_options
-def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
+def release(name: str, issue: int, no_promote: bool, **said: Any) -> int:
     """Take an issue out of its series; the next one in the queue is active then.
 
     An issue that is not in the series is out of it already."""
     from asterism.series.changing import Release, change
 
-    given = taken_from(options)
-    _, terms, as_json = given
+    given = taken_from(said)
+    terms = given.terms
     step = Release(issue, terms.by, not no_promote)
 
     async def use(register: SeriesRegister) -> int:
-        target = Rehearsal(register) if terms.dry_run else register
-        patience = terms.patience
-        outcome = await counting(
-            terms, lambda counts: change(target, name, step, step.told, patience=patience, counts=counts)
-        )
-        if as_json:
+        outcome = await attempt(register, terms, change, name, step, step.told)
+        if given.as_json:
             tell_outcome(outcome, terms, status="released" if outcome.changed else "unchanged", issue=issue)
         elif outcome.token is None:
             click.echo(fit_to_print(nowhere(name, register)))
@@ -191,13 +183,14 @@ def release(name: str, issue: int, no_promote: bool, **options: Any) -> int:
 @series.command()
 @name_argument
 @change_options
-def promote(name: str, **options: Any) -> int:
+def promote(name: str, **said: Any) -> int:
     """Let the first of the queue have its turn, if nobody is active.
 
     A lease that has run out is ended by this. A series that is paused stays without an active issue."""
+    given = taken_from(said)
 
     def step(before: Series, now: float) -> Series:
-        return before.expire(now).promote(now, by=place_and_terms[1].by).as_one_change_of(before)
+        return before.expire(now).promote(now, by=given.terms.by).as_one_change_of(before)
 
     def told(outcome: Outcome, terms: Terms) -> str:
         after = outcome.after
@@ -209,22 +202,21 @@ def promote(name: str, **options: Any) -> int:
             return f"nothing to promote: #{after.active} is active in {name}"
         return f"nothing to promote: {name} is {f'paused {after.paused}' if after.paused else 'empty'}"
 
-    place_and_terms = taken_from(options)
-    return make_change(name, place_and_terms, step, "promote", told)
+    return make_change(name, given, step, "promote", told)
 
 
 @series.command()
 @name_argument
 @click.option("--reason", type=legible, default="", metavar="TEXT", help="Why, for those who look.")
 @change_options
-def pause(name: str, reason: str, **options: Any) -> int:
+def pause(name: str, reason: str, **said: Any) -> int:
     """Let nobody become active in a series until it is resumed.
 
     Who is active stays so, and claims are queued."""
-    given = taken_from(options)
+    given = taken_from(said)
 
     def step(before: Series, now: float) -> Series:
-        return before.pause(now, given[1].by, reason)
+        return before.pause(now, given.terms.by, reason)
 
     def told(outcome: Outcome, terms: Terms) -> str:
         if not outcome.changed:
@@ -239,14 +231,14 @@ def pause(name: str, reason: str, **options: Any) -> int:
 @series.command()
 @name_argument
 @change_options
-def resume(name: str, **options: Any) -> int:
+def resume(name: str, **said: Any) -> int:
     """End a pause, and let the first of the queue have its turn if nobody is active."""
-    given = taken_from(options)
+    given = taken_from(said)
 
     def step(before: Series, now: float) -> Series:
         if before.paused is None:
             return before
-        return before.resume(now).expire(now).promote(now, by=given[1].by).as_one_change_of(before)
+        return before.resume(now).expire(now).promote(now, by=given.terms.by).as_one_change_of(before)
 
     def told(outcome: Outcome, terms: Terms) -> str:
         if not outcome.changed:
@@ -260,11 +252,11 @@ def resume(name: str, **options: Any) -> int:
 @name_argument
 @issue_option
 @change_options
-def front(name: str, issue: int, **options: Any) -> int:
+def front(name: str, issue: int, **said: Any) -> int:
     """Put an issue that waits at the head of the queue.
 
     Exits with 64 if it is not in the queue."""
-    given = taken_from(options)
+    given = taken_from(said)
 
     def step(before: Series, now: float) -> Series:
         if before.position(issue) is None:
@@ -307,7 +299,7 @@ def rebuild(
     label_pattern: str | None,
     label: str | None,
     assignee: str | None,
-    **options: Any,
+    **said: Any,
 ) -> int:
     """Write a series anew from the issues that live.
 
@@ -315,9 +307,9 @@ def rebuild(
     active if it lives. This is the way out of a state that cannot be read."""
     from asterism.core.series import Live
 
-    given = taken_from(options)
+    given = taken_from(said)
     named = bool(issues or active is not None or empty)
-    if given[0].github is None and not named:
+    if given.place.github is None and not named:
         raise click.UsageError("Which issues live? Name them with --issue, in their order, or say --empty.")
     live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
     if active is not None and active not in issues:
@@ -361,17 +353,16 @@ async def _open_issues(
 @name_argument
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many changes.")
 @place_options
-def history(name: str, limit: int, **options: Any) -> int:
+def history(name: str, limit: int, **said: Any) -> int:
     """Show the last changes of a series, the newest first."""
-    given = taken_from(options)
-    as_json = given[2]
+    given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
         from asterism.surfaces.fleet.speaking import say_lines
         from asterism.surfaces.series.views import history_json, history_table
 
         changes = await register.history(name, limit)
-        if as_json:
+        if given.as_json:
             tell_json(history_json(name, changes))
         elif changes:
             say_lines(lambda width: history_table(name, changes, width))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.surfaces.fleet.access import Function, tell_json, whoami
-from asterism.surfaces.series.opening import TRYING, fit_to_print, github_register, issue_number, login
+from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
+from asterism.surfaces.series.opening import (
+    CONTENDED,
+    OUT_OF_REACH,
+    QUEUED,
+    UNREADABLE,
+    dry_run_option,
+    fit_to_print,
+    github_register,
+    issue_number,
+    login,
+    trying_options,
+)
 
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
     from asterism.series.github.syncing import GitHubSeries, Settings
 
 UNUSABLE = 64
-UNREADABLE = 65
-OUT_OF_REACH = 69
-QUEUED = 75
-CONTENDED = 76
 
 CODES = {
     "unmatched": UNUSABLE,
@@ -33,7 +38,7 @@ CODES = {
 """The worst comes first."""
 
 
-_WHAT = (
+_WHAT = options(
     click.option(
         "--github",
         "repository",
@@ -61,7 +66,7 @@ _WHAT = (
 )
 """Which repository, whom to assign, and how far to go."""
 
-_SERIES = (
+_SERIES = options(
     click.option("--series", "names", multiple=True, metavar="NAME", help="Only this series; may be repeated."),
     click.option("--pattern", metavar="REGEX", help="How titles name series, with (?P<series>…) and (?P<micro>…)."),
     click.option("--label-pattern", metavar="REGEX", help="How labels name series."),
@@ -77,7 +82,7 @@ _SERIES = (
 )
 """Which series, and how they are found."""
 
-_TERMS = (
+_TERMS = options(
     click.option("--no-view", is_flag=True, help="Keep no tracking issues."),
     click.option(
         "--metrics",
@@ -99,16 +104,12 @@ _TERMS = (
         metavar="FILE",
         help="Keep what is known in this file: what has not changed is then free.",
     ),
-    *TRYING,
+    trying_options,
 )
 """What is written beside, and how long to try."""
 
-
-def service_options(function: Function) -> Function:
-    """What ``sync`` and ``serve`` take."""
-    for option in reversed((*_WHAT, *_SERIES, *_TERMS)):
-        function = option(function)
-    return function
+service_options = options(_WHAT, _SERIES, _TERMS)
+"""What ``sync`` and ``serve`` take."""
 
 
 @click.command()
@@ -116,9 +117,9 @@ def service_options(function: Function) -> Function:
 @click.option(
     "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and how it stands there."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+@dry_run_option
+@json_option
+def sync(issue: int | None, dry_run: bool, as_json: bool, **said: Any) -> int:
     """Bring the series of a repository on GitHub in step with its issues.
 
     Who is closed leaves, who is new is queued, the next one is promoted, assigned and read back, and the tracking
@@ -129,19 +130,13 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **options: Any) -> int
     cannot be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later
     version, 69 if GitHub is out of reach or, where the tracking issues are all there is to do, they could not be
     written."""
-    try:
-        return asyncio.run(_synced(options, issue, dry_run, as_json))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return run_command(_synced(said, issue, dry_run, as_json))
 
 
-async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
+async def _synced(said: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
     from asterism.series.register import RegisterUnavailable, Unsure
 
-    command = asyncio.current_task()
-    assert command is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
-    service = opened(options, dry_run=dry_run)
+    service = opened(said, dry_run=dry_run)
     try:
         only = await _only(service, issue)
         report = await service.sync(only)
@@ -154,43 +149,43 @@ async def _synced(options: dict[str, Any], issue: int | None, dry_run: bool, as_
     finally:
         await service.register.close()
     standing = _standing(report, issue, only, observed) if issue is not None else None
-    _tell(report, standing or ({"status": "observed"} if observed else {}), options["names"], as_json)
+    _tell(report, standing or ({"status": "observed"} if observed else {}), said["names"], as_json)
     code = _code(report, standing)
     try:
         if not dry_run:
-            service.metrics.write(options["metrics"], options["prometheus"])
+            service.metrics.write(said["metrics"], said["prometheus"])
     except OSError as error:  # what was done is done, and the exit code says that
         click.echo(f"the figures cannot be written: {error}", err=True)
     return code
 
 
-def opened(options: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> GitHubSeries:
+def opened(said: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> GitHubSeries:
     """The service that the options describe; one that ``waits`` does so while others assign."""
-    register = github_register(options["repository"], options["deadline"], options["cache"], keep=not dry_run)
+    register = github_register(said["repository"], said["deadline"], said["cache"], keep=not dry_run)
     from asterism.series.github.syncing import GitHubSeries
 
-    return GitHubSeries(register, _settings_of(options, dry_run, waits))
+    return GitHubSeries(register, _settings_of(said, dry_run, waits))
 
 
-def _settings_of(options: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
+def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
     from asterism.series.changing import Patience
     from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.syncing import TURN_DEADLINE, Settings
 
     return Settings(
-        options["assignee"],
-        options["mode"],
-        options["pattern"] or TITLE_PATTERN,
-        options["label_pattern"] or LABEL_PATTERN,
-        options["label"],
-        options["way"],
-        frozenset(options["names"]) or None,
-        options["by"] or whoami(),
-        not options["no_view"],
+        said["assignee"],
+        said["mode"],
+        said["pattern"] or TITLE_PATTERN,
+        said["label_pattern"] or LABEL_PATTERN,
+        said["label"],
+        said["way"],
+        frozenset(said["names"]) or None,
+        said["by"] or whoami(),
+        not said["no_view"],
         dry_run,
-        turn_deadline=(options["deadline"] or TURN_DEADLINE) if waits else 0.0,
-        deadline=options["deadline"],
-        patience=Patience(tries=options["tries"], deadline=options["deadline"]),
+        turn_deadline=(said["deadline"] or TURN_DEADLINE) if waits else 0.0,
+        deadline=said["deadline"],
+        patience=Patience(tries=said["tries"], deadline=said["deadline"]),
     )
 
 

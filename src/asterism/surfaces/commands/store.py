@@ -40,10 +40,16 @@ def check(store: str | None, as_json: bool) -> int:
     elif problems:
         for problem in problems:
             click.echo(problem)
-        click.echo(f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in {url}.", err=True)
+        click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
     else:
-        click.echo(f"{url} is fine: {runs:,} run{'s' if runs != 1 else ''}.")
+        click.echo(f"{url} is fine: {_count(runs, 'run')}.")
     return DAMAGED if problems else 0
+
+
+def _count(number: int, what: str) -> str:
+    from asterism.surfaces.drawing.lettering import plural
+
+    return plural(number, what)
 
 
 @store.command()
@@ -67,7 +73,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
         return
     from asterism.surfaces.fleet.spans import size
 
-    click.echo(f"{file}: {runs:,} run{'s' if runs != 1 else ''}, {size(written)}.")
+    click.echo(f"{file}: {_count(runs, 'run')}, {size(written)}.")
 
 
 @store.command()
@@ -86,7 +92,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
         if as_json:
             tell_json({"file": str(file), "runs": runs, "store": fleet.store.url})
         else:
-            click.echo(f"{fleet.store.url}: {runs:,} run{'s' if runs != 1 else ''} restored.")
+            click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
 
     if not file.exists():
         raise click.UsageError(f"there is no file {file}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.core.selection import STRATEGIES
-from asterism.surfaces.fleet.access import Function, find_workflow, fleet_options, tell_json, with_fleet
-from asterism.surfaces.fleet.values import any_json, capabilities, duration, pair
+from asterism.surfaces.fleet.access import Function, find_workflow, fleet_options, options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import any_json, capabilities, duration, pair, words
 
 if TYPE_CHECKING:
     from asterism.core.workflow import Workflow
@@ -30,8 +29,13 @@ def _count(name: str, meaning: str) -> Callable[[Function], Function]:
     return click.option(name, type=click.IntRange(min=0), metavar="N", help=meaning)
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--argv", metavar="WORDS", help="A command, without a shell; {name} stands for an input of the run."),
+_terms = options(
+    click.option(
+        "--argv",
+        type=words,
+        metavar="WORDS",
+        help="A command, without a shell; {name} stands for an input of the run.",
+    ),
     click.option("--shell", metavar="LINE", help="A line for /bin/sh; inputs are variables."),
     click.option("--call", metavar="MODULE:FUNCTION", help="A Python function that the devices can import."),
     click.option("--http", "url", metavar="URL", help="A request; {name} in it stands for an input."),
@@ -75,15 +79,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def _with_options(function: Function) -> Function:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @workflow.command()
 @click.argument("name", required=False)
-@_with_options
+@_terms
 @fleet_options
 def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bool, **terms: Any) -> None:
     """Add a workflow, or a new version of one.
@@ -146,18 +144,9 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
     elif http:
         option = {"headers": "header", "params": "param", "json": "body-json"}.get(next(iter(http)), next(iter(http)))
         raise click.UsageError(f"--{option} is about a request: it goes with --http.")
-    if "argv" in given:
-        given["argv"] = _words(given["argv"])
     if "env" in given:
         given["env"] = dict(given["env"])
     return Workflow(name, **given)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise click.BadParameter(f"it cannot be split into words: {error}", param_hint="--argv") from None
 
 
 @workflow.command("list")

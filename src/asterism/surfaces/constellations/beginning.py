@@ -12,6 +12,7 @@ from asterism.runtime.durable.resting import as_begun, look
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.result import Result
 from asterism.surfaces.constellations.following import Followed, resume_command
+from asterism.surfaces.drawing.lettering import some
 
 MOST_NAMES = 5
 
@@ -50,7 +51,7 @@ def differences(old: Constellation, new: Constellation) -> str:
         (sorted(before.keys() - after.keys()), "gone"),
         (sorted(name for name in before.keys() & after.keys() if before[name] != after[name]), "changed"),
     ]
-    return "; ".join(f"{_names(names)} {word}" for names, word in told if names)
+    return "; ".join(f"{some(names, MOST_NAMES)} {word}" for names, word in told if names)
 
 
 def _outline(plan: Constellation) -> dict[str, Any]:
@@ -59,8 +60,3 @@ def _outline(plan: Constellation) -> dict[str, Any]:
         node.id: (node.task.to_json(), {source: edge.to_json() for source, edge in node.parents.items()})
         for node in plan.nodes.values()
     }
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -12,11 +12,14 @@ import click
 from asterism.core.errors import AsterismError
 from asterism.core.session import Session
 from asterism.core.status import TERMINAL
-from asterism.runtime.durable.keeping import Head, Kept, UnknownConstellation, head, head_of
+from asterism.runtime.durable.keeping import Head, Kept, UnknownConstellation, head, head_key, head_of
 from asterism.runtime.durable.resting import look, owner_of, paused
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.protocol import Register
+from asterism.surfaces.drawing.lettering import some
 
 MOST_NAMES = 10
+PREFIX = head_key("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,8 @@ class Unreadable:
     why: str
 
 
-async def names(fleet: Fleet) -> list[str]:
-    return [one.key.removeprefix("plan/") for one in await fleet.store.registers("plan/")]
+def _name(register: Register) -> str:
+    return register.key.removeprefix(PREFIX)
 
 
 async def known(fleet: Fleet, name: str) -> Head:
@@ -53,13 +56,12 @@ async def known(fleet: Fleet, name: str) -> Head:
     try:
         return (await head(fleet.store, name))[0]
     except UnknownConstellation as error:
-        there = await names(fleet)
+        there = [_name(one) for one in await fleet.store.registers(PREFIX)]
         if not there:
             raise click.ClickException(
                 f"{error}, nor any other: `asterism run PLAN.YAML --store …` begins one"
             ) from None
-        more = f" and {len(there) - MOST_NAMES} more" if len(there) > MOST_NAMES else ""
-        raise click.ClickException(f"{error}; there is {', '.join(there[:MOST_NAMES])}{more}") from None
+        raise click.ClickException(f"{error}; there is {some(there, MOST_NAMES)}") from None
 
 
 async def see(fleet: Fleet, name: str) -> Seen:
@@ -74,8 +76,8 @@ async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
     """In the order in which they were made; what cannot be read comes last."""
     found: list[Seen] = []
     unreadable: list[Unreadable] = []
-    for register in await fleet.store.registers("plan/"):
-        name = register.key.removeprefix("plan/")
+    for register in await fleet.store.registers(PREFIX):
+        name = _name(register)
         try:
             head_of(register)
             found.append(await see(fleet, name))

@@ -23,6 +23,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import DeviceNameTaken
 from asterism.runtime.result import Result
 from asterism.surfaces.commands.ending import Wishes, tell_end
+from asterism.surfaces.drawing.lettering import some
 from asterism.surfaces.fleet.access import note, tell_json
 from asterism.surfaces.fleet.policies import find_policy
 from asterism.surfaces.interrupts import INTERRUPTED, work_until_interrupted
@@ -110,12 +111,11 @@ class Followed(DurableOrchestrator):
 
     def _tell_of_absent_devices(self, kept: Kept) -> None:
         there = {session.device for session in self._joined_devices}
-        fixed = {node.task.device for node in kept.plan.nodes.values() if node.status is PENDING and node.task.device}
-        absent = sorted(one for one in fixed if one is not None and one not in there)
+        pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
+        fixed = {device for task in pending if (device := task.device)}
+        absent = sorted(fixed - there)
         if absent:
-            more = f" and {len(absent) - MOST_NAMES} more" if len(absent) > MOST_NAMES else ""
-            names = ", ".join(absent[:MOST_NAMES])
-            note(f"Some tasks are fixed to devices that have to join first: {names}{more}.")
+            note(f"Some tasks are fixed to devices that have to join first: {some(absent, MOST_NAMES)}.")
 
 
 async def follow(

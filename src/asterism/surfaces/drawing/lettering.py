@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from rich.cells import cell_len, set_cell_size
@@ -34,6 +35,12 @@ def shorten(text: str, cells: int) -> str:
 def markup(text: str) -> str:
     """The cleaned text, escaped for XML and HTML, between tags and inside quoted attributes alike."""
     return escape(clean(text))
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 4 more`."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def plural(count: int, noun: str) -> str:

@@ -11,7 +11,7 @@ import getpass
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -39,16 +39,29 @@ class NotOneRun(click.ClickException):
     """What was given as a run stands for none, or for several."""
 
 
-def fleet_options(function: Function) -> Function:
-    """``--store`` and ``--json``, which every command on a fleet takes."""
-    store = click.option(
+def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Several options as one decorator, for commands that share them; they are listed in this order."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(several):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+fleet_options = options(
+    click.option(
         "--store",
         metavar="URL",
         envvar="ASTERISM_STORE",
         help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if left out, or a file in your data directory.",
-    )
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    return store(as_json(function))
+    ),
+    json_option,
+)
+"""What every command on a fleet takes."""
 
 
 def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:
@@ -60,29 +73,33 @@ def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, cre
         )
 
     async def main() -> Value:
-        _cancel_when_interrupted()
         async with await _opened(url, create) as fleet:
             return await use(fleet)
+
+    return run_command(main())
+
+
+def run_command(work: Coroutine[Any, Any, Value]) -> Value:
+    """The first Ctrl-C cancels the work, between two steps of its loop; the second ends it wherever it is.
+
+    asyncio's own answer cancels within a step, and a future that was about to be given its result complains.
+    """
+
+    async def main() -> Value:
+        loop, command = asyncio.get_running_loop(), asyncio.current_task()
+        assert command is not None
+
+        def interrupted() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            command.cancel()
+
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+        return await work
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-def _cancel_when_interrupted() -> None:
-    """The first Ctrl-C cancels the command, between two steps of its loop; the second ends it wherever it is.
-
-    asyncio's own answer cancels within a step, and a future that was about to be given its result complains.
-    """
-    loop, command = asyncio.get_running_loop(), asyncio.current_task()
-    assert command is not None
-
-    def interrupted() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        command.cancel()
-
-    loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
 async def _opened(url: str | None, create: bool) -> Fleet:

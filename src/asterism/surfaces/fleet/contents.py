@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -39,7 +39,7 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def contents_lines(found: Mapping[str, Any]) -> Iterator[Text]:
+def contents_lines(found: Mapping[str, Any]) -> list[Text]:
     runs = {name: number for name, number in found["runs"].items() if number}
     off = abs(found["clock_ahead"])
     way = "ahead of" if found["clock_ahead"] > 0 else "behind"
@@ -52,15 +52,19 @@ def contents_lines(found: Mapping[str, Any]) -> Iterator[Text]:
         "workflows": f"{found['workflows']:,}",
         "series": f"{found['series']:,}, {found['series_active']:,} of them with an active run",
     }
-    for name, text in facts.items():
-        yield Text(f"{name:<11}  ", DIM).append(clean(text), "")
+    return _aligned(facts)
+
+
+def _aligned(facts: Mapping[str, str]) -> list[Text]:
+    wide = max(map(len, facts))
+    return [Text(f"{name:<{wide}}  ", DIM).append(clean(text), "") for name, text in facts.items()]
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in numbers.items()) or "none"
 
 
-def settings_lines(settings: Settings) -> Iterator[Text]:
+def settings_lines(settings: Settings) -> list[Text]:
     weights = ", ".join(f"{name} {value:g}" for name, value in asdict(settings.weights).items())
     facts = {
         "keep": f"{span(settings.keep)} after their end runs are forgotten",
@@ -72,5 +76,4 @@ def settings_lines(settings: Settings) -> Iterator[Text]:
         "notify_url": settings.notify_url or "none",
         "weights": weights,
     }
-    for name, text in facts.items():
-        yield Text(f"{name:<14}  ", DIM).append(clean(text), "")
+    return _aligned(facts)

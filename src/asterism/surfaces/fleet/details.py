@@ -21,7 +21,7 @@ from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
 from asterism.surfaces.fleet.tables import look_of, since_of, word_of
-from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, took, waited, why_json
+from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, sessions_of, took, waited, why_json
 
 LONGEST = 300
 """How many letters of an input, output or reason are shown."""
@@ -50,7 +50,7 @@ class Details:
 
 async def details(fleet: Fleet, run: Run) -> Details:
     store = fleet.store
-    sessions = {session.id: session for session in await store.sessions(ended=True)}
+    sessions = await sessions_of(fleet)
     report = (await store.reports([run.id])).get(run.id)
     notices = [notice for _, notice in await store.notices(run=run.id)]
     return Details(run, store.clock(), sessions, report, notices, await why(fleet, run.id))

@@ -9,6 +9,7 @@ from asterism.core.run import OWNED, TERMINAL, Run, RunStatus
 from asterism.core.session import Session
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Report
+from asterism.surfaces.fleet.views import sessions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,8 @@ async def listed(
     shown = found[:limit] if limit else found
     if not newest:
         shown.reverse()
-    sessions = {session.id: session for session in await fleet.store.sessions(ended=True)}
     reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
-    return Listed(shown, sessions, reports, more, any((statuses, workflow, device, series)))
+    return Listed(shown, await sessions_of(fleet), reports, more, any((statuses, workflow, device, series)))
 
 
 def _statuses(words: tuple[str, ...]) -> frozenset[RunStatus] | None:

@@ -1,4 +1,4 @@
-"""What people write on the command line, as values: durations, sizes, pairs, capabilities and JSON.
+"""What people write on the command line, as values: durations, sizes, pairs, words, capabilities and JSON.
 
 Each function is the ``type`` of an option, or the ``callback`` of one that may be given several times. It raises
 BadParameter with what to write instead."""
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ def pair(text: str) -> tuple[str, str]:
     if not sign or not name:
         raise click.BadParameter(f"{text!r} has to be NAME=VALUE.")
     return name, value
+
+
+def words(text: str) -> list[str]:
+    """A command, taken apart as a shell would."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"it cannot be split into words: {error}") from None
 
 
 def capabilities(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

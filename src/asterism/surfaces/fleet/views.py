@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.jsonable import plain
-from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Assignment, Progress, Run
+from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.core.session import ENDED, HEARD, OPEN, Session
 from asterism.core.workflow import DEFAULTS, Workflow
+from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
 from asterism.runtime.peers.knowing import peer_of
 from asterism.store.protocol import Notice, Report
@@ -38,7 +39,7 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "failed_at": run.ended_at if run.status is FAILED else None,
         "avoid": list(run.avoid),
         "declined": dict(run.declined),
-        "previous_assignments": [assignment_json(one) for one in run.previous],
+        "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
         "input": plain(run.input),
@@ -46,6 +47,16 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "superseded": [{**one._asdict(), "output": plain(one.output)} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
     }
+
+
+async def run_in(fleet: Fleet, run: Run) -> dict[str, Any]:
+    """A run of a fleet, as it is by now."""
+    return run_json(run, await sessions_of(fleet), await fleet.store.reports([run.id]))
+
+
+async def sessions_of(fleet: Fleet) -> dict[str, Session]:
+    """All that the store knows, by id."""
+    return {session.id: session for session in await fleet.store.sessions(ended=True)}
 
 
 def took(run: Run) -> float | None:
@@ -73,10 +84,6 @@ def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
 
 def _progress(progress: Progress | None) -> dict[str, int | None] | None:
     return None if progress is None else {"step": progress.step, "total": progress.total}
-
-
-def assignment_json(one: Assignment) -> dict[str, Any]:
-    return one._asdict()
 
 
 def notice_json(notice: Notice) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from asterism.runtime.peers.invitations import valid_until
 from asterism.runtime.peers.knowing import Peer, Peers
 from asterism.store.protocol import Notice, Store
 from asterism.surfaces.drawing.ink import DIM, tone
-from asterism.surfaces.drawing.lettering import clean
+from asterism.surfaces.drawing.lettering import clean, plural
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import span
 from asterism.surfaces.fleet.speaking import wrapped
@@ -118,9 +118,9 @@ def met_json(peer: str, met: Met, refusals: Sequence[Notice]) -> dict[str, Any]:
 
 
 def met_lines(peer: str, met: Met, refusals: Sequence[Notice], width: int | None) -> Iterator[Text]:
-    counts = [f"{_records(met.sent)} sent", f"{_records(met.taken)} taken"]
+    counts = [f"{plural(met.sent, 'record')} sent", f"{plural(met.taken, 'record')} taken"]
     if met.refused:
-        counts.append(f"{_records(met.refused)} refused")
+        counts.append(f"{plural(met.refused, 'record')} refused")
     yield Text(f"Met {clean(peer)}: {', '.join(counts)}.")
     for notice in refusals:
         yield from wrapped(f"Refused: {notice.message}", width)
@@ -137,10 +137,6 @@ def met_lines(peer: str, met: Met, refusals: Sequence[Notice], width: int | None
         yield from wrapped(f"{whose} was put back from an older copy of itself: everything was exchanged anew.", width)
     if told := clock_note(peer, met.skew):
         yield Text(f"{told[0].upper()}{told[1:]}.")
-
-
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count:,} records"
 
 
 class Refusals:

@@ -5,30 +5,25 @@ Importing this is quick: git, stores and GitHub are imported when one of them is
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from asterism.surfaces.fleet.access import Function, tell_json, whoami
+from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
 from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
-    from asterism.series.changing import Counts, Patience
+    from asterism.series.changing import Counts, Outcome, Patience
     from asterism.series.github.register import GitHubRegister
     from asterism.series.register import Change, SeriesRegister, Snapshot
-
-Value = TypeVar("Value")
 
 UNREADABLE = 65
 OUT_OF_REACH = 69
 QUEUED = 75
 CONTENDED = 76
-
 
 MENDED = "It counts as taken; `asterism series rebuild` writes it anew from the issues that live"
 
@@ -57,6 +52,14 @@ class Terms(NamedTuple):
         return Patience(tries=self.tries, deadline=self.deadline)
 
 
+class Given(NamedTuple):
+    """What the options said that commands on series share."""
+
+    place: Place
+    terms: Terms
+    as_json: bool
+
+
 def issue_number(text: str) -> int:
     """``123``, or ``#123`` as people write it."""
     digits = text.strip().removeprefix("#")
@@ -81,25 +84,23 @@ def login(text: str) -> str:
     return text
 
 
-def place_options(function: Function) -> Function:
-    """``--remote``, ``--github``, ``--store`` and ``--json``, which every command on series takes; and ``--dry-run``,
-    also where nothing is changed anyhow, so that whoever adds it to any of them is not told off."""
-    options = (
-        click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
-        click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its interface."),
-        click.option(
-            "--store",
-            metavar="URL",
-            envvar="ASTERISM_STORE",
-            help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if nothing is said, or a file in your data "
-            "directory.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+
+place_options = options(
+    click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
+    click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its interface."),
+    click.option(
+        "--store",
+        metavar="URL",
+        envvar="ASTERISM_STORE",
+        help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if nothing is said, or a file in your data "
+        "directory.",
+    ),
+    dry_run_option,
+    json_option,
+)
+"""What every command on series takes; ``--dry-run`` also where nothing is changed anyhow, so that whoever adds it to
+any of them is not told off."""
 
 
 def _longer_than_nothing(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
@@ -108,7 +109,7 @@ def _longer_than_nothing(context: click.Context, option: click.Parameter, value:
     return value
 
 
-TRYING = (
+trying_options = options(
     click.option("--by", type=legible, metavar="NAME", help="Who acts, for the history; your user name if left out."),
     click.option(
         "--tries",
@@ -127,35 +128,28 @@ TRYING = (
 )
 """Who acts, and how long to try: for every command that changes a series."""
 
-
-def change_options(function: Function) -> Function:
-    """What every command takes that changes a series, beside ``place_options``."""
-    options = (
-        *TRYING,
-        click.option(
-            "--metrics",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Write what was counted as JSON, and add it to the totals there.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return place_options(function)
+change_options = options(
+    place_options,
+    trying_options,
+    click.option(
+        "--metrics",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write what was counted as JSON, and add it to the totals there.",
+    ),
+)
+"""What every command takes that changes a series."""
 
 
-def taken_from(options: dict[str, Any]) -> tuple[Place, Terms, bool]:
-    """The options above, out of those a command was given: place, terms, and whether to print JSON."""
-    place = Place(*(options.pop(name) for name in Place._fields))
-    by = options.pop("by", None) or whoami()
-    limits = options.pop("tries", 5), options.pop("deadline", None)
-    terms = Terms(by, *limits, options.pop("dry_run"), options.pop("metrics", None))
-    return place, terms, options.pop("as_json")
+def taken_from(said: dict[str, Any]) -> Given:
+    """What the options above said. A command that changes nothing takes only some of them."""
+    place = Place(*(said[name] for name in Place._fields))
+    limits = said.get("tries", 5), said.get("deadline")
+    terms = Terms(said.get("by") or whoami(), *limits, said["dry_run"], said.get("metrics"))
+    return Given(place, terms, said["as_json"])
 
 
-def with_register(
-    given: tuple[Place, Terms, bool], use: Callable[[SeriesRegister], Awaitable[int]], *, create: bool
-) -> int:
+def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]], *, create: bool) -> int:
     """Open the register that the options name, use it, and close it. Returns the exit code: what can go wrong with a
     series has codes of its own, so that a script can tell who has to wait from who has to look. A store that is not
     there is made if ``create`` says so; a rehearsal of that sees an empty one, and makes none."""
@@ -168,9 +162,6 @@ def with_register(
     _only_one(place)
 
     async def main() -> int:
-        command = asyncio.current_task()
-        assert command is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, command.cancel)
         register = await _opened(place, terms, create)
         try:
             return await use(register)
@@ -178,9 +169,7 @@ def with_register(
             await register.close()
 
     try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        return run_command(main())
     except Contended as error:
         return _failed("contended", error, CONTENDED, as_json)
     except UnreadableSeries as error:
@@ -193,13 +182,17 @@ def with_register(
         return _failed("unavailable", error, OUT_OF_REACH, as_json)
 
 
-async def counting(terms: Terms, make: Callable[[Counts], Awaitable[Value]]) -> Value:
-    """Make a change, and write what was counted, however it ended. A rehearsal is not counted."""
+async def attempt(
+    register: SeriesRegister, terms: Terms, make: Callable[..., Awaitable[Outcome]], *what: Any
+) -> Outcome:
+    """Make a change with ``change``, ``mend`` or ``claim`` of series/changing.py, and write what was counted, however
+    it ended. A rehearsal is not counted."""
     from asterism.series.changing import Contended, Counts
 
+    target = Rehearsal(register) if terms.dry_run else register
     counts, contended = Counts(), False
     try:
-        return await make(counts)
+        return await make(target, *what, patience=terms.patience, counts=counts)
     except Contended:
         contended = True
         raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import tell_json
-from asterism.surfaces.series.opening import Place, Rehearsal, Terms, counting, fit_to_print, with_register
+from asterism.surfaces.series.opening import Given, Terms, attempt, fit_to_print, with_register
 
 if TYPE_CHECKING:
     from asterism.series.changing import Outcome, Step
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def make_change(
     name: str,
-    given: tuple[Place, Terms, bool],
+    given: Given,
     step: Step,
     message: str,
     told: Callable[[Outcome, Terms], str],
@@ -28,16 +28,14 @@ def make_change(
     from asterism.series.changing import change, mend
     from asterism.series.changing import told as message_by
 
-    _, terms, as_json = given
+    terms = given.terms
 
     async def use(register: SeriesRegister) -> int:
-        target = Rehearsal(register) if terms.dry_run else register
         if mending is not None:
             await mending(register)
         make = change if mending is None else mend
-        said, patience = message_by(message, terms.by), terms.patience
-        outcome = await counting(terms, lambda counts: make(target, name, step, said, patience=patience, counts=counts))
-        if as_json:
+        outcome = await attempt(register, terms, make, name, step, message_by(message, terms.by))
+        if given.as_json:
             tell_outcome(outcome, terms, status="changed" if outcome.changed else "unchanged")
         elif outcome.token is None:
             click.echo(fit_to_print(nowhere(name, register)))
