@@ -123,6 +123,7 @@ OTHERS: dict[str, Event] = {
     "give_up": lambda run, grant, now: assigning.give_up(run, now, "no device for 300 s"),
     "take_back": lambda run, grant, now: assigning.take_back(run, now, "the peer was not met"),
     "forgotten": lambda run, grant, now: assigning.forgotten(run, now, "nobody knows how it ended"),
+    "adopt": lambda run, grant, now: assigning.adopt(run, now, "its peer is gone"),
     "let_go": lambda run, grant, now: assigning.let_go(run, now),
     "cancel": lambda run, grant, now: assigning.cancel(run, now, "ann"),
     "pause": lambda run, grant, now: assigning.pause(run, now, "ann", "lunch"),

@@ -50,6 +50,7 @@ next_round     -    -    -    -    -    -    -    -    -    -    -    re   -    
 give_up        FA   -    -    -    -    -    -    -    -    -    -    FA   -    -    -
 take_back      -    -    -    -    re   -    -    -    -    -    -    -    -    -    -
 forgotten      FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   -    -
+adopt          cr   ch   cp   hp   -    -    -    -    -    -    -    re   rp   -    -
 let_go         -    cr   -    cp   -    -    -    -    -    -    -    -    -    -    -
 cancel         FA   FA   FA   FA   FA   cl/c cl/c =    pr/c pr/c =    FA   FA   -    -
 pause          cp   hp   =    =    rp   cl/p =    -    pr/p =    -    rp   =    -    -

@@ -22,6 +22,7 @@ from asterism.core.run import (
     PROCESSING,
     TERMINAL,
     TRANSITIONS,
+    UNOWNED,
     Assignment,
     Grant,
     Owner,
@@ -178,6 +179,18 @@ def forgotten(run: Run, now: float, error: str) -> Run:
     """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
     after = _failed(run, now, error, "timeout")
     return after.changed(story=(*after.story, Entry(now, FORGOTTEN, None, error)))
+
+
+def adopt(run: Run, now: float, why: str) -> Run:
+    """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
+    if run.status not in UNOWNED:
+        raise _refusal(run, "be adopted: somebody owns it, or it has ended")
+    return run.changed(
+        revision=run.revision + 1,
+        not_before=now,
+        waiting_since=now,
+        story=(*run.story, Entry(now, "adopted", None, why)),
+    )
 
 
 def let_go(run: Run, now: float) -> Run:

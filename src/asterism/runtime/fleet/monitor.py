@@ -89,7 +89,7 @@ class Monitor:
             await self._end_what_is_gone(sessions, now, own)
         await self._date_anew(sessions, now)
         outlook = await self.fleet.outlook(fresh=True)
-        await self._hand_out(outlook)
+        await self.hand_out(outlook)
         await self._offer_again(outlook)
         await self._give_up_what_nobody_can_do(outlook)
         if not held:
@@ -233,7 +233,7 @@ class Monitor:
 
     # -- handing out ---------------------------------------------------------------------------------------------------
 
-    async def _hand_out(self, outlook: Outlook) -> None:
+    async def hand_out(self, outlook: Outlook) -> None:
         """Assign what waits to devices with a free slot, by score. When more waits than one pass can look at, every
         device has enough to take by itself."""
         if not any(session.idle for session in outlook.sessions.values()):

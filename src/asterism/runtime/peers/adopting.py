@@ -25,10 +25,9 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import ASSIGNED, OWNED, Run
 from asterism.core.series import UnreadableSeries
 from asterism.core.session import ABROAD, ENDED, Session
-from asterism.core.story import Entry
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
-from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, is_of, to_come
+from asterism.runtime.peers.knowing import Peer, Peers, is_of, key_of, to_come
 from asterism.store.errors import Conflict
 from asterism.store.protocol import FEED, PutRegister, PutRun, PutSession, Query, Write, feed_of
 
@@ -120,7 +119,7 @@ class Adopting:
         itself. One that was never heard of kept nobody from being believed."""
         if gone.heard_at is None or self._asked.get(gone.name) == gone.heard_at:
             return
-        key = f"{PREFIX}{gone.name}/asked"
+        key = key_of(gone.name, "asked")
         found = await self._store.register(key)
         if found is None or found.value.get("heard_at") != gone.heard_at:
             now = self._store.clock()
@@ -159,11 +158,5 @@ class Adopting:
             flow = await self._fleet.workflows.get(run.workflow, run.version)
             after = assigning.lose(run, flow, now, why)
         else:
-            after = run.changed(
-                revision=run.revision + 1,
-                not_before=now,
-                waiting_since=now,
-                story=(*run.story, Entry(now, "adopted", None, why)),
-            )
-        admitted, writes = await self._fleet.ledger.readmitted(after, now)
-        return admitted, writes
+            after = assigning.adopt(run, now, why)
+        return await self._fleet.ledger.readmitted(after, now)

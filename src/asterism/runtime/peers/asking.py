@@ -32,7 +32,6 @@ log = logging.getLogger("asterism.peers")
 EVERY = 600.0
 """How much time is between two times that a peer is asked, by our own clock, in seconds."""
 
-
 MOST_UNKNOWN = 1000
 """Of how many runs is remembered at once that a peer has said once that it does not know them."""
 

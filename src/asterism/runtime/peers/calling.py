@@ -171,11 +171,10 @@ class Ways:
 
 async def find_peer(peers: Peers, text: str) -> Peer:
     """By its name, or by the address that was accepted. Raises UnknownPeer."""
-    known = await peers.all()
     if "://" not in text:
         return await peers.get(text)
     address = address_of(text)
-    found = next((peer for peer in known if peer.url == address), None)
+    found = next((peer for peer in await peers.all() if peer.url == address), None)
     if found is None:
         raise UnknownPeer(
             f"no peer at {address} is known: whoever it is has to invite this store (asterism peer invite), and this "

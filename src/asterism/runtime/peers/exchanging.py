@@ -24,7 +24,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.session import OPEN
@@ -76,13 +76,22 @@ class Talk(Protocol):
     async def give(self, blob: str, data: bytes) -> None: ...
 
 
+class _Side(NamedTuple):
+    """Our side of all meetings: the ids of our store and of its feed, and what goes out and comes in."""
+
+    store: str
+    feed: str
+    sending: Sending
+    taking: Taking
+
+
 class Exchange:
     """Everything between a fleet's store and its peers but the wire. ``peers`` are those of the store. ``ask_every`` is
     how much time is between two times that a peer is asked what it still knows, in seconds."""
 
-    def __init__(self, fleet: Fleet, peers: Peers | None = None, *, ask_every: float = asking.EVERY) -> None:
-        self.fleet, self.peers = fleet, peers or Peers(fleet.store)
-        self._ready: tuple[str, str, Sending, Taking] | None = None
+    def __init__(self, fleet: Fleet, *, ask_every: float = asking.EVERY) -> None:
+        self.fleet, self.peers = fleet, Peers(fleet.store)
+        self._side: _Side | None = None
         self._asking = asking.Asking(fleet, ask_every)
         self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
         self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
@@ -92,8 +101,7 @@ class Exchange:
     async def meet(self, peer: str, talk: Talk) -> Met:
         """The client's side: asks ``talk`` until nothing is left. Raises UnknownPeer, PeerRefused, and what ``talk``
         raises."""
-        _, _, sending, _ = await self._opened()
-        done = Count(await sending.newest())
+        done = Count(await (await self._opened()).sending.newest())
         known = await self._meet(peer, talk, done)
         if done.anew:
             await self._asking.disturbed(known)
@@ -102,7 +110,7 @@ class Exchange:
         return done.met()
 
     async def _meet(self, peer: str, talk: Talk, done: Count) -> Peer:
-        store, feed, sending, taking = await self._opened()
+        _, feed, sending, taking = await self._opened()
         known = await self.peers.get(peer)
         if peer in self._told and not await sending.remembers(known, self._told[peer]):
             del self._told[peer]  # it was told more another way, or removed and invited again: it says how far it is
@@ -111,8 +119,7 @@ class Exchange:
         devices: Any = await announcing.announcement(self.fleet.store)
         while True:
             part = await sending.part(known, self._told[peer]) if peer in self._told else Part()
-            at, _ = await taking.cursor(known)
-            message = self._message(store, feed, at, part, devices, await sending.newest(), lacks=lacks)
+            message = await self._message(known, part, devices, lacks=lacks)
             asked = self.fleet.store.clock()
             answer = read(await talk.say(message))
             if devices is not None:
@@ -140,12 +147,10 @@ class Exchange:
 
     async def _ask(self, known: Peer, talk: Talk, done: Count) -> None:
         """Whether it still knows what is left to it; it asks the same of us."""
-        store, feed, sending, taking = await self._opened()
         owed: list[str] = []
         asks = await self._asking.next(known)
         for _ in range(MOST_QUESTIONS):
-            at, _ = await taking.cursor(known)
-            message = self._message(store, feed, at, Part(), None, await sending.newest())
+            message = await self._message(known, Part())
             answer = read(await talk.say(message | {"asks": asks, "unknown": owed}))
             self._must_be(known, answer)
             done.closed += await self._asking.close(known, answer.unknown)
@@ -160,7 +165,7 @@ class Exchange:
         done.taken.refused += await announcing.heard(self.fleet.store, peer, answer.devices)
         done.skew, done.feed, done.theirs = known.skew or 0.0, answer.feed, answer.newest
         if await self._hand_out():
-            done.upto = await (await self._opened())[2].newest()
+            done.upto = await (await self._opened()).sending.newest()
         return known
 
     async def _fetched(self, peer: Peer, message: Message, talk: Talk) -> frozenset[str]:
@@ -193,7 +198,7 @@ class Exchange:
 
     async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
         """The server's side: ``peer`` is whose token it was. Raises PeerRefused."""
-        store, feed, sending, taking = await self._opened()
+        _, feed, sending, _ = await self._opened()
         asked = read(message)
         known = await self.peers.get(peer)
         devices: Any = None
@@ -212,15 +217,14 @@ class Exchange:
         part = await sending.part(known, asked.cursor or Cursor(feed, 0))
         if asked.anew or part.anew:
             await self._asking.disturbed(known)
-        at, _ = await taking.cursor(known)
-        answer = self._message(store, feed, at, part, devices, await sending.newest(), wants=wants)
+        answer = await self._message(known, part, devices, wants=wants)
         reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
         answer |= {"refused": taken.refused, "reasons": reasons}
         return answer if asked.asks is None else answer | await self._answered(known, asked)
 
     async def _answered(self, peer: Peer, asked: Message) -> dict[str, Any]:
-        """What is not known here of what the peer asked about; and what we ask. What it says of
-        others than it was asked about counts for nothing."""
+        """What is not known here of what the peer asked about; and what we ask. What it says of others than it was
+        asked about counts for nothing."""
         for text in await self._asking.close(peer, asked.unknown):
             log.warning("%s", text)
         return {"unknown": await self._asking.unknown(asked.asks or ()), "asks": await self._asking.next(peer)}
@@ -251,30 +255,25 @@ class Exchange:
 
     # -- both --------------------------------------------------------------------------------------------------------
 
-    async def _opened(self) -> tuple[str, str, Sending, Taking]:
-        if self._ready is None:
+    async def _opened(self) -> _Side:
+        if self._side is None:
             store = await identity(self.fleet.store, self.fleet.clock)
             feed = await feed_of(self.fleet.store).start_feed()
-            self._ready = (
-                store,
-                feed,
-                Sending(self.fleet, store, feed),
-                Taking(self.fleet, self.peers, store),
-            )
-        return self._ready
+            self._side = _Side(store, feed, Sending(self.fleet, store, feed), Taking(self.fleet, self.peers, store))
+        return self._side
 
-    def _message(
+    async def _message(
         self,
-        store: str,
-        feed: str,
-        cursor: Cursor | None,
+        peer: Peer,
         part: Part,
-        devices: Any,
-        newest: int,
+        devices: Any = None,
         *,
         wants: frozenset[str] = frozenset(),
         lacks: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
+        store, feed, sending, taking = await self._opened()
+        cursor, _ = await taking.cursor(peer)
+        newest = await sending.newest()
         return {
             "protocol": PROTOCOL,
             "store": store,
@@ -304,20 +303,20 @@ class Exchange:
         if there or await self.fleet.coordinator() is not None:
             return False
         try:
-            await Monitor(self.fleet, self.fleet.by)._hand_out(await self.fleet.outlook(fresh=True))
+            await Monitor(self.fleet, self.fleet.by).hand_out(await self.fleet.outlook(fresh=True))
         except AsterismError as error:  # what waits can wait, and what is to be told cannot
             log.warning("what waits could not be given away: %s", error)
         return True
 
     async def _hear(self, peer: str, message: Message, now: float) -> Peer:
         """Bind it if it is new, remember that it was heard of, and compare the clocks."""
-        own = (await self._opened())[0]
-        if message.store == own:
+        ours = await self._opened()
+        if message.store == ours.store:
             raise PeerRefused(
                 f"peer {peer} has a copy of the same store, and each would take itself for the other: restore the copy "
                 "from a backup, which gives it an id of its own"
             )
-        await (await self._opened())[3].hear_again(await self.peers.bind(peer, message.store))
+        await ours.taking.hear_again(await self.peers.bind(peer, message.store))
         skew = message.clock - now
         if abs(skew) > SKEWED:
             words = f"the clock of peer {peer} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours"
@@ -331,7 +330,7 @@ class Exchange:
             raise PeerRefused(f"peer {peer.name} is store {(peer.store or '?')[:8]}…, and the message is of another")
 
     async def _take(self, peer: Peer, message: Message, lacking: frozenset[str]) -> Taken:
-        taking = (await self._opened())[3]
+        taking = (await self._opened()).taking
         cursor, known = await taking.cursor(peer)
         number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
         anew = message.anew and message.after == 0
@@ -367,7 +366,7 @@ class Exchange:
     async def _missing(self, peer: Peer, message: Message) -> list[set[str]]:
         """What is large and not kept here, for each record that would be taken if we had it. Nothing is fetched for the
         others."""
-        taking = (await self._opened())[3]
+        taking = (await self._opened()).taking
         if not any(True for item in message.items if item.run is not None for _ in blobs_of(item.run)):
             return []
         wanted = await taking.wanted(peer, message.items, await self._flows(message))

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from asterism.core.errors import AsterismError
 from asterism.runtime.peers.identity import identity_of
-from asterism.runtime.peers.knowing import PREFIX, Peer, PeerKnown, Peers, must_be_a_name
+from asterism.runtime.peers.knowing import Peer, PeerKnown, Peers, key_of, must_be_a_name
 from asterism.store.errors import Conflict
 from asterism.store.protocol import PutRegister, Store
 
@@ -92,7 +92,7 @@ async def _promise(store: Store, name: str, until: float) -> None:
 
 
 def _key(name: str) -> str:
-    return f"{PREFIX}{name}/invitation"
+    return key_of(name, "invitation")
 
 
 def new_token() -> str:

@@ -23,7 +23,6 @@ LONGEST_NAME = 100
 AHEAD = 60.0
 """By how many seconds a time may be in the future, since clocks are corrected now and then."""
 
-
 PUT_BACK = "store/put-back"
 """The key of the register that says when it was noticed that this store was put back from a copy."""
 
@@ -85,13 +84,13 @@ class Peers:
         must_be_a_name(name)
         new = Peer(name, store, url, pin, token_sha256, invited_at)
         while True:
-            found = await self._store.register(_key(name))
+            found = await self._store.register(key_of(name))
             if found is not None and found.value:
                 raise PeerKnown(f"a peer {name!r} is there already; choose another name, or remove that one first")
             if store is not None:
                 await self._must_be_nobody_else(name, store)
             try:
-                await self._store.commit([PutRegister(_key(name), new.to_json(), found and found.revision)])
+                await self._store.commit([PutRegister(key_of(name), new.to_json(), found and found.revision)])
             except Conflict:
                 continue
             return new
@@ -110,8 +109,8 @@ class Peers:
         Raises UnknownPeer."""
         while True:
             peer, revision = await self._read(name)
-            writes: list[Write] = [PutRegister(_key(name), {}, revision), *await self._without_marks(peer)]
-            for kept in await self._store.registers(f"{_key(name)}/"):
+            writes: list[Write] = [PutRegister(key_of(name), {}, revision), *await self._without_marks(peer)]
+            for kept in await self._store.registers(f"{key_of(name)}/"):
                 writes.append(PutRegister(kept.key, {}, kept.revision))
             for session in await self._store.sessions():
                 if is_of(session, name):
@@ -176,7 +175,7 @@ class Peers:
         return found
 
     async def _read(self, name: str) -> tuple[Peer, int]:
-        found = await self._store.register(_key(name))
+        found = await self._store.register(key_of(name))
         if found is None or not found.value:
             known = ", ".join(one.name for one in await self.all()) or "none"
             raise UnknownPeer(f"there is no peer {name!r}; known are: {known}")
@@ -185,7 +184,7 @@ class Peers:
     async def _changed(self, peer: Peer, revision: int, changes: Mapping[str, Any]) -> Peer | None:
         after = Peer(peer.name, **{**peer.to_json(), **changes})
         try:
-            await self._store.commit([PutRegister(_key(peer.name), after.to_json(), revision)])
+            await self._store.commit([PutRegister(key_of(peer.name), after.to_json(), revision)])
         except Conflict:
             return None
         return after
@@ -237,18 +236,19 @@ def to_come(at: float, now: float) -> bool:
     return at > now + AHEAD
 
 
-def _key(name: str) -> str:
-    return f"{PREFIX}{name}"
+def key_of(name: str, what: str = "") -> str:
+    """The key of the register of a peer, or of the one beside it that keeps ``what`` of it."""
+    return f"{PREFIX}{name}/{what}" if what else f"{PREFIX}{name}"
 
 
 def cursor_key(name: str) -> str:
     """The key of the register that says how far we have come in the feed of a peer."""
-    return f"{_key(name)}/cursor"
+    return key_of(name, "cursor")
 
 
 def unknown_key(name: str) -> str:
     """The key of the register that says of which runs a peer has said that it does not know them, and when first."""
-    return f"{_key(name)}/unknown"
+    return key_of(name, "unknown")
 
 
 def marks_key(store: str | None) -> str:

@@ -19,14 +19,13 @@ from asterism.core.resolve import NotTheSameRun, is_forgotten, keeping, keeps, l
 from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
 from asterism.core.session import OPEN
-from asterism.core.story import Entry
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import failure_of
 from asterism.runtime.fleet.retention import HANDED, LOST
 from asterism.runtime.peers import telling
 from asterism.runtime.peers.bounding import bounded
-from asterism.runtime.peers.knowing import PREFIX, Peer, Peers, cursor_key, furthest_behind
+from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind, key_of
 from asterism.runtime.peers.messages import Cursor, Item, harmless
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
@@ -182,7 +181,7 @@ class Taking:
 
 
 def _doubted_key(peer: Peer) -> str:
-    return f"{PREFIX}{peer.name}/doubted"
+    return key_of(peer.name, "doubted")
 
 
 class _Batch:
@@ -275,8 +274,7 @@ class _Batch:
         if mine.status in OWNED:
             after = assigning.lose(mine, await self._flow(mine), self._now, why)
         else:
-            story = (*mine.story, Entry(self._now, "adopted", None, why))
-            after = mine.changed(revision=mine.revision + 1, not_before=self._now, waiting_since=self._now, story=story)
+            after = assigning.adopt(mine, self._now, why)
         after, admitting = await self._admitted(after, None, not after.ended)
         return _Outcome([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.core.run import Run
+from asterism.runtime.peers.knowing import key_of
 from asterism.runtime.peers.messages import LONGEST_REASON, MOST_REASONS, Item, harmless
 from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
@@ -120,7 +121,7 @@ async def was_put_back(store: Store, peer: str) -> None:
 async def restored(store: Store, peer: str, whose: str, words: str) -> list[Write]:
     """What says that a store was put back, ours ("here") or that of a peer ("there"); nothing, if that was said within
     the hour. A peer that lies may say so with every message."""
-    key, now = f"peer/{peer}/restored", store.clock()
+    key, now = key_of(peer, "restored"), store.clock()
     found = await store.register(key)
     said = dict(found.value) if found is not None else {}
     if 0.0 <= now - said.get(whose, -QUIET) < QUIET:
@@ -165,8 +166,8 @@ def _no_more(peer: str, now: float) -> Notice:
 
 
 def _key(peer: str) -> str:
-    return f"peer/{peer}/told"
+    return key_of(peer, "told")
 
 
 def _refused_key(peer: str) -> str:
-    return f"peer/{peer}/refused"
+    return key_of(peer, "refused")
