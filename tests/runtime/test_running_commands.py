@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -20,6 +19,7 @@ from runtime_scenes import after, chain, deadline, independent, why_of
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.runtime import guard
 from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed
+from tests.process_scenes import alive, soon, soon_async
 
 PYTHON = sys.executable
 
@@ -34,43 +34,29 @@ def execute(*tasks: Task, seconds: float = 300.0, **terms: Any) -> Any:
     return asyncio.run(main())
 
 
+def cancel_at_every_turn(task: Task) -> None:
+    """Begin to run a task, and cancel it after one turn of the loop; then again after two, and so on."""
+
+    async def main(turns: int) -> None:
+        running = asyncio.create_task(
+            Orchestrator([LocalDevice("device", grace=0.2)], grace=0.2).run(independent(task))
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deadline(running)
+
+    for turns in range(1, 16):
+        asyncio.run(main(turns))
+
+
 def output(task: Task) -> Any:
     result = execute(task)
     error = result[task.id].error
     if error is not None:
         raise error
     return result[task.id].value
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended and that nobody has buried yet does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return not Path("/proc/self").exists()
-
-
-def soon(condition: Any, seconds: float = 300.0) -> Any:
-    """Poll until something is so, and return it; fail at the deadline."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.005)
-    raise AssertionError("it did not happen in time")
-
-
-async def soon_async(condition: Any, seconds: float = 300.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.005)
-        return found
 
 
 def pids(path: Path, count: int = 1) -> list[int]:
@@ -349,17 +335,7 @@ def test_cancelling_the_awaiting_coroutine_ends_the_command_before_it_returns(tm
 def test_cancelling_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
     noted = tmp_path / "pids"
 
-    async def main(turns: int) -> None:
-        plan = independent(Task("a", shell=f"echo $$ >> {noted}; exec sleep 1000"))
-        running = asyncio.create_task(Orchestrator([LocalDevice("device", grace=0.2)], grace=0.2).run(plan))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await deadline(running)
-
-    for turns in range(1, 16):
-        asyncio.run(main(turns))
+    cancel_at_every_turn(Task("a", shell=f"echo $$ >> {noted}; exec sleep 1000"))
     for pid in pids(noted, 0):
         soon(lambda pid=pid: not alive(pid))
 
@@ -403,17 +379,7 @@ def test_the_guard_is_not_left_with_the_number_of_a_command_that_never_began(led
 
 
 def test_the_guard_is_not_left_with_the_number_of_a_command_that_was_cancelled_as_it_began(ledger: Any) -> None:
-    async def main(turns: int) -> None:
-        plan = independent(Task("a", argv=["sleep", "1000"]))
-        running = asyncio.create_task(Orchestrator([LocalDevice("device", grace=0.2)], grace=0.2).run(plan))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await deadline(running)
-
-    for turns in range(1, 16):
-        asyncio.run(main(turns))
+    cancel_at_every_turn(Task("a", argv=["sleep", "1000"]))
     begun, ended = ledger()
     assert begun, "no command was cancelled late enough to have begun"
     assert not Counter(begun) - Counter(ended)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import GitRegister
 from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot, Unsure
 from asterism.series.scratch import LITTER
+from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-PATIENCE = 300.0
 
 
 @pytest.fixture
@@ -285,26 +284,14 @@ def frozen(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return tmp_path / "started", {"PATH": f"{program.parent}:{os.environ['PATH']}"}
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def noted(file: Path) -> None:
     """Wait until it has noted both its processes."""
-    while not file.exists() or len(file.read_text().split()) < 2:
-        time.sleep(0.01)
+    soon(lambda: file.exists() and len(file.read_text().split()) == 2)
 
 
 def ended(file: Path) -> None:
     """Wait until the processes noted there are gone."""
-    pids = [int(line) for line in file.read_text().split()] if file.exists() else []
-    patience = time.monotonic() + PATIENCE
-    while not all(gone(pid) for pid in pids):
-        assert time.monotonic() < patience, "some are left"
-        time.sleep(0.01)
+    assert gone(int(line) for line in (file.read_text().split() if file.exists() else []))
 
 
 def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: tuple[Path, dict[str, str]]) -> None:

@@ -22,11 +22,11 @@ from asterism.series import git
 from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import STUCK, GitRegister
 from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot
+from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-PATIENCE = 300.0
 EAGER = Patience(jitter=(0.0, 0.01))
 
 
@@ -64,10 +64,7 @@ def locks(path: Path) -> list[Path]:
 
 
 def appeared(path: Path) -> None:
-    patience = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < patience, f"{path.name} never came"
-        time.sleep(0.01)
+    soon(path.exists)
 
 
 # -- ending git --------------------------------------------------------------------------------------------------------
@@ -91,20 +88,6 @@ def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(remote: Path, tmp_pat
         assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
 
     using(f"file://{remote}", scene)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def ended(pid: int) -> None:
-    patience = time.monotonic() + PATIENCE
-    while not gone(pid):
-        assert time.monotonic() < patience, "it goes on"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -132,7 +115,7 @@ def test_a_git_that_does_not_want_to_end_is_made_to(
             reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await asyncio.to_thread(ended, int(mark.read_text()))
+        assert await asyncio.to_thread(gone, [int(mark.read_text())])
 
     using("file:///x.git", scene, environment={"PATH": f"{program.parent}:{os.environ['PATH']}"})
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from click.testing import CliRunner, Result
 
 from asterism.surfaces.cli import commands
 
 ASTERISM = [sys.executable, "-c", "from asterism.surfaces.cli import main; main()"]
-PATIENCE = 300.0
-"""How long a test waits for something that is about to happen, in seconds."""
 
 
 def asterism(*words: str) -> Result:
@@ -52,30 +50,14 @@ def started(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
     """The lines of a process up to the one that contains ``words``."""
-    assert process.stdout is not None
+    return lines_until(process.stdout, words)
+
+
+def lines_until(stream: IO[str] | None, words: str) -> list[str]:
+    assert stream is not None
     lines = []
-    for line in process.stdout:
+    for line in stream:
         lines.append(line)
         if words in line:
             return lines
     raise AssertionError(f"{words!r} never came; all that came: {lines}")
-
-
-def gone(pids: Iterable[int]) -> bool:
-    """Whether all these processes end soon. Nothing announces the end of another's child: look again and again."""
-    deadline = time.monotonic() + PATIENCE
-    while any(map(alive, pids)):
-        if time.monotonic() > deadline:
-            return False
-        os.sched_yield()
-    return True
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there, and not only waiting to be buried."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cli_scenes import ASTERISM, PATIENCE, alive
+from cli_scenes import ASTERISM, lines_until
 from click.testing import CliRunner, Result
 
 from asterism.core import assigning
@@ -21,6 +21,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, PutSession
 from asterism.surfaces.cli import commands
+from tests.process_scenes import PATIENCE, alive
 
 Value = TypeVar("Value")
 
@@ -194,13 +195,7 @@ def a_few(scene: Scene) -> list[Run]:
 
 def heard(process: subprocess.Popen[str], words: str) -> list[str]:
     """What a process says on its standard error stream, up to the line that contains ``words``."""
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if words in line:
-            return lines
-    raise AssertionError(f"{words!r} never came; all that came: {lines}")
+    return lines_until(process.stderr, words)
 
 
 def pids_in(path: Path) -> list[int]:

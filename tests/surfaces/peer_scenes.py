@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cli_scenes import PATIENCE
 from click.testing import Result
 from command_scenes import Scene, heard
+
+from tests.process_scenes import PATIENCE
 
 LISTENING = "listening for peers on "
 

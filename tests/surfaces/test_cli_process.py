@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_scenes import PATIENCE, alive, gone, read_until, started, write
+from cli_scenes import read_until, started, write
+
+from tests.process_scenes import PATIENCE, alive, gone
 
 OBEDIENT = "shell: 'sleep 1000 & echo $$ $! > {pids}; wait'"
 STUBBORN = "shell: \"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; while :; do wait; done\""

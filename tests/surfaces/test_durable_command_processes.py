@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_scenes import ASTERISM, PATIENCE, gone, read_until, write
+from cli_scenes import ASTERISM, read_until, write
 from command_scenes import Scene, ended, heard, pids_in
 from constellation_scenes import Trace, keeping, owned
+
+from tests.process_scenes import PATIENCE, gone
 
 QUICK = ("--takeover-after", "1")
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_scenes import ASTERISM, PATIENCE
+from cli_scenes import ASTERISM
 from command_scenes import Scene
 
 from asterism.surfaces.cli import LINES, commands
+from tests.process_scenes import PATIENCE
 
 HEAVY = ("asyncpg", "httpx", "cel", "asterism.store.sqlite", "asterism.store.postgres", "pydantic", "yaml", "rich")
 FLEET = ("workflow", "device", "runs", "why", "monitor", "peer", "store", "fleet")

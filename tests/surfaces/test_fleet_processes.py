@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_scenes import PATIENCE, gone, read_until
+from cli_scenes import read_until
 from command_scenes import Scene, ended, heard, pids_in
+
+from tests.process_scenes import PATIENCE, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "1")
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_scenes import PATIENCE, read_until
+from cli_scenes import read_until
 from command_scenes import Scene, assigned_to, completed, failed, started, taken_by
 from rich.console import Console
 
@@ -23,6 +23,7 @@ from asterism.surfaces.fleet.picture import picture
 from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.watching import watch
 from asterism.surfaces.screen import Screen
+from tests.process_scenes import PATIENCE
 
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:

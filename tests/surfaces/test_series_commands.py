@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_scenes import ASTERISM, PATIENCE
+from cli_scenes import ASTERISM
 from click.testing import Result
 from command_scenes import Scene
 
 from asterism.surfaces.commands.series import series
 from asterism.surfaces.series.opening import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
+from tests.process_scenes import PATIENCE
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,16 +34,6 @@ AT_LEAST = 1500
 
 ABLATED = 400
 """In how many worlds a missing safeguard has to show."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Devices in trouble have much to say."""
-    logger = logging.getLogger("asterism")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
 
 
 def test_no_world_breaks_a_promise() -> None:

@@ -3,10 +3,8 @@ random ones; and that the simulator notices when a safeguard is missing."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,16 +34,6 @@ BEYOND = 11
 
 ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Peers in trouble have much to say."""
-    logger = logging.getLogger("asterism")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
 
 
 def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,16 +26,6 @@ AT_LEAST = 60
 
 ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Devices in trouble have much to say."""
-    logger = logging.getLogger("asterism")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
 
 
 def small(dies_at: int, after: bool = False) -> plans.PlanWorld:

@@ -23,14 +23,15 @@ The tests run their own event loops and need no plugin. They close what they ope
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import importlib
 import json
+import os
 import random
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from asterism.core.series import Series, UnreadableSeries
 from asterism.series.changing import Claim, Patience, change, claim, mend
@@ -43,13 +44,11 @@ from asterism.series.register import (
     Unsure,
     read_all,
 )
+from asterism.testing.conforming import Elsewhere, as_a_test
 
 Tests = TypeVar("Tests", bound="RegisterConformance")
 
 NAME = "RFC-093"
-FOR_EVER = 300.0
-"""A test that takes so long hangs, and says so."""
-
 EAGER = Patience(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
 ODD_NAMES = (
     "RFC-093",
@@ -72,14 +71,6 @@ ODD_NAMES = (
 """Names that a register keeps apart, whatever it is made of."""
 
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
-
-
-class Elsewhere(NamedTuple):
-    """How another process opens the register: it imports ``opener``, ``"module:function"``, and awaits what it returns
-    for ``address``."""
-
-    opener: str
-    address: str
 
 
 class Faulty:
@@ -136,36 +127,28 @@ async def _happens(fault: Any) -> None:
 def with_register(test: Callable[[Tests, SeriesRegister], Coroutine[Any, Any, None]]) -> Callable[[Tests], None]:
     """The test gets a fresh register."""
 
-    async def run(tests: Tests) -> None:
-        async with contextlib.AsyncExitStack() as closing:
-            register = await tests.open_register()
-            closing.push_async_callback(register.close)
-            async with asyncio.timeout(FOR_EVER):
-                await test(tests, register)
+    async def scene(tests: Tests) -> None:
+        register = await tests.open_register()
+        try:
+            await test(tests, register)
+        finally:
+            await register.close()
 
-    return _as_a_method(lambda tests: asyncio.run(run(tests)), test)
+    return as_a_test(scene, test)
 
 
 def with_two(test: Callable[[Tests, SeriesRegister, SeriesRegister], Any]) -> Callable[[Tests], None]:
     """The test gets two connections to a fresh register."""
 
-    async def run(tests: Tests) -> None:
-        async with contextlib.AsyncExitStack() as closing:
-            register = await tests.open_register()
-            closing.push_async_callback(register.close)
-            other = await tests.open_another(register)
-            closing.push_async_callback(other.close)
-            async with asyncio.timeout(FOR_EVER):
-                await test(tests, register, other)
+    @functools.wraps(test)
+    async def scene(tests: Tests, register: SeriesRegister) -> None:
+        other = await tests.open_another(register)
+        try:
+            await test(tests, register, other)
+        finally:
+            await other.close()
 
-    return _as_a_method(lambda tests: asyncio.run(run(tests)), test)
-
-
-def _as_a_method(method: Callable[[Tests], None], test: Callable[..., Any]) -> Callable[[Tests], None]:
-    # not functools.wraps, for pytest would take the parameters of what is wrapped for its own fixtures
-    method.__name__, method.__qualname__ = test.__name__, test.__qualname__
-    method.__module__, method.__doc__ = test.__module__, test.__doc__
-    return method
+    return with_register(scene)
 
 
 async def _refused(attempt: Coroutine[Any, Any, Any], kind: type[Exception]) -> None:
@@ -315,7 +298,7 @@ class RegisterConformance:
         racing = [
             await asyncio.create_subprocess_exec(
                 *(sys.executable, "-W", "error", "-c", _RACER, *where, str(1 + place * each), str(each)),
-                env={**_environment(), "PYTHONPATH": ":".join(part for part in sys.path if part)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
             )
             for place in range(self.processes)
         ]
@@ -363,12 +346,6 @@ from asterism.testing.registers import race
 opener, address, first, number = sys.argv[1:]
 asyncio.run(race(opener, address, int(first), int(number)))
 """
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return dict(os.environ)
 
 
 async def race(opener: str, address: str, first: int, number: int) -> None:

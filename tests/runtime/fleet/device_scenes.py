@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,7 @@ from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import Executors, RunWork
 from asterism.runtime.fleet.policy import Policy
-
-PATIENCE = 300.0
-"""How long a test waits for what another process does, before it says that it never came."""
+from tests.process_scenes import PATIENCE
 
 
 class Told:
@@ -61,35 +56,6 @@ def command(*argv: str, **terms: Any) -> Workflow:
 
 def shell(line: str, **terms: Any) -> Workflow:
     return Workflow("work", shell=line, **terms)
-
-
-def alive(number: int) -> bool:
-    """Whether a process runs. One that has ended and that nobody has buried yet does not."""
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return not Path("/proc/self").exists()
-
-
-def soon(condition: Callable[[], Any]) -> Any:
-    """Look until another process has made something so."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.005)
-    raise AssertionError("it never happened")
-
-
-async def soon_async(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.005)
-        return found
 
 
 def lines(path: Path, count: int = 1) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_scenes import Told, alive, check, command, execute, executors, lines, shell, soon, soon_async
+from device_scenes import Told, check, command, execute, executors, lines, shell
 from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from asterism.runtime.fleet.policy import Policy, Rules
 from asterism.runtime.fleet.watching import TAIL, Veil, progress_of
 from asterism.runtime.inputs import MissingInput, Resolved
 from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed
+from tests.process_scenes import alive, soon, soon_async
 
 PYTHON = sys.executable
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from device_jobs import double
-from device_scenes import Told, execute, executors, soon_async
+from device_scenes import Told, execute, executors
 
 from asterism.core.errors import NotJson
 from asterism.core.run import Assignment, Progress, Run
@@ -21,6 +21,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.calling import CurrentRun, RunStopped
 from asterism.runtime.fleet.executing import LimitReached
 from asterism.testing.loop import run as in_virtual_time
+from tests.process_scenes import soon_async
 
 
 def function(call: Any, **terms: Any) -> Workflow:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from device_scenes import Told, check, execute, executors, soon_async
+from device_scenes import Told, check, execute, executors
 
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.workflow import Workflow
@@ -22,6 +22,7 @@ from asterism.runtime.fleet.executing import LimitReached
 from asterism.runtime.fleet.policy import Policy, PolicyForbids, Rules
 from asterism.runtime.http import RequestFailed
 from asterism.runtime.inputs import MissingInput
+from tests.process_scenes import soon_async
 
 
 class Handler(BaseHTTPRequestHandler):

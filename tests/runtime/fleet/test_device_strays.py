@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_scenes import alive, lines, soon
+from device_scenes import lines
 
 from asterism.runtime.fleet.lives import Life, began, is_same, mark, stat_of, state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
+from tests.process_scenes import alive, soon
 
 KITCHEN, LAPTOP = f"kitchen-{os.getpid()}", f"laptop-{os.getpid()}"
 """The whole machine is searched for strays, and others may be running these tests too."""
@@ -213,16 +214,17 @@ def test_a_store_that_was_not_known_is_no_protection(agent: Callable[..., Agent]
     assert end_strays(KITCHEN, STORE, "s2") == [leader]
 
 
-@linux
-def test_a_number_that_was_given_to_another_process_is_not_mistaken_for_the_old_one(state: Path) -> None:
+def spares_a_stranger(state: Path, said: Callable[[int], tuple[dict[str, Any], Any]]) -> None:
+    """Asserts that a process whose number stands in the file of a life is left alone. ``said`` is what that file says
+    of the life and of when the process began, given its number."""
     life = Life(KITCHEN, "s1", STORE)
     life.desk()
     groups = state / "lives" / "s1" / "groups"
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
     try:
-        whose = json.loads(groups.read_text())
-        whose["agent"], whose["began"] = stranger.pid, 1.0  # its number is in use, but not by it
-        groups.write_text(f"{json.dumps(whose)}\n+1 {stranger.pid} 12.0\n")
+        of_the_life, since = said(stranger.pid)
+        whose = {**json.loads(groups.read_text()), **of_the_life}
+        groups.write_text(f"{json.dumps(whose)}\n+1 {stranger.pid} {since}\n")
         assert end_strays(KITCHEN, STORE, "s2") == []
         assert stranger.poll() is None
         assert not groups.exists()
@@ -230,24 +232,17 @@ def test_a_number_that_was_given_to_another_process_is_not_mistaken_for_the_old_
         stranger.kill()
         stranger.wait()
         life.close()
+
+
+@linux
+def test_a_number_that_was_given_to_another_process_is_not_mistaken_for_the_old_one(state: Path) -> None:
+    # its number is in use, but not by it
+    spares_a_stranger(state, lambda pid: ({"agent": pid, "began": 1.0}, 12.0))
 
 
 @linux
 def test_after_the_machine_was_started_anew_no_number_means_anything(state: Path) -> None:
-    life = Life(KITCHEN, "s1", STORE)
-    life.desk()
-    groups = state / "lives" / "s1" / "groups"
-    stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
-    try:
-        whose = {**json.loads(groups.read_text()), "boot": "another"}
-        groups.write_text(f"{json.dumps(whose)}\n+1 {stranger.pid} {began(stranger.pid)}\n")
-        assert end_strays(KITCHEN, STORE, "s2") == []
-        assert stranger.poll() is None
-        assert not groups.exists()
-    finally:
-        stranger.kill()
-        stranger.wait()
-        life.close()
+    spares_a_stranger(state, lambda pid: ({"boot": "another"}, began(pid)))
 
 
 @pytest.mark.parametrize(

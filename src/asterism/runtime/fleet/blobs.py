@@ -44,19 +44,15 @@ class Blobs:
     async def again(self, value: Any) -> Any:
         """``value`` for another run: what is kept apart is kept anew, since nobody else may need it any more."""
         name = blob_of(value)
-        if name is None:
-            return value
-        data = await self._store.blob(name)
-        if data is None:
-            raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
-        return {**value, "$blob": await self._store.keep_blob(data)}
+        return value if name is None else {**value, "$blob": await self._store.keep_blob(await self._read(name))}
 
     async def fetch(self, value: Any) -> Any:
         """What ``keep`` was given."""
         name = blob_of(value)
-        if name is None:
-            return value
+        return value if name is None else json.loads(await self._read(name))
+
+    async def _read(self, name: str) -> bytes:
         data = await self._store.blob(name)
         if data is None:
             raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
-        return json.loads(data)
+        return data

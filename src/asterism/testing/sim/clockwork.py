@@ -5,15 +5,25 @@ A world takes thousands of turns of its loop, and a hunt plays tens of thousands
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import contextvars
 import heapq
 import random
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from asterism.testing.loop import Deadlock, SimLoop
 
 SAME = 1e-6
 """What is due within so many seconds is due at the same moment."""
+
+
+class Playable(Protocol):
+    def play(self) -> Coroutine[Any, Any, None]: ...
+
+
+World = TypeVar("World", bound=Playable)
 
 
 class _Due:
@@ -89,3 +99,43 @@ class Clockwork(SimLoop):
         for one in due:
             if not one._cancelled:
                 one.run()
+
+
+def play(seed: int, make: Callable[[], World], seen: list[World] | None = None) -> World:
+    """Make a world inside a loop that has its time, and play it to its end. ``seen`` gets the world even if that
+    raises."""
+    loop = Clockwork(seed)
+    loop.set_exception_handler(lambda *_: None)
+
+    async def made() -> World:
+        return make()
+
+    try:
+        asyncio.set_event_loop(loop)
+        world = loop.run_until_complete(made())
+        if seen is not None:
+            seen.append(world)
+        loop.run_until_complete(world.play())
+    finally:
+        asyncio.set_event_loop(None)
+        _finish(loop)
+    return world
+
+
+def _finish(loop: Clockwork) -> None:
+    """What a crash has left hangs wherever it was, also when it is told to end: it is told again."""
+    for _ in range(50):
+        left = asyncio.all_tasks(loop)
+        if not left:
+            break
+        for task in left:
+            task.cancel()
+        with contextlib.suppress(Exception):
+            loop.run_until_complete(_a_turn())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+async def _a_turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)

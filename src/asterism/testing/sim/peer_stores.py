@@ -13,17 +13,16 @@ from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
 from asterism.testing.sim.machine import Machine
-from asterism.testing.sim.witness import Execution, Witness, _OrderedWatches
+from asterism.testing.sim.witness import Execution, OrderedWatches, Witness
 
 
 @dataclass
 class PeerWitness(Witness):
     """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
     ``excused`` are runs of which not all that is promised can be true (peer_worlds.py), among them all that a store
-    ``forgot``. ``devices`` are the sessions that each store has had, ``completions`` who has completed what. ``stores``
-    are all stores, by name; ``remembered`` if none of them forgets what has ended."""
+    ``forgot``. ``recorded`` is who has completed each run, in which epoch and when. ``stores`` are all stores, by name,
+    which is also that of the one device of each; ``remembered`` if none of them forgets what has ended."""
 
-    sessions: dict[str, str] = field(default_factory=dict)
     recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
     lost: int = 0
     excused: set[str] = field(default_factory=set)
@@ -62,13 +61,12 @@ class PeerWitness(Witness):
 
     def forget(self, store: str) -> None:
         """It was put back from a copy: what its device completed since is done again, in the same epoch perhaps."""
-        device = self.sessions.get(store)
         for run_id, known in self.recorded.items():
-            self.recorded[run_id] = {one for one in known if one[0] != device}
+            self.recorded[run_id] = {one for one in known if one[0] != store}
 
     def _completed(self, store: str, run: Run) -> None:
         [result] = result_of(run)
-        if self.sessions.get(store) != result.device:
+        if result.device != store:
             return  # another store's word, which was taken over
         known = self.recorded.setdefault(run.id, set())
         if (result.device, result.epoch) in {(device, epoch) for device, epoch, _ in known}:
@@ -84,7 +82,7 @@ class PeerWitness(Witness):
                 self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
 
     def _loser_is_told(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
-        if before.device != self.sessions.get(store):
+        if before.device != store:
             return
         owner = before.status in (CLAIMED, PROCESSING) and before.grant != after.grant
         result = before.status is COMPLETED and result_of(before) != result_of(after)
@@ -103,7 +101,7 @@ class PeerStore(MemoryStore):
         super().__init__(clock)
         self.name, self._witness = name, witness
         self.url = f"sim:{name}"
-        self._watches = _OrderedWatches()
+        self._watches = OrderedWatches()
 
     async def commit(self, writes: Sequence[Write]) -> None:
         before = {one.run.id: self._runs.get(one.run.id) for one in writes if isinstance(one, PutRun | PutCopy)}

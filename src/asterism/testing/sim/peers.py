@@ -24,14 +24,14 @@ from asterism.runtime.peers.exchanging import Exchange
 from asterism.runtime.peers.knowing import Peer, Peers
 from asterism.runtime.peers.meeting import Meetings
 from asterism.store.protocol import FEED, PutRegister, Query
-from asterism.testing.sim.clockwork import Clockwork
+from asterism.testing.sim import clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.peer_checks import check, text_of
 from asterism.testing.sim.peer_links import Link
 from asterism.testing.sim.peer_stores import Disk, PeerStore, PeerWitness
 from asterism.testing.sim.witness import Violation
-from asterism.testing.sim.world import SimPresence, _finish
+from asterism.testing.sim.world import SimPresence
 
 NAMES = ("m0", "m1", "m2")
 PAIRS = tuple(itertools.combinations(NAMES, 2))
@@ -159,7 +159,6 @@ class PeerWorld:
             presence=SimPresence(name),
             measure=dict,
         )
-        self.witness.sessions[name] = name
         exchange = self._make_exchange(fleet)
 
         def connect(peer: Peer) -> Link:
@@ -334,21 +333,7 @@ async def _quietly(job: Any) -> None:
 
 def play(seed: int, seen: list[PeerWorld] | None = None, world: type[PeerWorld] = PeerWorld, **terms: Any) -> PeerWorld:
     """Play one world. Raises Violation with what is wrong; ``seen`` gets the world even then."""
-    loop = Clockwork(seed)
-    loop.set_exception_handler(lambda *_: None)
-
-    async def made() -> PeerWorld:
-        return world(seed, **terms)
-
-    try:
-        asyncio.set_event_loop(loop)
-        one = loop.run_until_complete(made())
-        if seen is not None:
-            seen.append(one)
-        loop.run_until_complete(one.play())
-    finally:
-        asyncio.set_event_loop(None)
-        _finish(loop)
+    one = clockwork.play(seed, lambda: world(seed, **terms), seen)
     if one.witness.violations:
         raise Violation(f"{one.witness.violations[0]}\nreplay with: peers.play({seed}, …)")
     return one

@@ -1,8 +1,8 @@
 """A world with a living plan in it: orchestrators that crash, and others that go on where they were.
 
-``PlanWorld(seed)`` plays a random plan among the faults of every world, and its orchestrators crash at random.
-``crashes(number)`` plays one small plan without any other fault, once for every commit of its orchestrator and twice:
-one orchestrator dies just before that commit, one just after it, without having heard of it.
+``play(seed)`` plays a random plan among the faults of every world, and its orchestrators crash at random. With
+``dies_at`` it is one small plan without any other fault, whose first orchestrator dies at that commit: just before it,
+or just ``after`` it, without having heard of it.
 
 What has to hold in the end: every task of the plan has ended, no task that had ended was executed again, no edit that
 was acknowledged is missing, and the plan that is read from the store is, to the byte, the one that its last
@@ -31,11 +31,12 @@ from asterism.runtime.durable.orchestrating import DurableOrchestrator
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
-from asterism.testing.sim.clockwork import Clockwork
+from asterism.testing.sim import clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import Wire
-from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World, _finish
+from asterism.testing.sim.witness import Violation
+from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World
 
 PLAN = "nightly"
 PATIENCE = 2000.0
@@ -274,20 +275,8 @@ def small_plan() -> Constellation:
 
 
 def play(seed: int, **terms: Any) -> PlanWorld:
-    """Play one world. Raises AssertionError with what is wrong and the line that replays it."""
-    loop = Clockwork(seed)
-    loop.set_exception_handler(lambda *_: None)
-
-    async def made() -> PlanWorld:
-        return PlanWorld(seed, **terms)
-
-    try:
-        asyncio.set_event_loop(loop)
-        world = loop.run_until_complete(made())
-        loop.run_until_complete(world.play())
-    finally:
-        asyncio.set_event_loop(None)
-        _finish(loop)
+    """Play one world. Raises Violation with what is wrong and the line that replays it."""
+    world = clockwork.play(seed, lambda: PlanWorld(seed, **terms))
     if world.witness.violations:
-        raise AssertionError(f"{world.witness.violations[0]}\nreplay with: plans.play({seed}, **{terms})")
+        raise Violation(f"{world.witness.violations[0]}\nreplay with: plans.play({seed}, **{terms})")
     return world

@@ -217,7 +217,7 @@ class WitnessedStore(MemoryStore):
     def __init__(self, clock: Callable[[], float], witness: Witness) -> None:
         super().__init__(clock)
         self._witness = witness
-        self._watches = _OrderedWatches()
+        self._watches = OrderedWatches()
         self.speaker = ""
 
     async def commit(self, writes: Sequence[Write]) -> None:
@@ -241,7 +241,7 @@ class WitnessedStore(MemoryStore):
         return answer
 
 
-class _OrderedWatches(Watches):
+class OrderedWatches(Watches):
     """A set of objects has another order in every process, and a seed has to show the same world in each."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Query
-from asterism.testing.sim.clockwork import Clockwork
+from asterism.testing.sim import clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.faults import ALL, OFTEN, Faults
 from asterism.testing.sim.machine import Machine
@@ -104,7 +104,7 @@ class World:
             lease=6.0,
             replace=replace,
             presence=SimPresence(f"{name}/{self._hosts[name]}"),
-            measure=lambda: {},
+            measure=dict,
         )
         wire.session = agent.session.id
         self.witness.note(f"{name} boots")
@@ -251,44 +251,10 @@ _FAST: dict[str, Any] = {
 }
 
 
-def simulate(seed: int, seen: list[World] | None = None, world: type[World] | None = None, **terms: Any) -> World:
+def simulate(seed: int, seen: list[World] | None = None, world: type[World] = World, **terms: Any) -> World:
     """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then.
     ``world`` may be a kind of your own, and ``terms`` are for it."""
-    loop = Clockwork(seed)
-    loop.set_exception_handler(lambda *_: None)
-    try:
-        asyncio.set_event_loop(loop)
-        made = loop.run_until_complete(_made(world or World, seed, terms))
-        if seen is not None:
-            seen.append(made)
-        loop.run_until_complete(made.play())
-    finally:
-        asyncio.set_event_loop(None)
-        _finish(loop)
+    made = clockwork.play(seed, lambda: world(seed, **terms), seen)
     if made.witness.violations:
         raise Violation(f"{made.witness.violations[0]}\nreplay with: python -m asterism.testing.sim --seed {seed}")
     return made
-
-
-async def _made(kind: type[World], seed: int, terms: dict[str, Any]) -> World:
-    """Inside the loop, which has the time of the world."""
-    return kind(seed, **terms)
-
-
-def _finish(loop: Clockwork) -> None:
-    """What a crash has left hangs wherever it was, also when it is told to end: it is told again."""
-    for _ in range(50):
-        left = asyncio.all_tasks(loop)
-        if not left:
-            break
-        for task in left:
-            task.cancel()
-        with contextlib.suppress(Exception):
-            loop.run_until_complete(_a_turn())
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-
-async def _a_turn() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)

@@ -45,11 +45,12 @@ with contextlib.suppress(ImportError):  # so that a failed assertion in these fi
 
     pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
+from asterism.testing.conforming import Elsewhere  # noqa: E402
 from asterism.testing.stores.beating import Beating  # noqa: E402
 from asterism.testing.stores.commits import Commits  # noqa: E402
 from asterism.testing.stores.documents import Documents  # noqa: E402
 from asterism.testing.stores.dumping import Dumping  # noqa: E402
-from asterism.testing.stores.engine import Elsewhere, EngineTests  # noqa: E402
+from asterism.testing.stores.engine import EngineTests  # noqa: E402
 from asterism.testing.stores.feeding import Fed  # noqa: E402
 from asterism.testing.stores.finding import Finding  # noqa: E402
 from asterism.testing.stores.keeping import Keeping  # noqa: E402

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from asterism.store.protocol import Store
+from asterism.testing.conforming import Elsewhere, as_a_test
 
 Tests = TypeVar("Tests", bound="EngineTests")
 
 PATIENCE = 60.0
 """How long to wait for what has to come, in seconds. Nothing takes as long as this unless it never comes."""
-
-FOR_EVER = 300.0
-"""A test that takes so long hangs, and says so."""
-
-
-class Elsewhere(NamedTuple):
-    """How another process opens the store: it imports ``opener``, ``"module:function"``, and awaits what it returns
-    for ``address``."""
-
-    opener: str
-    address: str
 
 
 class EngineTests:
@@ -52,42 +42,27 @@ class EngineTests:
 def with_store(test: Callable[[Tests, Store], Coroutine[Any, Any, None]]) -> Callable[[Tests], None]:
     """The test gets a fresh store, which has to be in order when it has ended."""
 
-    async def run(tests: Tests) -> None:
+    async def scene(tests: Tests) -> None:
         async with AsyncExitStack() as closing:
             store = await tests.open_store()
             closing.push_async_callback(store.close)
-            async with asyncio.timeout(FOR_EVER):
-                await test(tests, store)
-            await _in_order(store)
+            await test(tests, store)
+            problems = await store.check()
+            if problems:
+                raise AssertionError(f"the store is out of order: {'; '.join(problems)}")
 
-    return _as_a_method(lambda tests: asyncio.run(run(tests)), test)
+    return as_a_test(scene, test)
 
 
 def with_two(test: Callable[[Tests, Store, Store], Coroutine[Any, Any, None]]) -> Callable[[Tests], None]:
     """The test gets two connections to a fresh store; where one is all there is, the same one twice."""
 
-    async def run(tests: Tests) -> None:
+    @functools.wraps(test)
+    async def scene(tests: Tests, store: Store) -> None:
         async with AsyncExitStack() as closing:
-            store = await tests.open_store()
-            closing.push_async_callback(store.close)
             other = await tests.open_another(store)
             if other is not None:
                 closing.push_async_callback(other.close)
-            async with asyncio.timeout(FOR_EVER):
-                await test(tests, store, other or store)
-            await _in_order(store)
+            await test(tests, store, other or store)
 
-    return _as_a_method(lambda tests: asyncio.run(run(tests)), test)
-
-
-async def _in_order(store: Store) -> None:
-    problems = await store.check()
-    if problems:
-        raise AssertionError(f"the store is out of order: {'; '.join(problems)}")
-
-
-def _as_a_method(method: Callable[[Tests], None], test: Callable[..., Any]) -> Callable[[Tests], None]:
-    # not functools.wraps, for pytest would take the parameters of what is wrapped for its own fixtures
-    method.__name__, method.__qualname__ = test.__name__, test.__qualname__
-    method.__module__, method.__doc__ = test.__module__, test.__doc__
-    return method
+    return with_store(scene)
