@@ -63,27 +63,11 @@ async def heard(store: Store, peer: str, devices: object) -> int:
     """Keep what a peer announced. Returns how much of it was refused."""
     longest = (await settings.read(store)).peer_timeout
     while True:
-        refused = 0
-        writes: list[Write] = []
         known = {session.id: session for session in await store.sessions(ended=True)}
-        hosts = {host_of(one.name) for one in await Peers(store).all()}
-        others = [one for one in known.values() if _is_ours(one) or one.host in hosts - {host_of(peer)}]
-        announced: set[str] = set()
-        for one in devices[:MOST_DEVICES] if isinstance(devices, list) else ():
-            session = _session(one, peer, store.clock(), longest)
-            if session is None or session.id in announced:
-                refused += 1
-                words = f"peer {peer} announced what is no device: {str(one)[:80]}"
-                await telling.once(store, peer, Notice(store.clock(), "refused", words))
-                continue
-            whose = _of_another(session, peer, others, store.clock())
-            if whose is not None:
-                refused += 1
-                await telling.once(store, peer, Notice(store.clock(), "impostor", whose))
-                continue
-            announced.add(session.id)
-            before = known.get(session.id)
-            revision = before.revision if before is not None else None
+        announced, refused = await _believed(store, peer, devices, known.values(), longest)
+        writes: list[Write] = []
+        for session in announced.values():
+            revision = known[session.id].revision if session.id in known else None
             writes.append(PutSession(replace(session, revision=(revision or 0) + 1), revision))
         gone = [one for one in known.values() if one.host == host_of(peer) and one.id not in announced]
         for session in gone:
@@ -96,6 +80,30 @@ async def heard(store: Store, peer: str, devices: object) -> int:
         if forgotten := _forgotten(gone):
             await feed_of(store).forget_sessions(forgotten)
         return refused
+
+
+async def _believed(
+    store: Store, peer: str, devices: object, known: Iterable[Session], longest: float
+) -> tuple[dict[str, Session], int]:
+    """The devices that are kept, by id, and how many are refused; why they are is told. ``known`` are the sessions of
+    the store."""
+    hosts = {host_of(one.name) for one in await Peers(store).all()} - {host_of(peer)}
+    others = [one for one in known if _is_ours(one) or one.host in hosts]
+    found: dict[str, Session] = {}
+    refused = 0
+    for one in devices[:MOST_DEVICES] if isinstance(devices, list) else ():
+        now = store.clock()
+        session = _session(one, peer, now, longest)
+        if session is None or session.id in found:
+            notice = Notice(now, "refused", f"peer {peer} announced what is no device: {str(one)[:80]}")
+        elif (whose := _of_another(session, peer, others, now)) is not None:
+            notice = Notice(now, "impostor", whose)
+        else:
+            found[session.id] = session
+            continue
+        refused += 1
+        await telling.once(store, peer, notice)
+    return found, refused
 
 
 def _forgotten(gone: Iterable[Session]) -> list[str]:
