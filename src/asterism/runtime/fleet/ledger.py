@@ -8,7 +8,7 @@ twice and nothing that happened is denied. A run that ends makes room in its ser
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asterism.core import assigning
@@ -60,21 +60,20 @@ class Ledger:
         run: str | Run,
         step: Step,
         *,
-        also: Sequence[Write] = (),
         patience: float = PATIENCE,
         tried: Run | None = None,
     ) -> Run:
         """Step a run. A record that is given is believed to be current, which saves a read if it is. ``tried`` is what
         came of the same step elsewhere, if nobody knows whether it was written. Raises what ``step`` raises, and
         StoreUnavailable when patience has run out."""
-        after = await self._changed(run, step, also, patience, [tried] if tried is not None else [], self._put)
+        after = await self._changed(run, step, patience, [tried] if tried is not None else [], self._put)
         if after.ended:
             self._on_end(after)
         return after
 
     async def wish(self, run_id: str, step: Step) -> Run:
         """Step a run as a person wishes. It stays with the peer that judges it, if it is left to one."""
-        after = await self._changed(run_id, step, (), PATIENCE, [], self._put_in_place)
+        after = await self._changed(run_id, step, PATIENCE, [], self._put_in_place)
         if after.ended:
             self._on_end(after)
         return after
@@ -90,7 +89,6 @@ class Ledger:
         self,
         run: str | Run,
         step: Step,
-        also: Sequence[Write],
         patience: float,
         attempted: list[Run],
         put: Callable[[Run, Run], Awaitable[Write]],
@@ -112,7 +110,7 @@ class Ledger:
                     return before
                 consequences = await self.consequences(after)
                 attempted = [*attempted[-MOST_ATTEMPTS:], after]
-                await self.store.commit([await put(after, before), *consequences, *also])
+                await self.store.commit([await put(after, before), *consequences])
                 return after
             except Conflict:
                 continue

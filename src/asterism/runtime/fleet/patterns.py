@@ -39,9 +39,8 @@ def _plain(text: str, one: str) -> str:
 class Names:
     """A list of names and patterns."""
 
-    def __init__(self, entries: tuple[str, ...], separator: str = "") -> None:
-        self.entries = entries
-        each = "|".join(f"(?:{compiled(entry, separator).pattern})" for entry in entries)
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        each = "|".join(f"(?:{compiled(entry).pattern})" for entry in entries)
         self._found = re.compile(each, re.DOTALL) if entries else None
 
     def __contains__(self, name: object) -> bool:

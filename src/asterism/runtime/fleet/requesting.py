@@ -17,7 +17,7 @@ LARGEST = 64 << 20
 REDIRECTS = 20
 
 
-async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy, largest: int = LARGEST) -> Any:
+async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
     ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, PolicyForbids, and
     what httpx raises when there is no answer at all."""
@@ -43,7 +43,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
                 answer = await client.send(asked, stream=True)
                 try:
                     if answer.next_request is None:
-                        return _value(answer, await _body(answer, largest), terms.get("expect"))
+                        return _value(answer, await _body(answer), terms.get("expect"))
                 finally:
                     await answer.aclose()
                 asked = answer.next_request
@@ -52,12 +52,12 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
     raise AsterismError(f"{terms['url']} led from one address to the next, more than {REDIRECTS} times")
 
 
-async def _body(answer: Any, largest: int) -> bytes:
+async def _body(answer: Any) -> bytes:
     body = bytearray()
     async for chunk in answer.aiter_bytes():
         body += chunk
-        if len(body) > largest:
-            raise AsterismError(f"{answer.request.url} answered with more than {largest:,} bytes")
+        if len(body) > LARGEST:
+            raise AsterismError(f"{answer.request.url} answered with more than {LARGEST:,} bytes")
     return bytes(body)
 
 

@@ -72,8 +72,6 @@ class GitHubClient:
         *,
         patience: float = PATIENCE,
         deadline: float | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: random.Random | None = None,
     ) -> None:
         self.owner, self.name = owner, name
         self.cache = cache or AnswerCache()
@@ -81,8 +79,8 @@ class GitHubClient:
         self._connection = connection
         self._patience, self._deadline = patience, deadline
         self.begin()
-        self._sleep = sleep
-        self._chance = chance or random.SystemRandom()
+        self._sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self._chance = random.SystemRandom()
         self._ahead: float | None = None
         self._blocked_until = 0.0
 

@@ -85,7 +85,6 @@ class GitHubSeries:
         settings: Settings,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.register, self.settings = register, settings
@@ -96,7 +95,7 @@ class GitHubSeries:
         self._looking = Looking(register.client, self.finder)
         self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
-        self._sleep, self._chance, self._clock = sleep, chance or random.SystemRandom(), clock
+        self._sleep, self._chance, self._clock = sleep, random.SystemRandom(), clock
         self._end, self._waits = math.inf, settings.turn_deadline
 
     async def sync(self, only: frozenset[str] | None = None) -> SyncReport:

@@ -41,9 +41,9 @@ def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> 
     return Session(name, device, 1.0, timeout=TIMEOUT, **more)
 
 
-def taking(session: Session, flow: Workflow = FLOW, now: float = LATER) -> Callable[[Run], Run | None]:
+def taking(session: Session, flow: Workflow = FLOW) -> Callable[[Run], Run | None]:
     """The step by which the device of ``session`` takes whatever it is offered."""
-    return lambda run: assigning.take(run, session.owner, flow, now)
+    return lambda run: assigning.take(run, session.owner, flow, LATER)
 
 
 def offer(device: str = "kitchen", limit: int = 10, **more: Any) -> Offer:
@@ -55,8 +55,8 @@ def held_by(run: Run, session: Session, flow: Workflow = FLOW, now: float = 50.0
     return assigning.take(run, session.owner, flow, now)
 
 
-def assigned_to(run: Run, session: Session, flow: Workflow = FLOW, now: float = 50.0) -> Run:
-    return assigning.assign(run, session.owner, flow, by="coordinator", now=now, scores={session.device: 62.5})
+def assigned_to(run: Run, session: Session, now: float = 50.0) -> Run:
+    return assigning.assign(run, session.owner, FLOW, by="coordinator", now=now, scores={session.device: 62.5})
 
 
 def started(run: Run, now: float = 60.0) -> Run:
@@ -167,9 +167,9 @@ def raising(*kinds: type[BaseException]) -> Iterator[None]:
     raise AssertionError(f"nothing raised any of {', '.join(kind.__name__ for kind in kinds)}")
 
 
-def hard_to_compress(length: int, seed: int = 1) -> str:
+def hard_to_compress(length: int) -> str:
     """Letters that no engine can make short."""
-    return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+    return "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
 
 
 async def lines_of(lines: Iterable[Mapping[str, Any]]) -> AsyncIterator[Mapping[str, Any]]:
