@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from asterism.series.register import (
@@ -48,12 +49,8 @@ class StoreRegister:
 
     async def read(self, name: str) -> Snapshot:
         key = STATES + encoded(name)
-        try:
+        with _reading():
             found = await self._store.register(key)
-        except StoreBusy as error:
-            raise RegisterBusy(str(error)) from error
-        except StoreUnavailable as error:
-            raise RegisterUnavailable(str(error)) from error
         return Snapshot(None, None) if found is None else Snapshot(_text_of(found), _token(found))
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
@@ -85,18 +82,14 @@ class StoreRegister:
 
     async def read_all(self) -> dict[str, Snapshot]:
         """Of every series, in one question."""
-        try:
+        with _reading():
             found = await self._store.registers(STATES)
-        except StoreUnavailable as error:
-            raise RegisterUnavailable(str(error)) from error
         named = [(decoded(one.key.removeprefix(STATES)), one) for one in found]
         return {name: Snapshot(_text_of(one), _token(one)) for name, one in named if name is not None}
 
     async def history(self, name: str, limit: int) -> list[Change]:
-        try:
+        with _reading():
             found = await self._store.registers(f"{CHANGES}{encoded(name)}/")
-        except StoreUnavailable as error:
-            raise RegisterUnavailable(str(error)) from error
         return [_change_of(one) for one in reversed(found)][:limit]
 
     async def close(self) -> None:
@@ -110,6 +103,17 @@ class StoreRegister:
             old = (await self._store.registers(f"{CHANGES}{written}/"))[:-KEPT]
             if old:
                 await self._store.commit([PutRegister(one.key, None, one.revision) for one in old])
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """What goes wrong with a store, in the words of a register."""
+    try:
+        yield
+    except StoreBusy as error:
+        raise RegisterBusy(str(error)) from error
+    except StoreUnavailable as error:
+        raise RegisterUnavailable(str(error)) from error
 
 
 def _token(found: Register) -> str:

@@ -14,7 +14,6 @@ from asterism.surfaces.series.opening import (
     QUEUED,
     UNREADABLE,
     Terms,
-    attempt,
     change_options,
     fit_to_print,
     issue_number,
@@ -24,7 +23,7 @@ from asterism.surfaces.series.opening import (
     taken_from,
     with_register,
 )
-from asterism.surfaces.series.telling import make_change, now_active, nowhere, tell_outcome, would
+from asterism.surfaces.series.telling import attempt, make_change, now_active, nowhere, tell_outcome, would
 
 if TYPE_CHECKING:
     from asterism.core.series import Live, Series

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.surfaces.commands.series_sync import opened, service_options
-from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.commands.series_sync import opened, service_options, write_figures
+from asterism.surfaces.fleet.values import duration, longer_than_nothing
 from asterism.surfaces.series.opening import fit_to_print
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ SHORTEST_SECRET = 16
     help="The webhook's secret; $GITHUB_WEBHOOK_SECRET if left out.",
 )
 @click.option(
-    "--every", type=duration, default="10m", show_default=True, help="Sync everything this often, come what may."
+    "--every",
+    type=duration,
+    callback=longer_than_nothing,
+    default="10m",
+    show_default=True,
+    help="Sync everything this often, come what may.",
 )
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The certificate, with its chain.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
@@ -41,8 +46,6 @@ def serve(listen: str, secret_file: Path | None, every: float, **options: Any) -
     The webhook of the repository sends issues and pull requests to /webhook, signed with the secret."""
     tls = (options.pop("tls_cert"), options.pop("tls_key"), options.pop("behind_proxy"))
     secret = _secret(secret_file)
-    if every <= 0:
-        raise click.UsageError("--every is longer than nothing.")
     try:
         asyncio.run(_served(listen, tls, secret, every, options))
     except ImportError as error:
@@ -83,10 +86,7 @@ async def _served(
                 for line in lines:
                     click.echo(fit_to_print(line))
             told[one.name] = lines
-        try:
-            service.metrics.write(options["metrics"], options["prometheus"])
-        except OSError as error:  # the sync went well: it is not to be made again for this
-            click.echo(f"the figures cannot be written: {error}", err=True)
+        write_figures(service, options)
 
     worker = Worker(service, every, after)
     endpoint = Endpoint(worker, options["repository"], service.finder, secret, metrics=listening.is_loopback)

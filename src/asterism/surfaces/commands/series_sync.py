@@ -150,13 +150,17 @@ async def _synced(said: dict[str, Any], issue: int | None, dry_run: bool, as_jso
         await service.register.close()
     standing = _standing(report, issue, only, observed) if issue is not None else None
     _tell(report, standing or ({"status": "observed"} if observed else {}), said["names"], as_json)
-    code = _code(report, standing)
+    if not dry_run:
+        write_figures(service, said)
+    return _code(report, standing)
+
+
+def write_figures(service: GitHubSeries, said: dict[str, Any]) -> None:
+    """If they cannot be written that is told, and nothing else: what was done is done, and is not to be made again."""
     try:
-        if not dry_run:
-            service.metrics.write(said["metrics"], said["prometheus"])
-    except OSError as error:  # what was done is done, and the exit code says that
+        service.metrics.write(said["metrics"], said["prometheus"])
+    except OSError as error:
         click.echo(f"the figures cannot be written: {error}", err=True)
-    return code
 
 
 def opened(said: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> GitHubSeries:

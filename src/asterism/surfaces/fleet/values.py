@@ -1,7 +1,6 @@
 """What people write on the command line, as values: durations, sizes, pairs, words, capabilities and JSON.
 
-Each function is the ``type`` of an option, or the ``callback`` of one that may be given several times. It raises
-BadParameter with what to write instead."""
+Each function is the ``type`` of an option, or its ``callback``. It raises BadParameter with what to write instead."""
 
 from __future__ import annotations
 
@@ -26,6 +25,13 @@ def duration(text: str) -> float:
     if found is None:
         raise click.BadParameter(f"{text!r} is no duration: write seconds, or 500ms, 90s, 15m, 36h, 30d.")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def longer_than_nothing(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+    """A ``duration`` of which there has to be some."""
+    if given is not None and given <= 0:
+        raise click.BadParameter("it is longer than nothing.")
+    return given
 
 
 def size(text: str) -> int:

@@ -13,12 +13,12 @@ import click
 from click.core import ParameterSource
 
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
-from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.fleet.values import duration, longer_than_nothing
 
 if TYPE_CHECKING:
-    from asterism.series.changing import Counts, Outcome, Patience
+    from asterism.series.changing import Patience
     from asterism.series.github.register import GitHubRegister
-    from asterism.series.register import Change, SeriesRegister, Snapshot
+    from asterism.series.register import SeriesRegister
 
 UNREADABLE = 65
 OUT_OF_REACH = 69
@@ -103,12 +103,6 @@ place_options = options(
 any of them is not told off."""
 
 
-def _longer_than_nothing(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    if value is not None and value <= 0:
-        raise click.BadParameter("it is longer than nothing.")
-    return value
-
-
 trying_options = options(
     click.option("--by", type=legible, metavar="NAME", help="Who acts, for the history; your user name if left out."),
     click.option(
@@ -121,7 +115,7 @@ trying_options = options(
     click.option(
         "--deadline",
         type=duration,
-        callback=_longer_than_nothing,
+        callback=longer_than_nothing,
         metavar="DURATION",
         help="How long to try, such as 60s.",
     ),
@@ -180,38 +174,6 @@ def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]],
         return _failed("unreadable", error, UNREADABLE, as_json)
     except (RegisterUnavailable, StoreError) as error:
         return _failed("unavailable", error, OUT_OF_REACH, as_json)
-
-
-async def attempt(
-    register: SeriesRegister, terms: Terms, make: Callable[..., Awaitable[Outcome]], *what: Any
-) -> Outcome:
-    """Make a change with ``change``, ``mend`` or ``claim`` of series/changing.py, and write what was counted, however
-    it ended. A rehearsal is not counted."""
-    from asterism.series.changing import Contended, Counts
-
-    target = Rehearsal(register) if terms.dry_run else register
-    counts, contended = Counts(), False
-    try:
-        return await make(target, *what, patience=terms.patience, counts=counts)
-    except Contended:
-        contended = True
-        raise
-    finally:
-        if terms.metrics is not None and not terms.dry_run:
-            _write_metrics(terms.metrics, counts, contended)
-
-
-def _write_metrics(path: Path, counts: Counts, contended: bool) -> None:
-    from asterism.series.metrics import Metrics
-
-    metrics = Metrics()
-    metrics.add("contended", contended)
-    for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
-        metrics.add(name, getattr(counts, name))
-    try:
-        metrics.write(path)
-    except OSError as error:  # what was done is done, and the exit code has to say so
-        click.echo(f"The figures could not be written to {path}: {error.strerror}", err=True)
 
 
 def _failed(status: str, error: object, code: int, as_json: bool) -> int:
@@ -282,32 +244,3 @@ def fit_to_print(line: str) -> str:
     from asterism.surfaces.drawing.lettering import clean
 
     return clean(line)
-
-
-class Rehearsal:
-    """A register that is read and never written: what would be written is forgotten."""
-
-    def __init__(self, register: SeriesRegister) -> None:
-        self._register = register
-
-    @property
-    def url(self) -> str:
-        return self._register.url
-
-    def clock(self) -> float:
-        return self._register.clock()
-
-    async def read(self, name: str) -> Snapshot:
-        return await self._register.read(name)
-
-    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
-        return "not written"
-
-    async def names(self) -> list[str]:
-        return await self._register.names()
-
-    async def history(self, name: str, limit: int) -> list[Change]:
-        return await self._register.history(name, limit)
-
-    async def close(self) -> None:
-        await self._register.close()

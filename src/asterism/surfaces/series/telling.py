@@ -1,18 +1,19 @@
-"""Making a change of a series for a command, and telling what came of it."""
+"""Making a change of a series for a command, or rehearsing it, counting it, and telling what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.surfaces.fleet.access import tell_json
-from asterism.surfaces.series.opening import Given, Terms, attempt, fit_to_print, with_register
+from asterism.surfaces.series.opening import Given, Terms, fit_to_print, with_register
 
 if TYPE_CHECKING:
-    from asterism.series.changing import Outcome, Step
-    from asterism.series.register import SeriesRegister
+    from asterism.series.changing import Counts, Outcome, Step
+    from asterism.series.register import SeriesRegister, Snapshot
 
 
 def make_change(
@@ -44,6 +45,58 @@ def make_change(
         return 0
 
     return with_register(given, use, create=False)
+
+
+async def attempt(
+    register: SeriesRegister, terms: Terms, make: Callable[..., Awaitable[Outcome]], *what: Any
+) -> Outcome:
+    """Make a change with ``change``, ``mend`` or ``claim`` of series/changing.py, and write what was counted, however
+    it ended. A rehearsal is not counted."""
+    from asterism.series.changing import Contended, Counts
+
+    target = _Rehearsal(register) if terms.dry_run else register
+    counts, contended = Counts(), False
+    try:
+        return await make(target, *what, patience=terms.patience, counts=counts)
+    except Contended:
+        contended = True
+        raise
+    finally:
+        if terms.metrics is not None and not terms.dry_run:
+            _write_metrics(terms.metrics, counts, contended)
+
+
+def _write_metrics(path: Path, counts: Counts, contended: bool) -> None:
+    from asterism.series.metrics import Metrics
+
+    metrics = Metrics()
+    metrics.add("contended", contended)
+    for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
+        metrics.add(name, getattr(counts, name))
+    try:
+        metrics.write(path)
+    except OSError as error:  # what was done is done, and the exit code has to say so
+        click.echo(f"The figures could not be written to {path}: {error.strerror}", err=True)
+
+
+class _Rehearsal:
+    """What a change asks of a register, which is read and never written: what would be written is forgotten."""
+
+    def __init__(self, register: SeriesRegister) -> None:
+        self._register = register
+
+    @property
+    def url(self) -> str:
+        return self._register.url
+
+    def clock(self) -> float:
+        return self._register.clock()
+
+    async def read(self, name: str) -> Snapshot:
+        return await self._register.read(name)
+
+    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
+        return "not written"
 
 
 def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
