@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_scenes import Scene, assigned_to, completed, failed, started, taken_by
@@ -116,29 +117,27 @@ def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) 
     assert reasons(scene, third)[0].endswith("is the active one of series RFC-093, and 1 more come before it")
 
 
-def test_a_series_that_cannot_be_read_holds_its_runs_and_says_so(scene: Scene) -> None:
+def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
+    """A run that waits in a series, of which the store then keeps something else, or nothing."""
     scene.create(series="s")
     second = scene.create(series="s")
 
     async def spoil(fleet: Fleet) -> None:
         found = await fleet.store.register("series/s")
         assert found is not None
-        await fleet.store.commit([PutRegister("series/s", {"version": 99}, found.revision)])
+        await fleet.store.commit([PutRegister("series/s", state, found.revision)])
 
     scene.ask(spoil)
+    return second
+
+
+def test_a_series_that_cannot_be_read_holds_its_runs_and_says_so(scene: Scene) -> None:
+    second = second_of_a_series(scene, {"version": 99})
     assert reasons(scene, second)[0].startswith("what is known of series s cannot be read, so nothing of it begins")
 
 
 def test_a_series_that_does_not_know_its_run_is_said_not_to(scene: Scene) -> None:
-    scene.create(series="s")
-    second = scene.create(series="s")
-
-    async def forget(fleet: Fleet) -> None:
-        found = await fleet.store.register("series/s")
-        assert found is not None
-        await fleet.store.commit([PutRegister("series/s", None, found.revision)])
-
-    scene.ask(forget)
+    second = second_of_a_series(scene, None)
     assert reasons(scene, second) == ["series s does not know it, though it says that it belongs to it"]
 
 

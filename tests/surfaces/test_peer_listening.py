@@ -20,6 +20,18 @@ from asterism.surfaces.peers.listening import CannotListen, listen, place_of
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
+async def hung_up(reader: asyncio.StreamReader) -> None:
+    """Wait until the other side hangs up, and see that it has said nothing."""
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def play(scene: Scene) -> None:
         reader, writer = await connected(scene.url)
@@ -52,11 +64,8 @@ def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, monkey
         for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
             reader, writer = await connected(scene.url, trusting())
             writer.write(said)
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await hung_up(reader)
+            await close(writer)
 
     played(tmp_path, play)
 
@@ -70,15 +79,12 @@ def test_one_address_has_only_so_many_idle_connections_and_the_newest_is_good(
     async def play(scene: Scene) -> None:
         opened = [await connected(scene.url, trusting()) for _ in range(8)]
         for reader, _ in opened[:5]:  # they say nothing, and the oldest are closed
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
+            await hung_up(reader)
         async with scene.caller(await scene.token()) as caller:
             await caller.say({})
         assert scene.hearer.heard == 1
         for _, writer in opened:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await close(writer)
 
     played(tmp_path, play)
 
@@ -88,11 +94,8 @@ def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path, monkeyp
 
     async def play(scene: Scene) -> None:
         reader, writer = await connected(scene.url)
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await hung_up(reader)
+        await close(writer)
 
     played(tmp_path, play)
 
