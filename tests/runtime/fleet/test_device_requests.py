@@ -120,7 +120,7 @@ def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None
 
 
 def test_an_answer_that_is_too_large_fails_the_work(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requesting.request, "__defaults__", (50,))
+    monkeypatch.setattr(requesting, "LARGEST", 50)
     assert execute(request(f"{server.url}/to?/status%3F200"), None) == "status 200"
     with pytest.raises(AsterismError, match="answered with more than 50 bytes"):
         execute(request(f"{server.url}/thing"))
