@@ -83,6 +83,16 @@ class Gate:
     def open(self) -> None:
         self.opened.set()
 
+    async def reached_by(self, task: asyncio.Task[Any]) -> None:
+        """Wait until a request is held here. If the task that was to send it ends before, say so instead of waiting for
+        ever."""
+        waiting = asyncio.ensure_future(asyncio.to_thread(self.arrived.wait))
+        await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            self.arrived.set()
+            await waiting
+            raise AssertionError(f"no {self.method} came to {self.path.pattern}: {task.result()}")
+
 
 class GitHubServer:
     """``with GitHubServer(world) as server``: ``server.url`` is for GITHUB_API_URL."""

@@ -110,7 +110,7 @@ def test_who_is_assigned_by_hand_after_the_list_was_read_is_seen_in_the_turn(ser
     async def scene() -> Any:
         register = opened(server)
         syncing = asyncio.create_task(service_of(register).sync())
-        await asyncio.to_thread(gate.arrived.wait)
+        await gate.reached_by(syncing)
         await asyncio.to_thread(server.call, by_hand)
         gate.open()
         report = (await syncing).series[0]

@@ -139,7 +139,7 @@ def test_who_comes_second_with_a_tracking_issue_closes_its_own(server):
 
     async def race() -> tuple[int | None, int | None]:
         slow = asyncio.create_task(synced(server))
-        await asyncio.to_thread(gate.arrived.wait)
+        await gate.reached_by(slow)
         # the other does not see the first one's issue yet: it looks as it would if GitHub were slow to list it
         hidden = server.call(lambda world: world.listed()[0])
         server.call(lambda world: setattr(hidden, "labels", []))

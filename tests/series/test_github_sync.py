@@ -216,7 +216,7 @@ def test_an_issue_that_vanishes_as_it_is_assigned_is_told_and_the_next_cycle_goe
 
     async def scene():
         late = asyncio.create_task(synced(server))
-        await asyncio.to_thread(gate.arrived.wait)
+        await gate.reached_by(late)
         await asyncio.to_thread(server.call, lambda world: world.delete(1))
         gate.open()
         return (await late).series[0]

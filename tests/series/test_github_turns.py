@@ -40,7 +40,7 @@ async def late_assignment(server: GitHubServer) -> str:
     how that one ended, before the first goes on."""
     gate = server.hold("POST", "/issues/1/assignees")
     late = asyncio.create_task(synced(server))
-    await asyncio.to_thread(gate.arrived.wait)
+    await gate.reached_by(late)
     await released(server, 1)
     other = await synced(server, turn_deadline=0.05)
     gate.open()
@@ -306,7 +306,7 @@ def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assi
 
     async def scene() -> None:
         slow = asyncio.create_task(synced(server))
-        await asyncio.to_thread(gate.arrived.wait)
+        await gate.reached_by(slow)
         await asyncio.to_thread(merged, server, 1)
         gate.open()
         [report] = (await slow).series
