@@ -459,6 +459,13 @@ def test_a_command_that_is_not_here_is_known_before_it_is_claimed() -> None:
     assert check(shell("no-such-command-anywhere")) is None
 
 
+def test_a_command_that_is_not_here_is_the_lack_of_the_device_also_when_it_is_to_begin(tmp_path: Path) -> None:
+    with pytest.raises(DeviceUnavailable, match="there is no command 'no-such-command-anywhere' on this device"):
+        execute(command("no-such-command-anywhere"))
+    with pytest.raises(DeviceUnavailable, match="there is no command 'true' on this device"):
+        execute(command("true", env={"PATH": str(tmp_path)}))
+
+
 def test_a_run_that_was_tried_before_counts_its_attempts_without_those_who_declined() -> None:
     from asterism.runtime.fleet.calling import attempt_of
 

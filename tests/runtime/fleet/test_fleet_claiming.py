@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -182,6 +183,17 @@ def test_a_device_declines_what_its_policy_forbids_without_a_penalty() -> None:
         await stage.at_work(attic, run)
 
     play(scene)
+
+
+def test_what_a_device_declines_is_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        kitchen.hands.will_not = "there is no oven here"
+        await stage.reaches(await stage.person.create(WORK), "reassigning")
+        await stage.until(lambda: "declined: there is no oven here" in caplog.messages)
+
+    with caplog.at_level(logging.INFO, "asterism.device"):
+        play(scene)
 
 
 def test_a_device_goes_by_its_own_rule() -> None:

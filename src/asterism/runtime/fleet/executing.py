@@ -132,10 +132,8 @@ class Executors:
             self.policy.variables(resolved.environment)
             self.policy.directory(flow.cwd)
             given = dict(self._variables(flow, resolved))
-            if program is None and "/" not in argv[0]:
-                path = {**given, **resolved.environment}.get("PATH") or os.environ.get("PATH") or os.defpath
-                if shutil.which(argv[0], path=path) is None:
-                    raise DeviceUnavailable(f"there is no command {argv[0]!r} on this device")
+            if program is None:
+                _check_command(argv[0], {**os.environ, **given, **resolved.environment})
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
@@ -206,6 +204,8 @@ class Executors:
         argv, executable = self._argv(work.workflow, resolved)
         environment = self._environment(work, resolved)
         _check_words(argv, environment)
+        if executable is None:
+            _check_command(argv[0], environment)
         return _Command(argv, executable, environment, self.policy.directory(work.workflow.cwd))
 
     def _environment(self, work: RunWork, resolved: Resolved) -> dict[str, str]:
@@ -289,6 +289,12 @@ def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
             raise AsterismError(f"{what} has a NUL character in it, which no command can be given")
         if len(text) * 4 > LONGEST and len(text.encode(errors="replace")) > LONGEST:
             raise AsterismError(f"{what} has more than {LONGEST:,} bytes; {_INSTEAD}")
+
+
+def _check_command(word: str, environment: Mapping[str, str]) -> None:
+    """Raises DeviceUnavailable for a command that is nowhere on the path: another device may have it."""
+    if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
+        raise DeviceUnavailable(f"there is no command {word!r} on this device")
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:

@@ -83,6 +83,8 @@ class Lookout:
         full = not starts and not self.desk.expect(run.id)
         try:
             after = await self.fleet.ledger.change(run, self._answer(run, why, starts, full))
+            if why is not None:
+                log.info("declined: %s", why, extra={"run": run.id})
             if after.session == self.desk.owner.session:
                 self.desk.unreserve(run.id)
                 self.desk.receive(after, flow, asked)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from asterism.core.errors import DeviceUnavailable
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.policy import PolicyForbids
@@ -58,7 +59,7 @@ class Narrated:
         except asyncio.CancelledError:
             log.info("stopped %s after %s: %s", name, _since(began), self._stopping(run.id) or "", extra=fields)
             raise
-        except PolicyForbids as error:
+        except (PolicyForbids, DeviceUnavailable) as error:
             log.warning("refused %s: %s", name, error, extra=fields)
             raise
         except Exception as error:
