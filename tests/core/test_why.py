@@ -201,13 +201,13 @@ def test_a_ready_task_says_what_the_runtime_knows_or_that_its_turn_has_come() ->
 def test_a_running_task_says_where_and_since_when() -> None:
     scene = Scene(chain("a"))
     start(scene.plan, "a", now=1.0)
-    assert str(scene.why("a", placement=BUSY, now=3.5)) == "a is running: it runs on 'laptop' since 2.5 s, attempt 1"
+    assert str(scene.why("a", placement=BUSY, now=3.5)) == "a is running: it runs on 'laptop' for 2.5 s, attempt 1"
 
 
 def test_a_task_that_was_started_at_time_zero_has_run_since_then() -> None:
     scene = Scene(chain("a"))
     start(scene.plan, "a", now=0.0)
-    assert "since 3.5 s" in str(scene.why("a", now=3.5))
+    assert "for 3.5 s" in str(scene.why("a", now=3.5))
 
 
 def test_a_provisional_task_says_so() -> None:

@@ -188,7 +188,7 @@ def test_a_next_attempt_that_finds_no_device_says_so() -> None:
 def test_a_running_task_names_its_device_and_since_when() -> None:
     answer = ask(independent(Task("a", call=after(10))), "a", 4)
     assert holder(answer) == ("device", "device")
-    assert str(answer) == "a is running: it runs on 'device' since 4.0 s, attempt 1"
+    assert str(answer) == "a is running: it runs on 'device' for 4.0 s, attempt 1"
 
 
 def test_a_provisional_task_says_that_it_is_one() -> None:

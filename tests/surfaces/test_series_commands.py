@@ -242,7 +242,7 @@ def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
 
 def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
-    assert scene.said("pause", NAME, "--reason", "freeze") == "paused RFC-093; #1 stays active\n"
+    assert scene.said("pause", NAME, "--reason", "freeze") == "paused RFC-093; #1 stays active (revision 2)\n"
     assert scene.said("pause", NAME) == "RFC-093 is paused already, by ann: freeze\n"
     scene.said("claim", NAME, "--issue", "2", code=QUEUED)
     assert scene.said("release", NAME, "--issue", "1") == (
@@ -255,13 +255,16 @@ def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remot
     assert scene.said("promote", NAME) == "nothing to promote: RFC-093 is paused by ann: freeze\n"
     assert scene.said("resume", NAME) == "resumed RFC-093; #2 is active now (revision 5)\n"
     assert scene.said("resume", NAME) == "RFC-093 is not paused\n"
+    assert "pause (freeze) by ann" in scene.said("history", NAME)
     assert scene.said("promote", NAME) == "nothing to promote: #2 is active in RFC-093\n"
 
 
 def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
     for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
-    assert scene.said("front", NAME, "--issue", "3") == "moved #3 to the head of the queue of RFC-093\n"
+    assert scene.said("front", NAME, "--issue", "3") == (
+        "moved #3 to the head of the queue of RFC-093 (revision 4)\n"
+    )
     assert scene.said("front", NAME, "--issue", "3") == "#3 is at the head of the queue of RFC-093\n"
     assert scene.said("front", NAME, "--issue", "1") == "#1 is active in RFC-093\n"
     assert (

@@ -77,6 +77,7 @@ def test_a_store_that_is_not_there_is_told_as_data_too(scene: Scene) -> None:
     assert result.exit_code == OUT_OF_REACH
     told = json.loads(result.stdout)
     assert (told["status"], "there is no store" in told["error"]) == ("unavailable", True)
+    assert "the first `asterism series claim` makes it" in told["error"]
     assert not (scene.folder / "none.db").exists()
 
 

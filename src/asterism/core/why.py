@@ -123,5 +123,5 @@ def _running(node: Node, now: float) -> Holder:
     return Holder(
         "device",
         node.device,
-        f"it runs{kind} on {node.device!r} since {since:.1f} s, attempt {node.attempts}",
+        f"it runs{kind} on {node.device!r} for {since:.1f} s, attempt {node.attempts}",
     )

@@ -222,9 +222,9 @@ def pause(name: str, reason: str, **said: Any) -> int:
             return f"{name} is paused already, {outcome.after.paused}"
         active = outcome.after.active
         stays = f"; #{active} stays active" if active is not None else ""
-        return f"{would(terms, 'paused', 'pause')} {name}{stays}"
+        return f"{would(terms, 'paused', 'pause')} {name}{stays} (revision {outcome.after.revision})"
 
-    return make_change(name, given, step, f"pause: {reason}" if reason else "pause", told)
+    return make_change(name, given, step, f"pause ({reason})" if reason else "pause", told)
 
 
 @series.command()
@@ -264,7 +264,8 @@ def front(name: str, issue: int, **said: Any) -> int:
 
     def told(outcome: Outcome, terms: Terms) -> str:
         if outcome.changed:
-            return f"{would(terms, 'moved', 'move')} #{issue} to the head of the queue of {name}"
+            where = f"to the head of the queue of {name} (revision {outcome.after.revision})"
+            return f"{would(terms, 'moved', 'move')} #{issue} {where}"
         return f"#{issue} is {'active in' if outcome.after.active == issue else 'at the head of the queue of'} {name}"
 
     return make_change(name, given, step, f"front #{issue}", told)

@@ -61,7 +61,8 @@ async def known(fleet: Fleet, name: str) -> Head:
             raise click.ClickException(
                 f"{error}, nor any other: `asterism run PLAN.YAML --store …` begins one"
             ) from None
-        raise click.ClickException(f"{error}; there is {some(there, MOST_NAMES)}") from None
+        are = "is" if len(there) == 1 else "are"
+        raise click.ClickException(f"{error}; there {are} {some(there, MOST_NAMES)}") from None
 
 
 async def see(fleet: Fleet, name: str) -> Seen:

@@ -230,10 +230,12 @@ async def _opened(place: Place, terms: Terms, create: bool) -> SeriesRegister:
 
     try:
         return StoreRegister(await open_store(place.store, create=create and not terms.dry_run))
-    except StoreMissing:
-        if not (create and terms.dry_run):
+    except StoreMissing as error:
+        if create and terms.dry_run:
+            return StoreRegister(MemoryStore())
+        if create or "there is no store" not in str(error):  # but a wrong address, a refused login, a driver
             raise
-        return StoreRegister(MemoryStore())
+        raise StoreMissing(f"{error}; the first `asterism series claim` makes it; --store names another") from None
 
 
 def fit_to_print(line: str) -> str:
