@@ -56,6 +56,20 @@ def test_the_list_of_commands_says_what_their_help_says() -> None:
         assert told.startswith(line.help.rstrip(".")), line.name
 
 
+@pytest.mark.parametrize("name", [line.name for line in LINES if isinstance(commands.commands[line.name], click.Group)])
+def test_no_line_in_a_list_of_commands_is_cut_off(name: str, tmp_path: Path) -> None:
+    listed = Scene(tmp_path).ok(name, "--help").partition("Commands:")[2]
+    assert listed
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
+def test_every_duration_is_told_with_its_unit() -> None:
+    for name, command in {**ALL, "run": commands.commands["run"], "resume": commands.commands["resume"]}.items():
+        for option in command.params:
+            if option.metavar == "DURATION" and option.default is not None and isinstance(option.default, str):
+                assert option.default[-1:] in "smhd", f"{name} {option.opts[0]}"
+
+
 def test_the_list_of_commands_is_in_two_parts(tmp_path: Path) -> None:
     text = Scene(tmp_path).ok("--help")
     plans, fleets = text.partition("Commands for fleets:")[::2]

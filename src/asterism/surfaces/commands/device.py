@@ -47,10 +47,10 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--listen", metavar="HOST:PORT", help="Answer peers that call, such as 0.0.0.0:7420.")
 @click.option("--replace", is_flag=True, help="Take the name from a device elsewhere that has it.")
 @click.option("--no-monitor", is_flag=True, help="Never watch over the others.")
-@_time("--monitor-every", "5", "How often to watch over the others, if elected.")
-@_time("--heartbeat", "30", "How often to say that it lives, while it has no work.")
-@_time("--timeout", "90", "After how long without a heartbeat it counts as gone.")
-@_time("--drain-for", "60", "How long runs may take to finish when it is asked to leave.")
+@_time("--monitor-every", "5s", "How often to watch over the others, if elected.")
+@_time("--heartbeat", "30s", "How often to say that it lives, while it has no work.")
+@_time("--timeout", "90s", "After how long without a heartbeat it counts as gone.")
+@_time("--drain-for", "60s", "How long runs may take to finish when it is asked to leave.")
 @fleet_options
 def join(
     name: str, store: str | None, as_json: bool, labels: tuple[tuple[str, str], ...], drain_for: float, **terms: Any

@@ -46,7 +46,7 @@ local_options = options(
     click.option(
         "--takeover-after",
         type=duration,
-        default=f"{TAKEOVER_AFTER:g}",
+        default=f"{TAKEOVER_AFTER:g}s",
         show_default=True,
         metavar="DURATION",
         help="After how long without a word of this process another may take over.",

@@ -10,12 +10,12 @@ from asterism.surfaces.fleet.values import duration
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--every", type=duration, default="5", show_default=True, metavar="DURATION", help="How often to look.")
+@click.option("--every", type=duration, default="5s", show_default=True, metavar="DURATION", help="How often to look.")
 @click.option(
-    "--heartbeat", type=duration, default="30", show_default=True, metavar="DURATION", help="How often to say it lives."
+    "--heartbeat", type=duration, default="30s", show_default=True, metavar="DURATION", help="How often to say it lives."
 )
 @click.option(
-    "--timeout", type=duration, default="90", show_default=True, metavar="DURATION", help="When it counts as gone."
+    "--timeout", type=duration, default="90s", show_default=True, metavar="DURATION", help="When it counts as gone."
 )
 @fleet_options
 def monitor(name: str | None, every: float, heartbeat: float, timeout: float, store: str | None, as_json: bool) -> int:

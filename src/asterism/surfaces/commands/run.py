@@ -25,6 +25,7 @@ from asterism.surfaces.commands.ending import (
 from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
 from asterism.surfaces.commands.planfiles import import_from_beside, plan_argument, usable
 from asterism.surfaces.fleet.access import with_fleet
+from asterism.surfaces.fleet.values import duration
 from asterism.surfaces.interrupts import run_until_interrupted
 from asterism.surfaces.live import watched
 from asterism.surfaces.planfile import PlanFile
@@ -45,10 +46,10 @@ OF_A_STORE = ("name", "local", "no_local", "takeover_after")
 @click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="score", help="How a device is chosen.")
 @click.option(
     "--no-device-timeout",
-    type=click.FloatRange(min=0),
-    default=300.0,
+    type=duration,
+    default="5m",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long a task that no device can take waits for one.",
 )
 @click.option("--store", metavar="URL", help="Keep it there and run it on the devices of that fleet; resume goes on.")

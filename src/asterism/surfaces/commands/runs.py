@@ -110,7 +110,7 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     with_fleet(store, tell)
 
 
-@runs.command()
+@runs.command(short_help="Show everything about a run.")
 @click.argument("run")
 @fleet_options
 def show(run: str, store: str | None, as_json: bool) -> None:
@@ -173,7 +173,7 @@ async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool =
     return FAILED if any(run.error is not None for run in ended) else 0
 
 
-@runs.command()
+@runs.command(short_help="Print what a completed run returned.")
 @click.argument("run")
 @fleet_options
 def output(run: str, store: str | None, as_json: bool) -> int:
@@ -206,13 +206,13 @@ def output(run: str, store: str | None, as_json: bool) -> int:
 Ask = Callable[["Fleet", "Run"], Awaitable["Run"]]
 
 
-def _asking(name: str, meaning: str) -> Callable[[Function], click.Command]:
+def _asking(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
     """A command that asks the same of each run it is given; the function says it in the fleet's terms."""
 
     def decorate(function: Function) -> click.Command:
         options = fleet_options(function)
         arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
-        return runs.command(name, help=meaning)(arguments)
+        return runs.command(name, help=meaning, short_help=short)(arguments)
 
     return decorate
 
@@ -250,7 +250,7 @@ def cancel(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _ask_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
 
 
-@runs.command()
+@runs.command(short_help="Keep runs from going on until they are resumed.")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever meets it.")
 @fleet_options
@@ -264,7 +264,11 @@ def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _ask_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
 
 
-@_asking("retry", "Create new runs of the same work as runs that have ended, and print their ids.")
+@_asking(
+    "retry",
+    "Create new runs of the same work as runs that have ended, and print their ids.",
+    "Create new runs of the same work as runs that have ended.",
+)
 def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _ask_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
 

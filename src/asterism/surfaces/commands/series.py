@@ -148,7 +148,7 @@ def _looked(name: str, seen: Snapshot) -> Looked:
         return Looked(name, None, str(error))
 
 
-@series.command()
+@series.command(short_help="Take an issue out of its series; the next one has its turn.")
 @name_argument
 @issue_option
 @click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if others wait.")
@@ -227,7 +227,7 @@ def pause(name: str, reason: str, **said: Any) -> int:
     return make_change(name, given, step, f"pause ({reason})" if reason else "pause", told)
 
 
-@series.command()
+@series.command(short_help="End a pause, and let the first of the queue have its turn.")
 @name_argument
 @change_options
 def resume(name: str, **said: Any) -> int:

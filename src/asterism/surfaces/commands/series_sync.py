@@ -112,7 +112,7 @@ service_options = options(_WHAT, _SERIES, _TERMS)
 """What ``sync`` and ``serve`` take."""
 
 
-@click.command()
+@click.command(short_help="Bring the series of a repository on GitHub in step.")
 @service_options
 @click.option(
     "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and how it stands there."
