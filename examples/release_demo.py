@@ -177,7 +177,7 @@ def main() -> int:
     if not reached(result):
         screen.say("This is not the end that was expected.")
         return 1
-    screen.say("As expected: the failed test is still in the record, and its repair was published.")
+    screen.say("As expected: the failed test stays in the record, and its repair was published.")
     return 0
 
 

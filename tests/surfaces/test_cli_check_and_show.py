@@ -112,3 +112,10 @@ def test_a_bad_plan_is_not_drawn(tmp_path: Path) -> None:
     assert result.exit_code == 64
     assert result.stdout == ""
     assert "2 mistakes" in result.stderr
+
+
+def test_a_name_that_is_no_file_is_not_looked_for_in_no_store() -> None:
+    result = asterism("show", "nightly")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert "There is no file nightly." in result.stderr
+    assert "--store, or $ASTERISM_STORE" in result.stderr

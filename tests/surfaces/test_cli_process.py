@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_scenes import read_until, started, write
+from cli_scenes import ASTERISM, read_until, started, write
 
 from tests.process_scenes import PATIENCE, alive, gone
 
@@ -43,6 +43,19 @@ def test_a_run_is_told_in_plain_lines_when_there_is_no_terminal(tmp_path: Path) 
         "a completed",
         "plan ended: completed, version 0",
     ]
+
+
+def test_a_terminal_that_cannot_show_a_letter_is_told_its_number(tmp_path: Path) -> None:
+    path = write(tmp_path, "tasks:\n  größe: {shell: echo 1}\n")
+    done = subprocess.run(
+        [*ASTERISM, "show", path],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        encoding="latin-1",
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u25cb  größe" in done.stdout
 
 
 def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:

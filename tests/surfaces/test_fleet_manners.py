@@ -372,4 +372,7 @@ def test_what_else_holds_a_run_that_was_resumed_is_told() -> None:
 def test_a_cancelled_run_counts_as_failed_in_the_record(tmp_path: Path) -> None:
     """So programs that count by status go on as they did; only people are told apart."""
     scene = with_ends(tmp_path, "c")
-    assert scene.json("store", "info")["runs"][str(FAILED)] == 1
+    told = scene.json("store", "info")
+    assert (told["runs"][str(FAILED)], told["cancelled"]) == (1, 1)
+    assert "1 cancelled" in scene.ok("store", "info")
+    assert "failed" not in scene.ok("store", "info")

@@ -49,6 +49,7 @@ def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
             **dict.fromkeys(("assigned", "claimed", "processing", "failed", "reassigning"), 0),
             **{"created": 3, "completed": 1},
         },
+        "cancelled": 0,
         "devices": {"ready": 1},
         "coordinator": None,
         "workflows": 1,
@@ -141,8 +142,15 @@ def test_a_backup_that_is_not_whole_restores_nothing(tmp_path: Path, how: str) -
     result = new.run("store", "restore", str(file))
     assert (result.exit_code, result.stdout) == (64, "")
     assert str(file) in result.stderr
-    assert new.json("store", "info")["workflows"] == 0
-    assert new.json("runs", "list") == []
+    assert not new.file.exists(), "nor does it make a store"
+
+
+def test_what_is_no_backup_at_all_is_called_that(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    (tmp_path / "new").mkdir()
+    result = Scene(tmp_path / "new").run("store", "restore", str(scene.file))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{scene.file} is no backup" in result.stderr
 
 
 def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:

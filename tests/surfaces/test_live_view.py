@@ -149,6 +149,19 @@ def test_a_failure_says_why_and_a_retry_says_so() -> None:
     assert failed[-1] == "laptop  1/∞  last"
 
 
+def test_a_place_that_stands_for_a_fleet_has_no_slots_to_count() -> None:
+    plan = Constellation("p")
+
+    async def only() -> None:
+        await scene.picture()
+
+    plan.add(Task("only", call=only))
+    scene = Scene(plan, [LocalDevice("fleet", slots=1000)])
+    scene.run()
+    [picture] = scene.pictures
+    assert picture[-1] == "fleet  1 under way  only"
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (40, 10), (20, 5), (80, 1), (200, 60)])
 def test_a_picture_never_outgrows_its_terminal(width: int, height: int) -> None:
     plan = Constellation("a-name-that-is-longer-than-any-name-of-a-plan-should-be")

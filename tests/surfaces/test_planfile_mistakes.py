@@ -99,7 +99,7 @@ def test_a_mistake_in_a_task_is_told_with_its_line(body: str, line: int, text: s
         ("asterism: 1\ntasks: {}\n", 2, "the plan is empty"),
         ("asterism: 1\ntasks:\n", 2, "tasks is a mapping of ids to tasks"),
         ("asterism: 1\ntasks: [a]\n", 2, "tasks is a mapping of ids to tasks"),
-        ("tasks: {a: {shell: x}}\n", 1, "there is no 'asterism'"),
+        ("tasks: {a: {shell: x}}\n", 1, "there is no 'asterism'; a plan begins with 'asterism: 1'"),
         ("asterism: 2\ntasks: {a: {shell: x}}\n", 1, "asterism is 1, not 2"),
         ("asterism: 1\nid: 5\ntasks: {a: {shell: x}}\n", 2, 'id is text; write it in quotes: "5"'),
         ("asterism: 1\npolice: x\ntasks: {a: {shell: x}}\n", 2, "no key 'police'; did you mean 'policy'?"),
@@ -117,6 +117,12 @@ def test_a_mistake_in_the_file_is_told_with_its_line(text: str, line: int, told:
     [only] = mistakes(text)
     assert only.line == line
     assert told in only.text
+
+
+def test_a_tab_is_called_by_its_name() -> None:
+    [only] = mistakes("asterism: 1\ntasks:\n\ta: {shell: x}\n")
+    assert only.line == 3
+    assert only.text.endswith("; it is indented with a tab, and YAML wants spaces")
 
 
 def test_a_cycle_is_told_with_its_path_where_it_closes() -> None:

@@ -262,9 +262,7 @@ def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remot
 def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
     for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
-    assert scene.said("front", NAME, "--issue", "3") == (
-        "moved #3 to the head of the queue of RFC-093 (revision 4)\n"
-    )
+    assert scene.said("front", NAME, "--issue", "3") == "moved #3 to the head of the queue of RFC-093 (revision 4)\n"
     assert scene.said("front", NAME, "--issue", "3") == "#3 is at the head of the queue of RFC-093\n"
     assert scene.said("front", NAME, "--issue", "1") == "#1 is active in RFC-093\n"
     assert (

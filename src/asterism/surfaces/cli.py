@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 import click
@@ -133,5 +134,8 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     commands()

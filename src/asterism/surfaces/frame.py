@@ -20,6 +20,9 @@ MOST_DEVICES = 6
 MOST_CYCLES = 3
 WIDEST_NAME = 28
 WIDEST_DEVICE = 16
+UNCOUNTED = 1000
+"""A place with so many slots stands for a whole fleet: how many are free says nothing."""
+
 _DONE = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.RUNNING)
 
 
@@ -125,7 +128,8 @@ def _devices(progress: Progress, width: int) -> list[Text]:
             taken = min(place.running, place.slots or 0)  # one without a limit has no boxes
             line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
             line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
-        line.append(f"{place.running}/{place.slots or '∞'}", DIM)
+        counted = (place.slots or 0) < UNCOUNTED
+        line.append(f"{place.running}/{place.slots or '∞'}" if counted else f"{place.running} under way", DIM)
         tasks = progress.on_device.get(place.id, {})
         lines.append(line.append(f"  {clean(names(tasks, len(tasks)))}" if tasks else ""))
     more = len(places) - MOST_DEVICES

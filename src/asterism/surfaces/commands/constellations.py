@@ -65,6 +65,8 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         from asterism.surfaces.constellations.following import follow
 
         found = await known(fleet, name)
+        if found.ended:
+            note(f"{name} has ended already: nothing is left to do.")
         unpaused = not found.ended and await unpause(fleet, name)
         try:
             return await follow(orchestrator, name, lambda: orchestrator.go_on(name))

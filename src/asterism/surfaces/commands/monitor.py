@@ -12,7 +12,12 @@ from asterism.surfaces.fleet.values import duration
 @click.argument("name", required=False)
 @click.option("--every", type=duration, default="5s", show_default=True, metavar="DURATION", help="How often to look.")
 @click.option(
-    "--heartbeat", type=duration, default="30s", show_default=True, metavar="DURATION", help="How often to say it lives."
+    "--heartbeat",
+    type=duration,
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to say it lives.",
 )
 @click.option(
     "--timeout", type=duration, default="90s", show_default=True, metavar="DURATION", help="When it counts as gone."

@@ -36,7 +36,13 @@ def show(
     asked for a name that is no file."""
     if (svg_path is not None) + as_mermaid + as_json > 1:
         raise click.UsageError("--svg, --mermaid and --json are different drawings; ask for one of them.")
-    if store is None or not _is_a_name(context, plan):
+    named = _is_a_name(context, plan)
+    if store is None and named:
+        raise Unusable(
+            f"There is no file {plan}. "
+            "To see a constellation of that name, say where it is: --store, or $ASTERISM_STORE."
+        )
+    if store is None or not named:
         found = usable(plan).constellation
         if as_json:
             from asterism.surfaces.constellations.views import plan_json

@@ -96,6 +96,9 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
 
     if not file.exists():
         raise click.UsageError(f"there is no file {file}")
+    from asterism.surfaces.fleet.backups import check_backup
+
+    check_backup(file)  # before a store is made for it
     with_fleet(store, read, create=True)
 
 

@@ -43,11 +43,16 @@ async def write_backup(store: Store, path: Path) -> int:
     return runs
 
 
-async def restore_backup(store: Store, path: Path) -> int:
-    """Fill an empty store. Returns the number of runs. Raises StoreCorrupt if the file is not a whole backup, before
-    anything is written; StoreError if the store is not empty; OSError if the file cannot be read."""
+def check_backup(path: Path) -> None:
+    """Raises StoreCorrupt if a file is not a whole backup, and OSError if it cannot be read: to be asked before there
+    is a store to restore it into."""
     for _ in read_backup(path):
         pass
+
+
+async def restore_backup(store: Store, path: Path) -> int:
+    """Fill an empty store from a file that was checked. Returns the number of runs. Raises StoreError if the store is
+    not empty."""
     return await store.load(_one_by_one(path))
 
 
@@ -69,6 +74,8 @@ def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
                 count += 1
                 yield line
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if not count:
+            raise StoreCorrupt(f"{path} is no backup, or damaged from the beginning: {error}") from None
         raise StoreCorrupt(f"{path} is damaged after line {count}: {error}") from None
     if not ended:
         raise StoreCorrupt(f"{path} is not a whole backup: it ends after line {count} without saying that it is over")

@@ -11,18 +11,20 @@ from typing import Any
 
 from rich.text import Text
 
-from asterism.core.run import RunStatus
+from asterism.core.run import FAILED, RunStatus
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.settings import Settings
 from asterism.surfaces.drawing.ink import DIM
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.spans import moment, size, span
+from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.views import state_of
 
 
 async def contents(fleet: Fleet) -> dict[str, Any]:
     store = fleet.store
     counts = await store.counts()
+    cancelled = await Tally().cancelled(fleet, counts.get(FAILED, 0), ())
     now = store.clock()
     devices = Counter(state_of(one, now) for one in await fleet.devices())
     series = await store.registers("series/")
@@ -31,6 +33,7 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
         "clock": now,
         "clock_ahead": round(now - time.time(), 3),
         "runs": {str(status): counts.get(status, 0) for status in RunStatus},
+        "cancelled": cancelled,
         "devices": dict(sorted(devices.items())),
         "coordinator": await fleet.coordinator(),
         "workflows": len(await fleet.workflows.all()),
@@ -40,7 +43,9 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
 
 
 def contents_lines(found: Mapping[str, Any]) -> list[Text]:
-    runs = {name: number for name, number in found["runs"].items() if number}
+    cancelled = found["cancelled"] or 0
+    apart = {**found["runs"], str(FAILED): found["runs"][str(FAILED)] - cancelled, "cancelled": cancelled}
+    runs = {name: number for name, number in apart.items() if number}
     off = abs(found["clock_ahead"])
     way = "ahead of" if found["clock_ahead"] > 0 else "behind"
     facts = {

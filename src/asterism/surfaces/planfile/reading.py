@@ -72,7 +72,8 @@ def read(text: str) -> tuple[Any, list[Mistake]]:
     except _Stop:
         pass
     except yaml.MarkedYAMLError as error:
-        reader.blame(*_told(error))
+        line, words = _told(error)
+        reader.blame(line, f"{words}{_tabbed(text, line)}")
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n")
         reader.blame(line, f"this is not YAML: {error.reason}")
@@ -85,6 +86,13 @@ def _told(error: yaml.MarkedYAMLError) -> tuple[int, str]:
     begun = f", {error.context}" if error.context else ""
     since = f" that begins in line {context.line + 1}" if begun and context is not None and context.line != line else ""
     return line, f"this is not YAML: {error.problem}{begun}{since}"
+
+
+def _tabbed(text: str, line: int) -> str:
+    """A hint, if the line is indented as YAML does not allow."""
+    written = text.splitlines()[line : line + 1]
+    indent = written[0][: -len(written[0].lstrip())] if written and written[0].strip() else ""
+    return "; it is indented with a tab, and YAML wants spaces" if "\t" in indent else ""
 
 
 class _Stop(Exception):

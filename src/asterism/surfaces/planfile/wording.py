@@ -27,6 +27,8 @@ def sentence(error: Any, model: type[BaseModel]) -> str:
     path, kind = place(error), error["type"]
     if kind == "extra_forbidden":
         return _unknown_key(path, model)
+    if kind == "missing" and path == ("asterism",):
+        return "there is no 'asterism'; a plan begins with 'asterism: 1'"
     if kind == "missing":
         return f"{written(path[:-1])}has no {str(path[-1])!r}" if path[:-1] else f"there is no {str(path[-1])!r}"
     return f"{written(path)}{_expected(kind, error, path)}"
