@@ -46,6 +46,14 @@ def test_an_invitation_is_a_command_for_the_other_machine(kitchen: Scene) -> Non
     assert wanted.token not in result.stderr
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_who_invites_somebody_on_this_machine_is_not_told_to_listen_to_all(tmp_path: Path, host: str) -> None:
+    result = Scene(tmp_path).made().run("peer", "invite", "laptop", "--url", f"https://{host}:7421")
+    assert result.exit_code == 0, result.output
+    assert "asterism peer serve --listen 127.0.0.1:7421" in result.stderr
+    assert "0.0.0.0" not in result.stderr
+
+
 def test_the_store_does_not_know_the_token_and_neither_does_a_backup(kitchen: Scene) -> None:
     token = parse(invitation(kitchen, "laptop", URL)).token
     kitchen.ok("store", "backup", str(kitchen.folder / "backup"))

@@ -84,7 +84,7 @@ shell: true
         "policy.yaml:7: commands[1] is a name, or an absolute path, not ''",
         "policy.yaml:7: commands[2] is an absolute path, not '../up'",
         "policy.yaml:7: commands[3] is a path without .., not '/a/../b'",
-        "policy.yaml:7: commands[4] is text, not 5.0",
+        "policy.yaml:7: commands[4] is text, not 5",
         "policy.yaml:8: directories is a list, such as [one, two], not '/srv'",
         "policy.yaml:9: callables[0] is package.module:function, with * for any part, not 'jobs'",
         "policy.yaml:10: environment[0] is the name of a variable, with * for any part, not 'A-B'",

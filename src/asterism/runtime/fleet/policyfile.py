@@ -33,6 +33,9 @@ LARGEST = 1 << 20
 _DEEPEST = 4
 _CONSTANTS = {"true": True, "false": False, "null": None, "": None}
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
+LONGEST_NUMBER = 20
+"""So many digits are shown as they were written; more are no slip of the pen."""
+
 _VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 _FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
 
@@ -252,4 +255,6 @@ def _scalar(node: Any) -> Any:
         return text
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
-    return float(text) if _NUMBER.fullmatch(text) else text
+    if not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if "." not in text and len(text) < LONGEST_NUMBER else float(text)

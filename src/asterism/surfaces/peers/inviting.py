@@ -14,6 +14,9 @@ from asterism.runtime.peers.invitations import PORT, address_of, invite
 from asterism.surfaces.fleet.access import note, tell_json
 from asterism.surfaces.fleet.spans import span
 
+HERE = ("127.0.0.1", "localhost")
+"""Whoever is invited to these is on this machine: nobody else has to reach it."""
+
 
 def address_here(url: str | None) -> str:
     """Where others reach this machine, if nothing better is known than its name. Raises InvalidInvitation."""
@@ -41,7 +44,8 @@ async def invited(
         return
     note(f"Run this on the other machine within {span(valid)}. It is a secret: whoever runs it first is {name}.")
     click.echo(f"asterism peer accept {shlex.quote(line)}")
-    options = f"--listen 0.0.0.0:{urlsplit(invitation.url).port}"
+    parts = urlsplit(invitation.url)
+    options = f"--listen {'127.0.0.1' if parts.hostname in HERE else '0.0.0.0'}:{parts.port}"
     if said is not None and said != os.environ.get("ASTERISM_STORE"):
         options += f" --store {shlex.quote(fleet.store.url)}"
     note(f"This store has to listen then: asterism peer serve {options}")
