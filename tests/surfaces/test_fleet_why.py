@@ -72,10 +72,19 @@ def test_a_rule_of_the_device_itself_is_named(scene: Scene) -> None:
 def test_a_run_for_one_device_says_when_that_is_not_there(scene: Scene) -> None:
     run = scene.create(device="desktop")
     scene.device("a")
-    assert kinds(scene, run) == [("no_device", "desktop"), ("objection", "a")]
-    assert reasons(scene, run)[0] == "it is for the device desktop alone, which is not there"
+    assert kinds(scene, run) == [("no_device", "desktop")], "of the others there is nothing to say"
+    assert reasons(scene, run) == ["it is for the device desktop alone, which is not there"]
     result = scene.run("why", run.id)
     assert "Start one that can, on any machine that reaches the store: asterism device join desktop" in result.stdout
+
+
+def test_a_run_for_one_device_says_why_that_one_cannot_take_it(scene: Scene) -> None:
+    run = scene.create(device="desktop")
+    scene.device("a")
+    scene.device("desktop", accepts="run.by == 'bob'")
+    assert kinds(scene, run) == [("no_device", "desktop"), ("objection", "desktop")]
+    assert reasons(scene, run)[0] == "it is for the device desktop alone, which cannot take it"
+    assert "asterism device join" not in scene.ok("why", run.id)
 
 
 def test_a_device_that_fell_silent_is_named(scene: Scene) -> None:

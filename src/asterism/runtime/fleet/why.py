@@ -241,14 +241,16 @@ def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Se
     if choice.busy:
         return [_busy(outlook, device) for device in choice.busy[:MOST]]
     reasons = [_nobody(run, outlook)]
-    reasons += [Reason("objection", name, f"{name}: {text}") for name, text in list(choice.refused.items())[:MOST]]
+    asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
+    reasons += [Reason("objection", name, f"{name}: {text}") for name, text in asked[:MOST]]
     return [*reasons, *list(_silent(outlook, run, sessions))[:MOST]]
 
 
 def _nobody(run: Run, outlook: Outlook) -> Reason:
     count = len(outlook.sessions)
-    if run.pinned is not None and run.pinned not in outlook.sessions:
-        return Reason("no_device", run.pinned, f"it is for the device {run.pinned} alone, which is not there")
+    if run.pinned is not None:
+        how = "cannot take it" if run.pinned in outlook.sessions else "is not there"
+        return Reason("no_device", run.pinned, f"it is for the device {run.pinned} alone, which {how}")
     if not count:
         return Reason("no_device", "", "no device is joined")
     return Reason(
