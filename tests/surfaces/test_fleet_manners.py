@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_scenes import Scene, ended, failed, started, taken_by
 from rich.console import Console
 
 from asterism.core import assigning
-from asterism.core.run import FAILED, Owner, Run
+from asterism.core.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
@@ -24,7 +25,7 @@ from asterism.surfaces.fleet import tallying
 from asterism.surfaces.fleet.details import Details, lines
 from asterism.surfaces.fleet.looking import look
 from asterism.surfaces.fleet.picture import picture
-from asterism.surfaces.fleet.tables import runs_table
+from asterism.surfaces.fleet.tables import note_on, runs_table
 from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.waiting import answer, sentence
 from asterism.surfaces.fleet.workflowfile import BadWorkflowFile, parse_workflows
@@ -376,3 +377,16 @@ def test_a_cancelled_run_counts_as_failed_in_the_record(tmp_path: Path) -> None:
     assert (told["runs"][str(FAILED)], told["cancelled"]) == (1, 1)
     assert "1 cancelled" in scene.ok("store", "info")
     assert "failed" not in scene.ok("store", "info")
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"status": FAILED, "error": "CommandFailed: the command exited with 3"}, "the command exited with 3"),
+        ({"status": FAILED, "error": "ValueError: no such month"}, "ValueError: no such month"),
+        ({"status": FAILED, "cancelled": True, "error": "cancelled by ann (cancel)"}, "by ann"),
+        ({"status": REASSIGNING, "declined": {"attic": "there is no oven"}}, "attic declined: there is no oven"),
+    ],
+)
+def test_a_note_in_the_list_says_what_the_status_does_not(terms: dict[str, Any], words: str) -> None:
+    assert note_on(replace(Run("r1", "work", 1, 0.0, "ann"), **terms), 5.0) == words

@@ -34,6 +34,8 @@ _LOOKS = {
 }
 """Which mark and colour a status of a run shares with one of a task."""
 
+OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
+
 _DEVICE_LOOKS = {"busy": "running", "ready": "completed", "draining": "waiting", "silent": "failed"}
 
 
@@ -59,7 +61,7 @@ def since_of(run: Run) -> float:
 def note_on(run: Run, now: float) -> str:
     """What is worth knowing beside the status, in few words."""
     if run.error is not None:
-        return run.error
+        return _briefly(run.error)
     if run.paused is not None:
         return run.paused
     if run.wish is not None:
@@ -68,9 +70,18 @@ def note_on(run: Run, now: float) -> str:
         return f"series {run.series}"
     if run.offered and run.not_before > now:
         return f"again in {span(run.not_before - now)}"
+    if run.offered and run.declined:
+        return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
     if run.offered and run.pinned is not None:
         return f"only on {run.pinned}"
     return f"attempt {run.epoch}" if run.epoch > 1 and not run.ended else ""
+
+
+def _briefly(error: str) -> str:
+    """Without what the status says already, and without the names of our own errors, which are sentences."""
+    for name in OWN_ERRORS:
+        error = error.removeprefix(f"{name}: ")
+    return error.removeprefix("cancelled ").removesuffix(" (cancel)")
 
 
 RUN_COLUMNS = (

@@ -32,7 +32,8 @@ def sentence(run: Run) -> str:
     on = f" on {run.device}" if run.device is not None else ""
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
-    word = (run.error or "").partition(":")[0] if run.cancelled else f"failed{on}{after}: {run.error}"
+    cancelled = (run.error or "").partition(":")[0].removesuffix(" (cancel)")
+    word = cancelled if run.cancelled else f"failed{on}{after}: {run.error}"
     return clean(f"{short(run.id)} {word}")
 
 
