@@ -271,7 +271,7 @@ def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator
         if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
             text = f"{session.device} has not been heard of for {_span(outlook.now - session.beat_at)}"
             if session.state == ABROAD:
-                text += f", since it is a device {session.host}: it is waited for until that peer is met"
+                text += f", since it is reached {session.host}: it is waited for until that peer is met"
             yield Reason("silent", session.device, text, session.beat_at)
 
 
