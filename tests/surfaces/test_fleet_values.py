@@ -6,10 +6,18 @@ from pathlib import Path
 
 import click
 import pytest
+from command_scenes import Scene
 
 from asterism.surfaces.fleet.spans import moment, size, span
 from asterism.surfaces.fleet.values import any_json, duration, json_object, pair
 from asterism.surfaces.fleet.values import size as size_of
+
+
+@pytest.mark.parametrize("words", [["monitor", "--every"], ["device", "join", "a", "--monitor-every"]], ids=" ".join)
+def test_nobody_watches_without_rest(tmp_path: Path, words: list[str]) -> None:
+    result = Scene(tmp_path).made().run(*words, "0")
+    assert result.exit_code == 64
+    assert "it is longer than nothing." in result.stderr
 
 
 @pytest.mark.parametrize(

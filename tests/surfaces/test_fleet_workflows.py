@@ -209,3 +209,8 @@ def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
     assert "There are no workflows yet: asterism workflow add NAME" in scene.ok("workflow", "list")
     assert scene.json("workflow", "list") == []
+
+
+def test_a_file_of_workflows_that_is_not_there_is_told_in_words(tmp_path: Path) -> None:
+    result = Scene(tmp_path).run("workflow", "add", "--file", "none.yaml")
+    assert (result.exit_code, result.stderr) == (64, "Error: none.yaml cannot be read: No such file or directory.\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import Function, find_run, find_workflow, fleet_options, tell_json, with_fleet
-from asterism.surfaces.fleet.values import capabilities, duration, pair
+from asterism.surfaces.fleet.values import capabilities, duration, longer_than_nothing, pair
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -47,7 +47,15 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--listen", metavar="HOST:PORT", help="Answer peers that call, such as 0.0.0.0:7420.")
 @click.option("--replace", is_flag=True, help="Take the name from a device elsewhere that has it.")
 @click.option("--no-monitor", is_flag=True, help="Never watch over the others.")
-@_time("--monitor-every", "5s", "How often to watch over the others, if elected.")
+@click.option(
+    "--monitor-every",
+    type=duration,
+    callback=longer_than_nothing,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to watch over the others, if elected.",
+)
 @_time("--heartbeat", "30s", "How often to say that it lives, while it has no work.")
 @_time("--timeout", "90s", "After how long without a heartbeat it counts as gone.")
 @_time("--drain-for", "60s", "How long runs may take to finish when it is asked to leave.")

@@ -5,12 +5,20 @@ from __future__ import annotations
 import click
 
 from asterism.surfaces.fleet.access import fleet_options
-from asterism.surfaces.fleet.values import duration
+from asterism.surfaces.fleet.values import duration, longer_than_nothing
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--every", type=duration, default="5s", show_default=True, metavar="DURATION", help="How often to look.")
+@click.option(
+    "--every",
+    type=duration,
+    callback=longer_than_nothing,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to look.",
+)
 @click.option(
     "--heartbeat",
     type=duration,

@@ -119,7 +119,10 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
 def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
     from asterism.surfaces.fleet.workflowfile import load_workflows
 
-    return [flow for path in paths for flow in load_workflows(path)]
+    try:
+        return [flow for path in paths for flow in load_workflows(path)]
+    except OSError as error:
+        raise click.ClickException(f"{error.filename} cannot be read: {error.strerror}.") from None
 
 
 def _made(name: str, given: dict[str, Any]) -> Workflow:
