@@ -14,7 +14,7 @@ from test_machine import LivingPlan, check, evaluate
 from asterism.core import edits, journal
 from asterism.core.constellation import Constellation
 from asterism.core.edits import EditBatch
-from asterism.core.errors import EditRejected, NotJson
+from asterism.core.errors import EditRejected, InvalidTransition, NotJson
 from asterism.core.journal import (
     RecordedConstellation,
     RecordedLock,
@@ -78,6 +78,11 @@ class RecordedPlan(LivingPlan):
     @precondition(lambda self: any(node.device for node in self.settled_running()))
     def lose_a_device(self) -> None:
         self.plan.lose(next(node for node in self.settled_running() if node.device))
+
+    @rule()
+    @precondition(lambda self: any(node.device for node in self.settled_running()))
+    def find_out_where_one_is(self) -> None:
+        self.plan.locate(next(node for node in self.settled_running() if node.device), f"attic {self.tick()}")
 
     @rule()
     @precondition(lambda self: self.settled_running())
@@ -240,6 +245,20 @@ def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_
     lock.rejected(cycle)
     again = RecordedConstellation.from_json(first)
     replay(again, RecordedLock(again), steps)
+    assert again.to_json() == plan.to_json()
+
+
+def test_where_a_task_is_done_is_recorded_while_it_runs() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    with pytest.raises(InvalidTransition):
+        plan.locate(plan.node("a"), "kitchen")
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "fleet", 2.0)
+    plan.locate(plan.node("a"), "kitchen")
+    assert (plan.node("a").device, steps[-1]) == ("kitchen", ["locate", "a", "kitchen"])
+    again = RecordedConstellation("nightly")
+    again.add(Task("a"))
+    replay(again, lock, steps)
     assert again.to_json() == plan.to_json()
 
 

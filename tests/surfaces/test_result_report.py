@@ -233,6 +233,7 @@ def test_slots_are_given_greedily() -> None:
             (4, "failed", "c"),
         ),
         5.0,
+        {},
     )
     assert [(bar.task, bar.slot, bar.end, bar.outcome) for bar in bars] == [
         ("a", 1, 1, "completed"),
@@ -240,6 +241,12 @@ def test_slots_are_given_greedily() -> None:
         ("c", 1, 4, "failed"),
         ("d", 3, 5.0, "cancelled"),
     ]
+
+
+def test_an_execution_is_shown_on_the_device_that_it_was_in_the_end() -> None:
+    told = story((0, "started", "a"), (1, "put back", "a"), (2, "started", "a"), (2, "started", "b"))
+    bars = execution_bars(told, 5.0, {"a": "kitchen"})
+    assert [(bar.task, bar.device) for bar in bars] == [("a", "laptop"), ("a", "kitchen"), ("b", "laptop")]
 
 
 def test_what_the_story_says_of_executions_that_end_in_odd_ways() -> None:
@@ -261,6 +268,7 @@ def test_what_the_story_says_of_executions_that_end_in_odd_ways() -> None:
             (9, "cancelled", "never-started"),
         ),
         5.0,
+        {},
     )
     assert [(bar.task, bar.start, bar.end, bar.outcome) for bar in bars] == [
         ("a", 0, 1, "cancelled"),

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from asterism import Constellation, ConstellationEvent, DeviceEvent, EditEvent, Event, Task, TaskEvent, Violation
+from asterism.core.journal import RecordedConstellation
 from asterism.core.status import ConstellationState, TaskStatus
 from asterism.runtime.processes import CommandFailed
 from asterism.surfaces.words import names, sentence
@@ -37,6 +38,14 @@ def test_tasks() -> None:
     assert failed == "build failed: the command exited with 3: no luck"
     assert task("task_cancelled", TaskStatus.CANCELLED) == "build cancelled"
     assert task("task_retrying", attempt=1, error=ValueError("no")).startswith("build: attempt 1 failed and another")
+
+
+def test_in_a_store_a_task_is_given_to_a_fleet_and_who_did_it_is_told_at_its_end() -> None:
+    kept = RecordedConstellation.of(PLAN)
+    begun = TaskEvent(kind="task_started", at=1.0, task_id="build", status=TaskStatus.RUNNING, device="fleet")
+    assert sentence(begun, kept) == "build started in the fleet"
+    ended = TaskEvent(kind="task_completed", at=2.0, task_id="build", status=TaskStatus.COMPLETED, device="kitchen")
+    assert sentence(ended, kept) == "build completed on kitchen"
 
 
 def test_edits() -> None:

@@ -178,6 +178,12 @@ class Graph:
         """Its device vanished: that is counted apart from failures of the work."""
         node.losses += 1
 
+    def locate(self, node: Node, device: str) -> None:
+        """A running task is done by this device: the one that it was given to stands for many."""
+        if node.status is not RUNNING or node.device is None:
+            self._refuse(node, "locate")
+        node.device = device
+
     def release(self, node: Node, now: float, why: str) -> None:
         """The device left before the work began: the task waits for another one, and nothing counts as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -32,12 +32,13 @@ class _Execution:
     outcome: str = "cancelled"
 
 
-def execution_bars(story: Iterable[Entry], ended_at: float) -> tuple[ExecutionBar, ...]:
-    """One bar for each execution, each in a slot of its device that is free for that time."""
-    return tuple(_placed(sorted(_executions(story), key=lambda one: one.start), ended_at))
+def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
+    """One bar for each execution, each in a slot of its device that is free for that time. ``devices`` says by task
+    which device it was in the end: what it was given to may stand for many."""
+    return tuple(_placed(sorted(_executions(story, devices), key=lambda one: one.start), ended_at))
 
 
-def _executions(story: Iterable[Entry]) -> list[_Execution]:
+def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Execution]:
     latest: dict[str, _Execution] = {}
     found = []
     for at, what, task, why in story:
@@ -52,6 +53,8 @@ def _executions(story: Iterable[Entry]) -> list[_Execution]:
                 execution.end, execution.outcome = at, OUTCOMES[what]
             elif what == "revoked" and execution.provisional:  # it had ended; its result is gone all the same
                 execution.outcome = "revoked"
+    for task, execution in latest.items():
+        execution.device = devices.get(task, execution.device)
     return found
 
 

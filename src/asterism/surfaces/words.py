@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.core.constellation import Constellation
 from asterism.core.errors import AsterismError, reason_of
+from asterism.core.journal import RecordedConstellation
 from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.surfaces.drawing.lettering import plural
 from asterism.surfaces.drawing.times import duration
@@ -35,7 +36,9 @@ def names(tasks: Iterable[str], count: int) -> str:
 def _started(event: TaskEvent, plan: Constellation) -> str:
     how = " provisionally" if event.provisional else ""
     again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    return f"{event.task_id} started{how} on {event.device}{again}"
+    # a plan in a store gives its tasks to a whole fleet; who did one is known at its end
+    where = "in the fleet" if isinstance(plan, RecordedConstellation) else f"on {event.device}"
+    return f"{event.task_id} started{how} {where}{again}"
 
 
 def _retrying(event: TaskEvent, plan: Constellation) -> str:
@@ -47,7 +50,8 @@ def _ended(event: TaskEvent, plan: Constellation) -> str:
     took = f" after {duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
     why = f": {reason(event.error) if event.error is not None else event.reason}"
     why = "" if why == ": " else why
-    return f"{event.task_id} {event.status}{took}{why}"
+    where = f" on {event.device}" if isinstance(plan, RecordedConstellation) and event.device is not None else ""
+    return f"{event.task_id} {event.status}{where}{took}{why}"
 
 
 def _plan_started(event: ConstellationEvent, plan: Constellation) -> str:

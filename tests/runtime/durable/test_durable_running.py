@@ -108,6 +108,7 @@ def test_the_devices_of_the_fleet_do_the_work_and_one_that_joins_later_too() -> 
         result = await running
         told = [entry.why for entry in result.story() if entry.what == "run ended"]
         assert [words.rpartition(" on ")[2] for words in told] == ["kitchen", "bath"]
+        assert [result[name].device for name in ("cooking", "washing")] == ["kitchen", "bath"]
 
     play(scene)
 

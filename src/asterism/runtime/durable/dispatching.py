@@ -20,6 +20,7 @@ from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.jsonable import plain
 from asterism.core.ready import Lane
 from asterism.core.run import COMPLETED, Run
+from asterism.core.status import RUNNING
 from asterism.core.task import Task
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
@@ -51,6 +52,9 @@ class FleetRoster(Roster):
 
     def capable(self, lane: Lane) -> list[Place]:
         return list(self)
+
+    def find(self, device_id: str) -> Place | None:
+        return next(iter(self), None)
 
 
 class Workflows:
@@ -178,6 +182,7 @@ class FleetDevice:
             # it is for others to say how it ended; whoever waits for us is about to be told the same
             await asyncio.get_running_loop().create_future()
             raise
+        _locate(work, journal, ended)
         where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
         journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
         if ended.status is COMPLETED:
@@ -230,6 +235,7 @@ class FleetDevice:
 
         async def add(run: Run, give: Callable[[Run], Run]) -> Run:
             given = give(run)
+            _locate(work, journal, given)
             try:
                 await journal.commit(PutRun(given, None))
             except asyncio.CancelledError:
@@ -263,6 +269,15 @@ class FleetDevice:
                 return await ask()
             except StoreUnavailable:
                 await self.fleet.clock.sleep(AGAIN)
+
+
+def _locate(work: Work, journal: Journal, run: Run) -> None:
+    """Say in the plan which device of the fleet does it, as far as that is known: when it is given away at once, and
+    when it has ended."""
+    node = journal.plan.nodes.get(work.task.id)
+    if node is None or run.device in (None, node.device) or node.epoch != work.epoch or node.status is not RUNNING:
+        return
+    journal.plan.locate(node, run.device)
 
 
 def _given(work: Work) -> dict[str, Any]:
