@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from asterism.core.errors import AsterismError
 from asterism.runtime import guard
@@ -88,6 +88,7 @@ class Commands:
         in_child: Callable[[], None] | None = None,
         key: str | None = None,
         lease: float | None = None,
+        stdin: IO[bytes] | None = None,
     ) -> Any:
         """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
 
@@ -97,7 +98,7 @@ class Commands:
         ``executable`` is the file to execute if it is not the first word; ``heard`` is told what comes out of which
         pipe (1 or 2) as it comes; ``in_child`` runs in the child just before it becomes the command. With a
         ``lease`` it is killed after so many seconds, even if we are frozen, unless ``allow`` is called with its
-        ``key``."""
+        ``key``. ``stdin`` is a file that it reads, if it has anything to read."""
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
@@ -107,6 +108,7 @@ class Commands:
             self._keys[key] = ticket
         try:
             terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
+            terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
             with mmap.mmap(-1, 8) as born:  # shared with the child
                 terms["preexec_fn"] = partial(_enter, self._guard.pipe(), ticket, born, in_child)
                 return await self._run(argv, terms, partial(_Listener, heard), born, ticket)
@@ -151,7 +153,6 @@ class Commands:
         return await asyncio.get_running_loop().subprocess_exec(
             listener_of,
             *argv,
-            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             process_group=0,

@@ -169,6 +169,7 @@ class DeviceAgent:
             if self.fleet.local is self:
                 self.fleet.local = None
             self._executor.close()
+            self._notifier.close()
             presence.close()
 
     async def _live(self) -> None:

@@ -1,20 +1,26 @@
 """Telling a person: each notice of the store is passed to the command or address that the fleet's settings name.
 
 A notice may be told twice if a coordinator dies in between. One that cannot be delivered is tried a few times before
-the next has its turn."""
+the next has its turn.
+
+Whoever can write to the store names the command and the address. So the policy of the device judges them as it judges
+work, also where a redirect leads; the command gets what every command here gets, and does not outlive the device."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import os
+import tempfile
 from collections.abc import Coroutine
 from typing import Any
 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.fleet.requesting import request
 from asterism.runtime.fleet.settings import Settings
-from asterism.runtime.http import request
+from asterism.runtime.processes import Commands
 from asterism.store.codec import notice_to_json
 from asterism.store.errors import Conflict
 from asterism.store.protocol import PutRegister
@@ -24,6 +30,9 @@ log = logging.getLogger("asterism.monitor")
 KEY = "notified"
 AT_ONCE = 100
 PATIENCE = 30.0
+GRACE = 1.0
+"""How long a command has to stop when it took too long, in seconds."""
+
 TRIES = 5
 """How often a notice is tried before the next one has its turn."""
 
@@ -37,6 +46,10 @@ class Notifier:
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self._fleet, self._policy = fleet, policy
         self._failed = 0
+        self._commands = Commands(GRACE)
+
+    def close(self) -> None:
+        self._commands.close()
 
     async def deliver(self) -> None:
         store = self._fleet.store
@@ -73,11 +86,21 @@ class Notifier:
 
     async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
         program = self._policy.command(command[0])
-        await _run((program.file, *command[1:]) if program is not None else command, notice)
+        argv = [program.name if program is not None else command[0], *command[1:]]
+        environment = {name: value for name, value in os.environ.items() if self._policy.passes(name)}
+        with tempfile.TemporaryFile() as given:
+            given.write(json.dumps(notice).encode())
+            given.seek(0)
+            await self._commands.run(
+                argv,
+                environment,
+                self._policy.directory(None),
+                executable=program.file if program is not None else None,
+                stdin=given,
+            )
 
     async def _request(self, terms: dict[str, Any]) -> None:
-        self._policy.url(terms["url"])
-        await request(terms)
+        await request(terms, {}, self._policy)
 
 
 async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> bool:
@@ -91,17 +114,3 @@ async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> bool:
     except Exception as error:
         log.error("a notification could not be delivered to %s: %s", whom, error)
     return False
-
-
-async def _run(command: tuple[str, ...], notice: dict[str, Any]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        await process.communicate(json.dumps(notice).encode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        log.error("the notification command exited with %d", process.returncode)
