@@ -18,7 +18,7 @@ from run_scenes import (
 )
 
 from asterism.core import assigning
-from asterism.core.errors import Fenced, RunRefused
+from asterism.core.errors import Fenced, RunRefused, brief
 from asterism.core.run import REASONS, Assignment, Owner, Progress, Run
 from asterism.core.workflow import Workflow
 
@@ -372,3 +372,31 @@ def test_to_take_and_start_in_one_step_is_to_take_and_then_to_start() -> None:
     one_by_one = assigning.start(taken, grant_of(taken), 5.0)
     assert at_once == one_by_one.changed(revision=at_once.revision)
     assert at_once.revision == new().revision + 1
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def test_however_much_is_said_of_a_failure_a_record_keeps_its_beginning_and_its_end() -> None:
+    words = "ValueError: " + "x" * 10_000_000 + " the end"
+    flow = Workflow("work", shell="true", retries=1)
+    run = processing()
+    run = assigning.fail(run, grant_of(run), words, flow, 2.0)
+    run = processing(run)
+    run = assigning.fail(run, grant_of(run), words, flow, 3.0)
+    assert run.error is not None
+    assert run.error.startswith("ValueError: xxx")
+    assert run.error.endswith("xxx the end")
+    assert "characters are left out" in run.error
+    kept = [run.error, *(entry.why for entry in run.story), *(one.detail for one in run.previous)]
+    assert max(map(len, kept)) < 11_000
+    assert brief(run.error) == run.error
+
+
+def test_however_much_those_say_who_decline_or_pause_a_record_stays_small() -> None:
+    run = declined(declined(new(), KITCHEN, "y" * 1_000_000), LAPTOP, "z" * 1_000_000)
+    assert max(map(len, run.declined.values())) <= 10_000
+    run = assigning.next_round(run, FLOW, 2.0)
+    run = assigning.pause(run, 3.0, "ann", "w" * 1_000_000)
+    assert len(run.paused or "") < 11_000
+    assert max(len(entry.why) for entry in run.story) < 11_000

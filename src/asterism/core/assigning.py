@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.core.errors import Fenced, RunRefused
+from asterism.core.errors import Fenced, RunRefused, brief
 from asterism.core.run import (
     ASSIGNED,
     BLANK,
@@ -146,7 +146,7 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
     if not run.avoid:
         raise _refusal(run, "be offered again: no device is avoided")
     last = {one.device: f"{one.device} ({one.reason}): {one.detail}" for one in run.previous}
-    said = "; ".join(last.get(device, device) for device in run.avoid)
+    said = brief("; ".join(last.get(device, device) for device in run.avoid))
     rounds = run.rounds + 1 if run.declined else run.rounds
     if rounds > workflow.rounds:
         return _failed(
@@ -245,7 +245,7 @@ def decline(run: Run, grant: Grant, reason: str, now: float, *, full: bool = Fal
         return _cancelled(run, now, run.wished_by, "declined", reason)
     if full:
         return _reassigned(run, now, "declined", reason)
-    declined = {**run.declined, f"{run.device}": reason}
+    declined = {**run.declined, f"{run.device}": brief(reason)}
     return _reassigned(run, now, "declined", reason, avoid=_avoiding(run), declined=declined)
 
 
@@ -288,7 +288,7 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
         raise _refusal(run, f"be paused: it is being cancelled by {run.wished_by}")
     if run.wish == "pause" or run.paused is not None:
         return run
-    who = f"{by}: {reason}" if reason else by
+    who = brief(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
         return _wished(run, "pause", now, who)
     words = f"by {who}"
@@ -382,6 +382,7 @@ def _closed(run: Run, now: float, reason: str, detail: str) -> dict[str, Any]:
 def _reassigned(
     run: Run, now: float, reason: str, detail: str, delay: float = 0.0, *, paused: str | None = None, **changes: Any
 ) -> Run:
+    detail = brief(detail)
     if run.epoch >= MOST_EPOCHS:
         error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
         return _failed(run, now, error, reason, **changes)
@@ -409,6 +410,7 @@ def _reassigned(
 
 
 def _failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
+    error = brief(error)
     return _moved(
         run,
         "fail",

@@ -164,6 +164,19 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
+LONGEST = 10_000
+"""How many characters of what somebody said are kept in a record."""
+
+
+def brief(text: str) -> str:
+    """A text as a record keeps it: all of it, or its beginning and its end. Whatever work raises may be of any length,
+    and stands in the record several times."""
+    if len(text) <= LONGEST:
+        return text
+    part = LONGEST // 2 - 50
+    return f"{text[:part]} … ({len(text) - 2 * part:,} characters are left out) … {text[-part:]}"
+
+
 def reason_of(error: BaseException | None) -> str:
     """An error as a line of a story."""
     return "" if error is None else str(RecordedError.of(error))
