@@ -197,3 +197,38 @@ def test_what_a_killed_writer_left_is_swept_away(blobs: Blobs, folder: Path, clo
     assert len(files(folder)) == 2
     blobs.sweep(clock.now)
     assert files(folder) == [f"{NAME[:2]}/{NAME}"]
+
+
+@in_a_loop
+async def test_what_is_forgotten_while_a_backup_is_made_is_whole_in_it(tmp_path: Path, clock: Clock) -> None:
+    """The tables are as they were when it began, and so is what is kept beside them."""
+    async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
+        output = await store.keep_blob(DATA)
+        done = completed(run(1)).changed(output={"$blob": output, "size": len(DATA)}, ended_at=clock.now)
+        await store.commit([PutRun(done, None)])
+        clock.now += 7200.0
+        lines = []
+        async for line in store.dump():
+            lines.append(line)
+            if "run" in line:
+                assert await store.prune(clock.now, 100) == 1
+                assert await store.prune(clock.now, 100) == 0
+        assert [line for line in lines if "run" in line]
+        assert [line for line in lines if "blob" in line]
+        clock.now += 3601.0
+        await store.prune(clock.now, 100)
+        assert await store.blob(output) is None
+
+
+def test_one_that_is_not_ours_to_touch_or_not_there_is_spared_in_vain(
+    blobs: Blobs, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs.keep(DATA)
+
+    def refused(*args: Any) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    blobs.spare({NAME, "0" * 64})
+    monkeypatch.setattr(os, "utime", refused)
+    blobs.spare({NAME})
+    assert blobs.read(NAME) == DATA

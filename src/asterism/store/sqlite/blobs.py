@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from asterism.store.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
@@ -65,6 +65,12 @@ class Blobs:
             name = path.name.removesuffix(_GOING)
             if _NAME.fullmatch(name) is not None and _kept_at(path) < kept_before:
                 yield name
+
+    def spare(self, names: Iterable[str]) -> None:
+        """They count as kept now, as far as they are there and ours: nobody removes them for a while."""
+        for name in names:
+            with contextlib.suppress(PermissionError):
+                self._touched(self._path(name))
 
     def remove(self, name: str, kept_before: float) -> None:
         """Unless somebody keeps it again at this very moment."""

@@ -214,6 +214,9 @@ class SqliteStore:
         self._writer.must_be_open()
         apart = Readers(self._link, 1, self._writer.look)
         try:
+            # what is forgotten meanwhile is in the tables of this instant, and has to be there when its turn comes
+            used = await apart.ask(dumping.names_of_blobs)
+            await asyncio.to_thread(self._blobs.spare, used)
             pages = await apart.ask(_Pages, self.path)
             while lines := await apart.ask(pages.next):
                 for line in lines:

@@ -185,7 +185,7 @@ class Values(EngineTests):
         session = a_session()
         await joined(store, session)
         run = started(held_by(a_run(1, given={"x": large}), session))
-        await added(store, run, assigning.give_up(a_run(2), 3.0, large))
+        await added(store, run, assigning.give_up(a_run(2), 3.0, "").changed(error=large))
         assert (await store.beat(session.id, {"x": large}, [Report(run.id, 1, None, large)])).alive
         assert (await store.reports([run.id]))[run.id].tail == large
         done = completed(run, [large])
