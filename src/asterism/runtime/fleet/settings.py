@@ -76,20 +76,25 @@ def of_json(data: Mapping[str, Any]) -> Settings:
 async def read(store: Store) -> Settings:
     """What a later version of Asterism may have written beside is no concern of ours."""
     found = await store.register(KEY)
+    return _known({} if found is None else found.value)
+
+
+def _known(value: Mapping[str, Any]) -> Settings:
     known = {f.name for f in fields(Settings)}
-    return Settings() if found is None else of_json({name: found.value[name] for name in found.value if name in known})
+    return of_json({name: value[name] for name in value if name in known})
 
 
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
-    """Change some settings; the others stay."""
+    """Change some settings; the others stay, also those that only a later version knows."""
     while True:
         found = await store.register(KEY)
-        before = of_json(found.value).to_json() if found is not None else Settings().to_json()
+        kept = {} if found is None else found.value
+        before = _known(kept).to_json()
         if isinstance(changes.get("weights"), Mapping):
             changes = {**changes, "weights": {**before["weights"], **changes["weights"]}}
         new = of_json({**before, **changes})
         try:
-            await store.commit([PutRegister(KEY, new.to_json(), found and found.revision)])
+            await store.commit([PutRegister(KEY, {**kept, **new.to_json()}, found and found.revision)])
         except Conflict:
             continue
         return new
