@@ -42,7 +42,7 @@ actions = st.one_of(
     st.fixed_dictionaries({"http": st.builds(lambda rest, url: {**rest, "url": url}, json_objects, st.text())}),
 )
 others = st.fixed_dictionaries(
-    {"name": texts, "heartbeat": st.floats(0.001, 1000), "timeout": st.floats(2000, MOST)},
+    {"name": texts, "heartbeat": st.floats(0.1, 1000), "timeout": st.floats(2000, MOST)},
     optional={
         "env": json_objects,
         "cwd": st.text(max_size=8),
@@ -237,6 +237,13 @@ def test_one_late_heartbeat_must_not_cost_a_device_its_work() -> None:
     assert made(heartbeat=45.0, timeout=90.0).timeout == 90.0
     with pytest.raises(InvalidWorkflow, match=r"timeout \(90 s\) must be at least twice heartbeat \(45\.5 s\)"):
         made(heartbeat=45.5, timeout=90)
+
+
+def test_no_workflow_has_devices_do_nothing_but_beat() -> None:
+    """A thousand heartbeats a second are what each of them made of a millionth of a second."""
+    assert made(heartbeat=0.1, timeout=0.2).heartbeat == 0.1
+    with pytest.raises(InvalidWorkflow, match=r"heartbeat is 0\.1 s at least"):
+        made(heartbeat=0.000001, timeout=90.0)
 
 
 def test_everything_that_is_wrong_is_said_in_one_message() -> None:

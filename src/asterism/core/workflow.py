@@ -135,6 +135,9 @@ _COUNTS = ("retries", "losses", "rounds", "version")
 MOST = 1_000_000_000
 """No number of a workflow is greater: in seconds it is thirty years, and it fits into every column and every timer."""
 
+SHORTEST_HEARTBEAT = 0.1
+"""In seconds. A device keeps up the pace of the most demanding work it meets, and the store has to hear all of it."""
+
 
 def _problems(flow: Workflow) -> list[str]:
     """Everything that is wrong with what is particular to a workflow."""
@@ -164,6 +167,8 @@ def _problems(flow: Workflow) -> list[str]:
     for name in ("orchestration", "preemptible"):
         if not isinstance(getattr(flow, name), bool):
             problems.append(f"{name} is true or false")
+    if _is_seconds(flow.heartbeat) and flow.heartbeat < SHORTEST_HEARTBEAT:
+        problems.append(f"heartbeat is {SHORTEST_HEARTBEAT:g} s at least, or devices would do nothing else")
     if _is_seconds(flow.timeout) and _is_seconds(flow.heartbeat) and flow.timeout < 2 * flow.heartbeat:
         problems.append(
             f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s), "

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from fleet_scenes import WORK, Device, Stage, play
 
+from asterism.core.errors import AsterismError
 from asterism.runtime.fleet.agent import DeviceReplaced
 from asterism.runtime.fleet.joining import DeviceNameTaken
 
@@ -134,5 +135,13 @@ def test_a_device_counts_from_before_it_asked_to_join() -> None:
         run = await stage.person.create(TIGHT)
         await stage.at_work(kitchen, run)
         assert stage.store._sessions[kitchen.session].beat_at > 1_000_009.0
+
+    play(scene)
+
+
+def test_a_device_that_would_do_nothing_but_beat_is_refused() -> None:
+    async def scene(stage: Stage) -> None:
+        with pytest.raises(AsterismError, match=r"its heartbeat is 0\.1 s at least, not 0\.05 s"):
+            await stage.device("laptop", heartbeat=0.05, timeout=90.0)
 
     play(scene)

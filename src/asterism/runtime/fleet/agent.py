@@ -20,7 +20,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.placement import against, objection
 from asterism.core.run import Owner, Run
 from asterism.core.session import Session
-from asterism.core.workflow import Workflow
+from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
 from asterism.runtime.fleet.election import LEASE, Election
 from asterism.runtime.fleet.executing import Executors
@@ -372,7 +372,9 @@ def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float
         raise AsterismError(f"the name of a device is 1 to 200 printable characters without '|', not {name!r}")
     if slots < 0 or backlog < 0:
         raise AsterismError(f"device {name!r}: slots and backlog are whole numbers, 0 or more")
-    if not 0 < 2 * heartbeat <= timeout < float("inf"):
+    if heartbeat < SHORTEST_HEARTBEAT:
+        raise AsterismError(f"device {name!r}: its heartbeat is {SHORTEST_HEARTBEAT:g} s at least, not {heartbeat:g} s")
+    if not 2 * heartbeat <= timeout < float("inf"):
         raise AsterismError(
             f"device {name!r}: its timeout ({timeout:g} s) must be at least twice its heartbeat ({heartbeat:g} s), "
             "or one late heartbeat would cost it its work"
