@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from postgres_scenes import in_a_loop, looking, opened
 
 from asterism.core.session import ENDED
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
+from asterism.runtime.fleet import retention
+from asterism.runtime.fleet.workflows import AGE, OF_PEERS, VERSIONS
+from asterism.store.postgres.store import PostgresStore
+from asterism.store.protocol import Feeding, Notice, PutRegister, PutRun, PutSession, Query, Report
 from asterism.testing.stores.records import (
     FAR,
     a_run,
@@ -194,3 +198,31 @@ async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url:
         await store.prune(FAR, 100)
         assert await store.sessions(ended=True) == []
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
+
+
+@in_a_loop
+async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgotten_when_no_run_needs_it(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as store:
+        needed = a_run(1)
+        old = {"at": store.clock() - 2 * AGE}
+        await store.commit(
+            [
+                PutRun(needed, None),
+                PutRegister(f"{OF_PEERS}{needed.kind}", old, None),
+                PutRegister(f"{VERSIONS}{needed.kind}", {"name": needed.workflow}, None),
+                PutRegister(f"{OF_PEERS}gone@7", old, None),
+                PutRegister(f"{VERSIONS}gone@7", {"name": "gone"}, None),
+            ]
+        )
+        assert await retention.prune(store, store.clock(), 100) == 0
+        left = [one.key for one in await store.registers("workflow")]
+        assert left == [f"{OF_PEERS}{needed.kind}", f"{VERSIONS}{needed.kind}"]
+
+
+def test_whatever_is_asked_of_a_store_that_has_peers_has_an_answer_here() -> None:
+    asked = [name for name, one in vars(Feeding).items() if callable(one) and not name.startswith("_")]
+    for name in asked:
+        here, meant = inspect.signature(getattr(PostgresStore, name)), inspect.signature(getattr(Feeding, name))
+        assert list(here.parameters) == list(meant.parameters), name

@@ -10,6 +10,7 @@ from fleet_scenes import WORK, Device, Stage, play
 
 from asterism.core.errors import AsterismError
 from asterism.core.run import Progress
+from asterism.store.protocol import PutRegister
 
 # -- leaving ---------------------------------------------------------------------------------------------------------
 
@@ -169,5 +170,25 @@ def test_a_device_has_a_name_that_can_be_shown(name: str) -> None:
     async def scene(stage: Stage) -> None:
         with pytest.raises(AsterismError, match="the name of a device is"):
             Device(stage, name)
+
+    play(scene)
+
+
+def test_a_mistake_while_it_watches_over_the_others_does_not_end_the_work_of_a_device(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        laptop = await stage.device("laptop", monitor_every=1.0)
+        run = await stage.person.create(WORK)
+        await stage.at_work(laptop, run)
+        found = await stage.store.register("coordinator")
+        assert found is not None
+        await stage.store.commit([PutRegister("coordinator", {"not": "what it was"}, found.revision)])
+        await stage.until(lambda: "a mistake in Asterism itself" in caplog.text)
+        await asyncio.sleep(200.0)
+        assert not laptop.task.done()
+        assert caplog.text.count("a mistake in Asterism itself") == 1
+        laptop.hands.finish(run, "done")
+        assert (await stage.end_of(run)).output == "done"
 
     play(scene)

@@ -320,7 +320,7 @@ class DeviceAgent:
                 if await self._election.campaign():
                     await self._monitor.watch()
                 trouble.over()
-            except AsterismError as error:  # whatever it is, it must not end the work that is done here
+            except Exception as error:  # whatever it is, it must not end the work that is done here
                 trouble.met(error)
             await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
 
@@ -332,7 +332,7 @@ class DeviceAgent:
                 if self._election.elected:
                     await self._notifier.deliver()
                 trouble.over()
-            except AsterismError as error:
+            except Exception as error:
                 trouble.met(error)
             await self.fleet.clock.sleep(every)
 

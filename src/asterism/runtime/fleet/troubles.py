@@ -1,10 +1,13 @@
 """Something that goes wrong over and over, told so that the log stays readable: a line when it begins, then at most one
-a minute with how long it has lasted, and one when it is over."""
+a minute with how long it has lasted, and one when it is over. What is none of Asterism's own errors is a mistake in it,
+and told with where it happened."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+
+from asterism.core.errors import AsterismError
 
 EVERY = 60.0
 """How often what lasts is told again, in seconds."""
@@ -23,7 +26,10 @@ class Trouble:
         now = self._now()
         if self._began is None:
             self._began = self._told = now
-            self._log.warning("%s: %s", self._what, error)
+            if isinstance(error, AsterismError):
+                self._log.warning("%s: %s", self._what, error)
+            else:
+                self._log.error("%s: a mistake in Asterism itself", self._what, exc_info=error)
         elif now - self._told >= EVERY:
             self._told = now
             self._log.warning("%s, for %.0f s now: %s", self._what, now - self._began, error)

@@ -101,6 +101,9 @@ FROM runs WHERE offered = 1 GROUP BY workflow, version, pinned
 -- name: counts
 SELECT status, count(*) FROM runs GROUP BY status
 
+-- name: kinds
+SELECT DISTINCT workflow, version FROM runs
+
 -- name: sessions
 SELECT {session}, coalesce(used, 0)
 FROM sessions

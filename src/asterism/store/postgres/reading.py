@@ -91,6 +91,9 @@ class Reading:
     async def counts(self) -> Mapping[RunStatus, int]:
         return {_STATUSES[status]: number for status, number in await self._broad.fetch(queries()["counts"])}
 
+    async def kinds(self) -> set[str]:
+        return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(queries()["kinds"])}
+
     async def sessions(self, *, ended: bool = False) -> list[Session]:
         rows = await self._broad.fetch(queries()["sessions"], ended)
         return [session_of(row, row[-1]) for row in rows]

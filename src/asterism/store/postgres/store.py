@@ -193,11 +193,18 @@ class PostgresStore:
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
         return {}
 
-    async def copies(self, left_to: str, limit: int) -> list[Run]:
+    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
         return []
 
     async def judges(self) -> set[str]:
         return set()
+
+    async def forget_sessions(self, ids: Sequence[str]) -> None:
+        raise StoreError(NO_PEERS)
+
+    async def kinds(self) -> set[str]:
+        """What peers sent may have come with the backup of another store."""
+        return await self._reading.kinds()
 
     # -- waking ----------------------------------------------------------------------------------------------------
 
