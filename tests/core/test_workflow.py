@@ -175,7 +175,7 @@ NO_COUNT = [-1, 1.0, True, "3", None, MOST + 1, 10**400]
 NO_EXPRESSION = ["", "  ", 5, ["cpu > 1"]]
 NO_FLAG = [0, 1, "yes", None]
 WRONG: dict[str, tuple[list[Any], str]] = {
-    "name": (["", "a\nb", "\x00", 7, None, ["w"]], "the name is a text without control characters, and not empty"),
+    "name": (["", "a\nb", "\x00", 7, None, ["w"], "w" * 501], "the name is a text without control characters"),
     "call": (["print", 7], "call is a function or 'package.module:function'"),
     "argv": ([[], ["a", 1], "ls -l", 7], "argv is a "),
     "shell": ([7, ["ls"]], "shell is a shell line"),

@@ -135,6 +135,9 @@ _COUNTS = ("retries", "losses", "rounds", "version")
 MOST = 1_000_000_000
 """No number of a workflow is greater: in seconds it is thirty years, and it fits into every column and every timer."""
 
+LONGEST_NAME = 500
+"""In characters. Names are found by an index, and no index takes names of any length."""
+
 SHORTEST_HEARTBEAT = 0.1
 """In seconds. A device keeps up the pace of the most demanding work it meets, and the store has to hear all of it."""
 
@@ -142,8 +145,10 @@ SHORTEST_HEARTBEAT = 0.1
 def _problems(flow: Workflow) -> list[str]:
     """Everything that is wrong with what is particular to a workflow."""
     problems = []
-    if not isinstance(flow.name, str) or not flow.name or not flow.name.isprintable():
-        problems.append("the name is a text without control characters, and not empty")
+    if not isinstance(flow.name, str) or not 0 < len(flow.name) <= LONGEST_NAME or not flow.name.isprintable():
+        problems.append(
+            f"the name is a text without control characters, and not empty, of {LONGEST_NAME} characters at most"
+        )
     if all(getattr(flow, name) is None for name in ACTIONS):
         problems.append(f"it executes nothing: give one of {', '.join(ACTIONS)}")
     for name in _SECONDS:

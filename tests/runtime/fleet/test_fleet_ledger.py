@@ -360,3 +360,38 @@ def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not() -> 
         assert notice.message == f"run {run.id} (work) failed: out of paper"
 
     play(scene)
+
+
+def test_those_of_one_process_who_want_into_a_series_take_turns() -> None:
+    """Each would be too late as often as there are others, which took minutes for a few hundred."""
+
+    async def scene(stage: Stage) -> None:
+        line = Line(stage.store)
+        fleet = stage.fleet("bob", line)
+        await fleet.workflows.add(WORK)
+        before = line.asked["commit"]
+        runs = await asyncio.gather(*(fleet.create("work", series="RFC-093") for _ in range(50)))
+        assert line.asked["commit"] - before == 50
+        assert (await fleet.ledger.series("RFC-093")).position(runs[49].id) == 49
+        await asyncio.gather(*(fleet.cancel(run.id) for run in runs[1:]))
+        assert line.asked["commit"] - before == 99
+        assert (await fleet.ledger.series("RFC-093")).queue == ()
+
+    play(scene)
+
+
+def test_a_turn_in_a_series_that_is_given_up_is_the_next_ones() -> None:
+    async def scene(stage: Stage) -> None:
+        line = Line(stage.store)
+        fleet = stage.fleet("bob", line)
+        await fleet.workflows.add(WORK)
+        line.slow["commit"] = 1000.0
+        first = asyncio.create_task(fleet.create("work", series="RFC-093"))
+        await stage.until(lambda: line.asked["commit"] == 2)
+        second = asyncio.create_task(fleet.create("work", series="RFC-093"))
+        await asyncio.sleep(1.0)
+        assert not second.done()
+        first.cancel()
+        assert (await second).held
+
+    play(scene)

@@ -333,4 +333,4 @@ def holds(expression: str, names: Mapping[str, Any]) -> bool | str:
 
 def _check_name(what: str, text: str | None) -> None:
     if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {text!r}")
+        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {shown(text)}")

@@ -3,13 +3,19 @@
 Somebody else may be first: then the run is read again and the step judged anew. The store may be out of reach, and the
 answer to a commit lost: then the ledger looks whether its own entry stands in the story, so that nothing happens
 twice and nothing that happened is denied. A run that ends makes room in its series in the same commit.
+
+Whoever adds to a series or leaves it writes the one document of that series. Those of this process take turns, or of
+a hundred at once each would be first once and too late ninety-nine times.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
+from weakref import WeakValueDictionary
 
 from asterism.core import assigning
 from asterism.core.errors import RunRefused
@@ -48,6 +54,7 @@ class Ledger:
     ) -> None:
         self.store, self.clock, self.workflows = store, clock, workflows
         self._chance, self._on_end = chance, on_end
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, run_id: str) -> Run:
         run = await self.store.run(run_id)
@@ -108,9 +115,10 @@ class Ledger:
                 after = step(before, flow or await self.workflows.get(before.workflow, before.version))
                 if after is before:
                     return before
-                consequences = await self.consequences(after)
-                attempted = [*attempted[-MOST_ATTEMPTS:], after]
-                await self.store.commit([await put(after, before), *consequences])
+                async with self._turn(after.series if after.ended else None):
+                    consequences = await self.consequences(after)
+                    attempted = [*attempted[-MOST_ATTEMPTS:], after]
+                    await self.store.commit([await put(after, before), *consequences])
                 return after
             except Conflict:
                 continue
@@ -130,17 +138,11 @@ class Ledger:
             try:
                 if attempted and (found := await self.store.run(run.id)) is not None:
                     return found
-                writes: list[Write] = []
-                admitted = run
-                if run.series is not None:
-                    before, series = await self._series(run.series)
-                    claimed = series.claim(run.id, run.created_at)
-                    writes.append(PutRegister(_series_key(run.series), claimed.to_json(), before))
-                    if claimed.active == run.id:
-                        admitted = assigning.let_go(run, run.created_at)
-                given = give(admitted) if admitted.offered else admitted
-                attempted = True
-                await self.store.commit([PutRun(given, None), *writes])
+                async with self._turn(run.series):
+                    admitted, writes = await self._admitted(run)
+                    given = give(admitted) if admitted.offered else admitted
+                    attempted = True
+                    await self.store.commit([PutRun(given, None), *writes])
                 return given
             except Conflict as conflict:
                 if run.key is not None and conflict.what == f"key {run.key}":
@@ -154,6 +156,18 @@ class Ledger:
                     raise
                 await self.clock.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(2 * pause, 2.0)
+
+    async def _admitted(self, run: Run) -> tuple[Run, list[Write]]:
+        """A new run with its place in its series."""
+        if run.series is None:
+            return run, []
+        before, series = await self._series(run.series)
+        claimed = series.claim(run.id, run.created_at)
+        admitted = assigning.let_go(run, run.created_at) if claimed.active == run.id else run
+        return admitted, [PutRegister(_series_key(run.series), claimed.to_json(), before)]
+
+    def _turn(self, series: str | None) -> AbstractAsyncContextManager[Any]:
+        return nullcontext() if series is None else self._turns.setdefault(series, asyncio.Lock())
 
     async def _with_key(self, key: str) -> Run | None:
         found = await self.store.find(Query(key=key))
