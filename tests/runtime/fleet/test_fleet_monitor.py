@@ -472,3 +472,24 @@ def test_a_store_out_of_reach_does_not_end_a_monitor() -> None:
         assert await stage.store.find(Query(offered=True)) == []
 
     play(scene)
+
+
+def test_what_no_device_can_take_is_given_up_however_much_waits_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        before = [await stage.person.create(WORK) for _ in range(12)]
+        await stage.at_work(kitchen, before[0])
+        nobodys = [await stage.person.create(WORK, device="attic") for _ in range(7)]
+        monitor = stage.monitor()
+        await monitor.watch()
+        await asyncio.sleep(WORK.no_device_timeout + 1.0)
+        await monitor.watch()
+        given_up = [run for run in nobodys if (await stage.read(run)).ended]
+        assert len(given_up) == 5
+        await monitor.watch()
+        assert all([(await stage.read(run)).ended for run in nobodys])
+        assert not any([(await stage.read(run)).ended for run in before])
+
+    play(scene)

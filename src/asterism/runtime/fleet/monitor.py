@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from asterism.core import assigning
@@ -335,12 +335,27 @@ class Monitor:
         said = "; ".join(f"{device}: {why}" for device, why in objections.items()) or "no device is joined"
         why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
         now = self.store.clock()
-        for run in await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE)):
-            since = run.waiting_since or 0.0
-            # what waits since the future was written before the store's clock was set back
-            waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + JUMP
-            if waited and _kind(run)[: len(kind)] == kind:
-                await self._step(run, assigning.give_up(run, now, why))
+        given_up = 0
+        async with contextlib.aclosing(self._all_waiting(flow)) as waiting:
+            async for run in waiting:
+                since = run.waiting_since or 0.0
+                # what waits since the future was written before the store's clock was set back
+                waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + JUMP
+                if waited and _kind(run)[: len(kind)] == kind:
+                    await self._step(run, assigning.give_up(run, now, why))
+                    given_up += 1
+                    if given_up == AT_ONCE:
+                        return
+
+    async def _all_waiting(self, flow: Workflow) -> AsyncGenerator[Run, None]:
+        """Page by page: what is to be given up may stand behind any number of others that only wait for a slot."""
+        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE))
+        while found:
+            for run in found:
+                yield run
+            if len(found) < AT_ONCE:
+                return
+            found = await self.store.find(Query(workflow=flow.name, offered=True, after=found[-1].id, limit=AT_ONCE))
 
     async def _step(self, before: Run, after: Run) -> None:
         with contextlib.suppress(Conflict, RunRefused):
