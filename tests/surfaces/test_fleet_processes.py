@@ -304,6 +304,33 @@ def test_a_monitor_watches_over_devices_that_do_not(scene: Scene) -> None:
         assert ended(monitor)[0] == 0
 
 
+def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene: Scene) -> None:
+    """It does no work, but it runs the command that the store names."""
+    policy = scene.folder / "config" / "asterism" / "policy.yaml"
+    policy.parent.mkdir(parents=True)
+    policy.write_text("commands: [echo]\n")
+    mark = scene.folder / "mark"
+    scene.ok("workflow", "add", "work", "--shell", "true", "--no-device-timeout", "0.1")
+    scene.ok("fleet", "set", "--notify-command", f"touch {mark}")
+    with scene.process("monitor", "watcher", "--every", "0.2", *QUICK) as monitor:
+        scene.run("runs", "create", "work", "--wait")
+        heard(monitor, "policy.yaml of this device does not allow the command 'touch'")
+        assert not mark.exists()
+        monitor.send_signal(signal.SIGINT)
+        assert ended(monitor)[0] == 0
+    policy.unlink()
+    other = scene.folder / "other.yaml"
+    other.write_text("commands: [touch]\n")
+    with scene.process("monitor", "watcher", "--every", "0.2", "--policy", str(other), *QUICK) as monitor:
+        heard(monitor, f"the policy is {other}")
+        deadline = time.monotonic() + PATIENCE
+        while not mark.exists():  # the first notice is still to be told
+            assert time.monotonic() < deadline, "nobody was told"
+            time.sleep(0.05)
+        monitor.send_signal(signal.SIGINT)
+        assert ended(monitor)[0] == 0
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 

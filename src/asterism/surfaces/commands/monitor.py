@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from asterism.surfaces.fleet.access import fleet_options
@@ -30,8 +32,9 @@ from asterism.surfaces.fleet.values import duration, longer_than_nothing
 @click.option(
     "--timeout", type=duration, default="90s", show_default=True, metavar="DURATION", help="When it counts as gone."
 )
+@click.option("--policy", metavar="FILE", help="Whom it may tell; asterism/policy.yaml in your configuration.")
 @fleet_options
-def monitor(name: str | None, every: float, heartbeat: float, timeout: float, store: str | None, as_json: bool) -> int:
+def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
     """Watch over the devices of a fleet, and do no work.
 
     Every device can do that beside its work, and one is elected to. This is for fleets whose devices come and go: it
@@ -42,5 +45,5 @@ def monitor(name: str | None, every: float, heartbeat: float, timeout: float, st
     from asterism.surfaces.fleet.agents import Terms, join_fleet
 
     given = name or f"monitor-{platform.node() or 'local'}"
-    wanted = Terms(given, slots=0, monitor_every=every, heartbeat=heartbeat, timeout=timeout)
+    wanted = Terms(given, slots=0, monitor_every=every, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)

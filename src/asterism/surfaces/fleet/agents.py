@@ -51,7 +51,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
             raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=option)
-    policy, about = find_policy(terms.policy) if terms.slots else (Policy.open(), "")  # who does no work needs none
+    policy, about = find_policy(terms.policy)  # who does no work may still run the command that is told of notices
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module
 
@@ -64,7 +64,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
             leaving = Leaving(agent, drain_for)
             with leaving.heard():
                 log.info("joining %s as %s", fleet.store.url, terms.name)
-                if terms.slots:
+                if terms.slots or not policy.everything:
                     log.info(about)
                 code = await leaving.run()
         if as_json:
