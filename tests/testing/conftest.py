@@ -12,6 +12,6 @@ import pytest
 def quiet() -> Iterator[None]:
     logger = logging.getLogger("asterism")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    logger.setLevel(logging.ERROR)
     yield
     logger.setLevel(level)

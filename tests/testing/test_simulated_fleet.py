@@ -147,3 +147,14 @@ def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.Mon
     monkeypatch.setattr(working.Desk, "_sure", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
+
+
+def test_a_mistake_that_a_device_survives_is_no_line_in_a_log_but_the_end_of_the_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def mistaken(watching: monitor.Monitor) -> None:
+        raise AttributeError("a slip of the pen")
+
+    monkeypatch.setattr(monitor.Monitor, "watch", mistaken)
+    with pytest.raises(Violation, match="a slip of the pen"):
+        simulate(0)

@@ -113,6 +113,18 @@ def clocked(*times: float) -> Callable[[], float]:
     return lambda: next(at)
 
 
+def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Trouble(logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, EVERY + 9))
+    for error in (StoreFull("no room left"), KeyError("x"), KeyError("x"), KeyError("x")):
+        trouble.met(error)
+    assert told(caplog, "") == [
+        ("WARNING", "cannot watch: no room left"),
+        ("ERROR", "cannot watch: a mistake in Asterism itself"),
+        ("WARNING", "cannot watch, for 69 s now: 'x'"),
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [False, True, False]
+
+
 def test_a_minute_is_counted_from_the_last_line_not_from_the_beginning(caplog: pytest.LogCaptureFixture) -> None:
     error = StoreFull("no room left")
     times = (0.0, 1.0, EVERY + 9, EVERY + 61, 2 * EVERY + 8, 2 * EVERY + 9, 2 * EVERY + 10)

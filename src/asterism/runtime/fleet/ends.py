@@ -26,7 +26,7 @@ class Ends:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
-        self._elsewhere: set[str] = set()
+        self._elsewhere: dict[str, None] = {}  # in an order, so that a world that is played again is the same
         self._looking: asyncio.Task[None] | None = None
 
     def told(self, run: Run) -> None:
@@ -43,7 +43,7 @@ class Ends:
                 run = await self._store.run(run_id)
                 if run is None or run.ended:
                     return run
-            self._elsewhere.add(run_id)
+            self._elsewhere[run_id] = None
         future = future or asyncio.get_running_loop().create_future()
         self._waiting[run_id].add(future)
         if self._looking is None or self._looking.done():
@@ -58,7 +58,7 @@ class Ends:
                     self._forget(run_id)
 
     def _forget(self, run_id: str) -> set[asyncio.Future[Run | None]]:
-        self._elsewhere.discard(run_id)
+        self._elsewhere.pop(run_id, None)
         return self._waiting.pop(run_id, set())
 
     def _resolve(self, run_id: str, run: Run | None) -> None:

@@ -1,6 +1,6 @@
 """Something that goes wrong over and over, told so that the log stays readable: a line when it begins, then at most one
-a minute with how long it has lasted, and one when it is over. What is none of Asterism's own errors is a mistake in it,
-and told with where it happened."""
+a minute with how long it has lasted, and one when it is over. What is none of Asterism's own errors is a mistake in it:
+each kind is told once, with where it happened, whatever else is going wrong."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ class Trouble:
         self._log, self._what, self._relief, self._now = log, what, relief, now
         self._began: float | None = None
         self._told = 0.0
+        self._mistakes: set[str] = set()
 
     def met(self, error: Exception) -> None:
         """It went wrong, for the first time or again."""
         now = self._now()
-        if self._began is None:
-            self._began = self._told = now
-            if isinstance(error, AsterismError):
-                self._log.warning("%s: %s", self._what, error)
-            else:
-                self._log.error("%s: a mistake in Asterism itself", self._what, exc_info=error)
+        mistake = None if isinstance(error, AsterismError) else type(error).__name__
+        if mistake is not None and mistake not in self._mistakes:
+            self._mistakes.add(mistake)
+            self._log.error("%s: a mistake in Asterism itself", self._what, exc_info=error)
+        elif self._began is None:
+            self._log.warning("%s: %s", self._what, error)
         elif now - self._told >= EVERY:
-            self._told = now
             self._log.warning("%s, for %.0f s now: %s", self._what, now - self._began, error)
+        else:
+            return
+        self._told = now
+        self._began = now if self._began is None else self._began
 
     def over(self) -> None:
         """It went well."""

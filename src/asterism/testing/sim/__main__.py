@@ -18,7 +18,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="one world, with its log")
     parser.add_argument("--seconds", type=float, help="stop after so much time, whatever is left")
     given = parser.parse_args()
-    logging.getLogger("asterism").setLevel(logging.CRITICAL)  # devices in trouble have much to say
+    logging.getLogger("asterism").addHandler(logging.NullHandler())  # devices in trouble have much to say
+    logging.getLogger("asterism").propagate = False
     if given.seed is not None:
         return _one(given.seed)
     return _many(given.first, given.seeds, given.seconds)

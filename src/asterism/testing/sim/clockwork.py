@@ -9,17 +9,24 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import logging
 import random
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from asterism.core.errors import AsterismError
 from asterism.testing.loop import Deadlock, SimLoop
+from asterism.testing.sim.witness import Violation, Witness
 
 SAME = 1e-6
 """What is due within so many seconds is due at the same moment."""
 
 
 class Playable(Protocol):
+    @property
+    def witness(self) -> Witness: ...
+
     def play(self) -> Coroutine[Any, Any, None]: ...
 
 
@@ -101,25 +108,59 @@ class Clockwork(SimLoop):
                 one.run()
 
 
-def play(seed: int, make: Callable[[], World], seen: list[World] | None = None) -> World:
-    """Make a world inside a loop that has its time, and play it to its end. ``seen`` gets the world even if that
-    raises."""
-    loop = Clockwork(seed)
-    loop.set_exception_handler(lambda *_: None)
+def play(seed: int, make: Callable[[], World], replay: str, seen: list[World] | None = None) -> World:
+    """Make a world inside a loop that has its time, and play it to its end. Raises Violation with the first promise
+    that was broken, and ``replay``, which plays it again; ``seen`` gets the world even then."""
+    loop, mistakes = Clockwork(seed), Mistakes()
+    loop.set_exception_handler(mistakes.left_alone)
 
     async def made() -> World:
         return make()
 
     try:
+        mistakes.listen()
         asyncio.set_event_loop(loop)
         world = loop.run_until_complete(made())
         if seen is not None:
             seen.append(world)
         loop.run_until_complete(world.play())
     finally:
+        mistakes.close()
         asyncio.set_event_loop(None)
         _finish(loop)
+    for broken in (*mistakes.found, *world.witness.violations):
+        raise Violation(f"{broken}\nreplay with: {replay}")
     return world
+
+
+class Mistakes(logging.Handler):
+    """Hears of what goes wrong in a world and is no fault of the world. A device that lives on after a mistake in its
+    own code logs it, and nobody reads the log of a world."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def listen(self) -> None:
+        logging.getLogger("asterism").addHandler(self)
+
+    def close(self) -> None:
+        logging.getLogger("asterism").removeHandler(self)
+        super().close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None:
+            self._add(record.exc_info[1])
+
+    def left_alone(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task of the event loop has raised something, and nobody waited for it."""
+        if not isinstance(context.get("exception"), AsterismError):
+            self._add(context.get("exception"))
+
+    def _add(self, error: BaseException | None) -> None:
+        if error is not None:
+            told = "".join(traceback.format_exception(error))
+            self.found.append(f"a mistake in Asterism itself: {error!r}\n{told}")
 
 
 def _finish(loop: Clockwork) -> None:

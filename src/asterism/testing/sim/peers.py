@@ -30,7 +30,6 @@ from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.peer_checks import check, text_of
 from asterism.testing.sim.peer_links import Link
 from asterism.testing.sim.peer_stores import Disk, PeerStore, PeerWitness
-from asterism.testing.sim.witness import Violation
 from asterism.testing.sim.world import SimPresence
 
 NAMES = ("m0", "m1", "m2")
@@ -333,10 +332,7 @@ async def _quietly(job: Any) -> None:
 
 def play(seed: int, seen: list[PeerWorld] | None = None, world: type[PeerWorld] = PeerWorld, **terms: Any) -> PeerWorld:
     """Play one world. Raises Violation with what is wrong; ``seen`` gets the world even then."""
-    one = clockwork.play(seed, lambda: world(seed, **terms), seen)
-    if one.witness.violations:
-        raise Violation(f"{one.witness.violations[0]}\nreplay with: peers.play({seed}, …)")
-    return one
+    return clockwork.play(seed, lambda: world(seed, **terms), f"peers.play({seed}, …)", seen)
 
 
 def schedules(depth: int) -> list[tuple[frozenset[tuple[str, str]], ...]]:

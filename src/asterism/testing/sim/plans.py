@@ -35,7 +35,6 @@ from asterism.testing.sim import clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import Wire
-from asterism.testing.sim.witness import Violation
 from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World
 
 PLAN = "nightly"
@@ -276,7 +275,4 @@ def small_plan() -> Constellation:
 
 def play(seed: int, **terms: Any) -> PlanWorld:
     """Play one world. Raises Violation with what is wrong and the line that replays it."""
-    world = clockwork.play(seed, lambda: PlanWorld(seed, **terms))
-    if world.witness.violations:
-        raise Violation(f"{world.witness.violations[0]}\nreplay with: plans.play({seed}, **{terms})")
-    return world
+    return clockwork.play(seed, lambda: PlanWorld(seed, **terms), f"plans.play({seed}, **{terms})")

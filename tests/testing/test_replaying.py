@@ -1,0 +1,34 @@
+"""What one seed plays is the same in every process: else the line that replays a broken world would replay another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PLAYED = """
+import hashlib, logging
+from asterism.testing.sim import peers, plans, simulate
+logging.getLogger("asterism").setLevel(logging.CRITICAL)
+for play, seeds in ((simulate, 12), (plans.play, 8), (peers.play, 3)):
+    for seed in range(seeds):
+        world = play(seed)
+        log = getattr(world, "log", world.witness.log)  # of a plan: until all is over and those left are sent home
+        assert len(log) > 10
+        print(play.__module__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
+"""
+
+
+def test_a_seed_is_the_same_world_whatever_the_order_of_sets_is_in_a_process() -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAYED],
+            env={**os.environ, "PYTHONHASHSEED": str(order)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for order in (1, 2)
+    ]
+    told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert told[0] == told[1]
