@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import isfinite
+from operator import itemgetter
 from typing import Any
 
-from asterism.core.run import Assignment, Progress, Run, RunStatus, Superseded
+from asterism.core.run import BLANK, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.session import Session
 from asterism.core.story import Entry
 from asterism.core.task import NOTHING
@@ -52,10 +54,9 @@ MOVING = (
 
 COLUMNS = FIXED + MOVING
 
-_TEXTS = ("retry_of", "assigned_by", "paused", "wished_by", "error")
 _TIMES = ("assigned_at", "claimed_at", "started_at")
-_OTHERS = ("output", "progress")
-"""The fields inside ``state`` that are None by default: texts, times and whatever is JSON …"""
+_TEXTS = ("retry_of", "paused", "wished_by", "error")
+"""Fields inside ``state`` that are None by default, beside ``assigned_by``, ``output`` and ``progress`` …"""
 
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
 """… those that are nothing of another kind …"""
@@ -63,14 +64,20 @@ _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0
 _MAPPINGS = ("declined", "scores")
 """… and those that are mappings, of whatever type."""
 
-_DEFAULTS: dict[str, Any] = {
-    "created_by": "",
-    "keep": "epoch",
-    "superseded": (),
-    **dict.fromkeys((*_TEXTS, *_TIMES, *_OTHERS)),
+_RARE: dict[str, Any] = {
+    **dict.fromkeys((*_TEXTS, "progress")),
     **_EMPTY,
     **dict.fromkeys(_MAPPINGS, NOTHING),
+    "keep": "epoch",
+    "superseded": (),
 }
+"""What most runs have as it is by default, seen at a glance: ``_rare(fields) == _COMMON``."""
+
+_rare = itemgetter(*_RARE)
+_COMMON = tuple(_RARE.values())
+_blank = BLANK.__dict__.copy
+"""A new one of these: the fields that a row says nothing of are as they are by default."""
+
 _STATUSES = {str(status): status for status in RunStatus}
 _STORY = '"story":['
 _UNTOLD: tuple[tuple[Entry, ...], str] = ((), "")
@@ -140,16 +147,23 @@ def moving(run: Run) -> tuple[Any, ...]:
 
 def _state(fields: dict[str, Any]) -> str:
     """What has no column of its own, with the story at the end."""
-    parts = [f'"created_by":{_quoted(fields["created_by"])}']
+    text = f'{{"created_by":{_quoted(fields["created_by"])}'
     for name in _TIMES:
         if (value := fields[name]) is not None:
-            parts.append(f'"{name}":{_number(value)}')
-    for name in _TEXTS:
-        if (value := fields[name]) is not None:
-            parts.append(f'"{name}":{_quoted(value)}')
-    for name in _OTHERS:
-        if (value := fields[name]) is not None:
-            parts.append(f'"{name}":{_encode(value)}')
+            text = f'{text},"{name}":{_number(value)}'
+    if (value := fields["assigned_by"]) is not None:
+        text = f'{text},"assigned_by":{_quoted(value)}'
+    if (value := fields["output"]) is not None:
+        text = f'{text},"output":{_encode(value)}'
+    if _rare(fields) != _COMMON and (more := _uncommon(fields)):
+        text = f"{text},{more}"
+    return f"{text},{_STORY}{_told(fields)}]}}"
+
+
+def _uncommon(fields: dict[str, Any]) -> str:
+    parts = [f'"{name}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
+    if (value := fields["progress"]) is not None:
+        parts.append(f'"progress":{_encode(value)}')
     for name in _EMPTY:
         if value := fields[name]:
             parts.append(f'"{name}":{_encode(value)}')
@@ -158,7 +172,7 @@ def _state(fields: dict[str, Any]) -> str:
             parts.append(f'"{name}":{_encode(dict(value))}')
     if fields["superseded"] or fields["keep"] != "epoch":
         parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{_encode(fields["superseded"])}')
-    return f"{{{','.join(parts)},{_STORY}{_told(fields)}]}}"
+    return ",".join(parts)
 
 
 def _told(fields: dict[str, Any]) -> str:
@@ -180,7 +194,7 @@ def _told(fields: dict[str, Any]) -> str:
 def _number(value: float) -> str:
     """As JSON. All that happens in one step happens at one time, and it takes a while to find the shortest text of a
     number."""
-    return _encode(value)
+    return repr(value) if type(value) is float and isfinite(value) else _encode(value)
 
 
 def _avoided(names: tuple[str, ...]) -> str:
@@ -210,35 +224,41 @@ def fixed(run: Run) -> tuple[Any, ...]:
 def run_of(row: Sequence[Any]) -> Run:
     """The run in a row whose columns are COLUMNS. Raises StoreCorrupt."""
     try:
-        text = row[22]
+        fields = _blank()
+        (
+            fields["id"],
+            fields["workflow"],
+            fields["version"],
+            fields["created_at"],
+            fields["series"],
+            fields["key"],
+            fields["priority"],
+            fields["pinned"],
+            fields["timeout"],
+            given,
+            fields["revision"],
+            status,
+            fields["epoch"],
+            fields["device"],
+            fields["session"],
+            fields["wish"],
+            avoid,
+            _,
+            fields["due_at"],
+            fields["not_before"],
+            fields["waiting_since"],
+            fields["ended_at"],
+            text,
+            *_,
+        ) = row
         state = from_text(text)
+        fields.update(state)
+        fields["input"] = from_text(given)
+        fields["status"] = _STATUSES[status]
+        if avoid:
+            fields["avoid"] = tuple(avoid[1:-1].split("|"))
         story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in state["story"]])
-        fields = {
-            **_DEFAULTS,
-            **state,
-            "id": row[0],
-            "workflow": row[1],
-            "version": row[2],
-            "created_at": row[3],
-            "series": row[4],
-            "key": row[5],
-            "priority": row[6],
-            "pinned": row[7],
-            "timeout": row[8],
-            "input": from_text(row[9]),
-            "revision": row[10],
-            "status": _STATUSES[row[11]],
-            "epoch": row[12],
-            "device": row[13],
-            "session": row[14],
-            "wish": row[15],
-            "avoid": tuple(row[16][1:-1].split("|")) if row[16] else (),
-            "due_at": row[18],
-            "not_before": row[19],
-            "waiting_since": row[20],
-            "ended_at": row[21],
-            "story": story,
-        }
+        fields["story"] = story
         start = text.rfind(_STORY)
         if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, and not as some database prefers it
             fields["_told"] = (story, text[start + len(_STORY) : -2])
