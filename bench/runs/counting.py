@@ -17,6 +17,7 @@ class Counting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.clock = store.clock  # asked for all the time, and nothing that is written
         self.writes: Counter[str] = Counter()
         self.commits = 0
         self.ended: Callable[[], None] = lambda: None

@@ -17,7 +17,7 @@ later: who waits looks again from time to time in any case.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -342,19 +342,21 @@ def feed_of(store: Store) -> Feeding:
     return cast(Feeding, store)
 
 
-def topics_of(writes: Sequence[Write]) -> set[str]:
+def topic_of(run: Run) -> str | None:
+    """Whom a run concerns that was just written."""
+    if run.session is None:
+        return OFFERED if run.offered else ENDED if run.ended else None
+    return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.wish is not None else None
+
+
+def topics_of(writes: Iterable[Write]) -> set[str]:
     """Whom a commit concerns."""
     topics: set[str] = set()
     for write in writes:
         if type(write) is PutRun:
-            run = write.run
-            if run.session is None:
-                if run.offered:
-                    topics.add(OFFERED)
-                elif run.ended:
-                    topics.add(ENDED)
-            elif run.status is RunStatus.ASSIGNED or run.wish is not None:
-                topics.add(for_device(run.device or ""))
+            topic = topic_of(write.run)
+            if topic is not None:
+                topics.add(topic)
         elif type(write) is PutCopy:
             run = write.run
             if run.ended:

@@ -56,10 +56,10 @@ class Job:
     """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits. ``run`` is the
     run it is about, if it is about one run and nothing else."""
 
-    __slots__ = ("alone", "future", "inserts", "others", "run", "size", "topics", "updates")
+    __slots__ = ("alone", "future", "inserts", "others", "run", "size", "updates", "writes")
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
-        self.future = future
+        self.writes, self.future = writes, future
         self.updates: list[Row] = []
         self.inserts: list[Row] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
@@ -73,7 +73,6 @@ class Job:
         if len(writes) == 1 and self.others is None:
             self.run = write.run.id  # type: ignore[union-attr]
         self.alone = self.run is None
-        self.topics = topics_of(writes)
 
     def _add_run(self, write: PutRun) -> None:
         run = write.run
@@ -207,15 +206,16 @@ class Committer:
             self._answer(group, done, present)
 
     def _answer(self, group: list[Job], done: set[str], present: set[str]) -> None:
-        topics: set[str] = set()
+        written: list[Write] = []
         for job in group:
             if job.run is None or job.run in done:
-                topics |= job.topics
+                written += job.writes
                 job.succeed()
             elif job.inserts and job.run not in present:
                 job.fail(Conflict(f"key {job.inserts[0][5]}"))
             else:
                 job.fail(Conflict(f"run {job.run}"))
+        topics = topics_of(written)
         if topics:
             self._committed(topics)
 

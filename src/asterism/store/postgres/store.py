@@ -38,14 +38,13 @@ from asterism.store.protocol import (
     Change,
     Notice,
     Offer,
-    PutRun,
     Query,
     Register,
     Report,
     Waiting,
     Watch,
     Write,
-    topics_of,
+    topic_of,
 )
 from asterism.store.waking import Watches
 
@@ -114,7 +113,7 @@ class PostgresStore:
 
     async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await self._taking.take(offer, step)
-        topics = topics_of([PutRun(run, None) for run in taken])
+        topics = {topic for run in taken if (topic := topic_of(run)) is not None}
         if topics:
             self._committed(topics)
         return taken
