@@ -98,8 +98,8 @@ def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
     async def main() -> int:
         made = executors()
         for call in (from_a_thread_of_its_own, on_the_loop):
-            work = Told().work(function(call))
-            object.__setattr__(work, "on_progress", lambda progress: where.append(threading.get_ident()))
+            told = Told().work(function(call))
+            work = told._replace(on_progress=lambda progress: where.append(threading.get_ident()))
             value = await made.execute(work)
         made.close()
         return int(value)

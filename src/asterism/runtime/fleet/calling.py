@@ -90,6 +90,7 @@ class Calls:
 
     def __init__(self, policy: Policy, grace: float) -> None:
         self._policy, self._grace = policy, grace
+        self._known: dict[str, Callable[..., Any]] = {}
         self.lingering = 0
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
@@ -97,7 +98,9 @@ class Calls:
         nobody else may begin it. Cancelled again, it lets go of a thread: then the run is lost, or the device is
         ending."""
         try:
-            function = await self._function(call)
+            function = self._known.get(call) if isinstance(call, str) else call
+            if function is None:
+                function = await self._function(call)
             signature = calls.signature(function)
             arguments = arguments_of(signature, given, current, function)
             if signature.asynchronous and current.expired is None:
@@ -159,6 +162,7 @@ class Calls:
             loaded = calls.in_thread(calls.load, {"path": call})
         function = calls.load(call) if loaded is None else await loaded
         self._policy.called(call, function)
+        self._known[call] = function
         return function
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.jsonable import plain
@@ -49,8 +49,7 @@ class LimitReached(AsterismError, TimeoutError):
     """The execution took longer than the limit of its workflow and was stopped."""
 
 
-@dataclass(frozen=True)
-class RunWork:
+class RunWork(NamedTuple):
     """One execution, as the agent hands it over. ``given`` is the input. The two functions are called on the event
     loop."""
 

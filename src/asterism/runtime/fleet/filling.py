@@ -21,14 +21,16 @@ from asterism.runtime.inputs import MissingInput, Resolved
 _CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """What stands for itself, seen at a glance."""
 
+_NO_SECRETS: frozenset[str] = frozenset()
+
 
 def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
     """The inputs and variables of one run. Raises MissingInput, PolicyForbids, and DeviceUnavailable for a secret that
     this device does not have."""
+    if stands_for_itself(workflow, given):
+        return Resolved(dict(given), {}, _NO_SECRETS)  # so it is most of the time, and on the way of every run
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
-    if stands_for_itself(workflow, given):
-        return Resolved(dict(given), {}, frozenset())  # so it is most of the time, and on the way of every run
     secrets: set[str] = set()
     values = {
         name: _secret(value["secret"], policy, secrets) if _is_secret(value) else value for name, value in given.items()
