@@ -296,6 +296,8 @@ class DeviceAgent:
     def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
         """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
         may have it."""
+        if not flow.orchestration and flow.prefers is None:
+            return False
         if self.fleet.store.clock() - (run.waiting_since or 0.0) > 2 * LOOK:
             return False
         if flow.orchestration and not self._election.elected:

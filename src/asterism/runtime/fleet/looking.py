@@ -170,23 +170,28 @@ class Lookout:
         that have to be read first."""
         unknown: set[tuple[str, int]] = set()
         stale: list[Workflow] = []
+        known: dict[tuple[str, int], Workflow] = {}  # what we are able to do, and fresh enough for
         starts = 0
 
         def step(run: Run) -> Run | None:  # may be called in another thread, and again: it only looks
             nonlocal starts
-            flow = self.fleet.workflows.remembered(run.workflow, run.version)
-            if flow is None or run.kind not in self._able:  # judged by us, not inside the store's transaction
-                if (run.workflow, run.version) in unknown:
+            kind = (run.workflow, run.version)
+            flow = known.get(kind) or self.fleet.workflows.remembered(*kind)
+            if flow is None or (kind not in known and run.kind not in self._able):
+                # judged by us, not inside the store's transaction
+                if kind in unknown:
                     raise _Unknown  # the whole queue may be of that kind
-                unknown.add((run.workflow, run.version))
+                unknown.add(kind)
                 return None
             if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
                 return None
             if self._yields(run, flow) or self._willing(run, flow):
                 return None
-            if not self._fresh(flow):
-                stale.append(flow)
-                return None
+            if kind not in known:
+                if not self._fresh(flow):
+                    stale.append(flow)
+                    return None
+                known[kind] = flow
             starts += 1
             return assigning.take(run, self.desk.owner, flow, self.fleet.store.clock(), starts=starts <= free)
 
@@ -199,7 +204,7 @@ class Lookout:
         for flow in stale[:1]:
             self._expect(flow)
         for run in taken:
-            self.desk.receive(run, await self.fleet.workflows.get(run.workflow, run.version), asked)
+            self.desk.receive(run, known[run.workflow, run.version], asked)
         return len(taken), unknown
 
     async def _preempt(self) -> None:
