@@ -73,7 +73,7 @@ class Ledger:
         """Step a run. A record that is given is believed to be current, which saves a read if it is. ``tried`` is what
         came of the same step elsewhere, if nobody knows whether it was written. Raises what ``step`` raises, and
         StoreUnavailable when patience has run out."""
-        after = await self._changed(run, step, patience, [tried] if tried is not None else [], self._put)
+        after = await self._changed(run, step, patience, [tried] if tried is not None else [])
         if after.ended:
             self._on_end(after)
         return after
@@ -85,9 +85,6 @@ class Ledger:
             self._on_end(after)
         return after
 
-    async def _put(self, after: Run, before: Run) -> Write:
-        return PutRun(after, before.revision)
-
     async def _put_in_place(self, after: Run, before: Run) -> Write:
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
@@ -98,9 +95,9 @@ class Ledger:
         step: Step,
         patience: float,
         attempted: list[Run],
-        put: Callable[[Run, Run], Awaitable[Write]],
+        put: Callable[[Run, Run], Awaitable[Write]] | None = None,
     ) -> Run:
-        """Any of what was ``attempted`` may still be under way."""
+        """Any of what was ``attempted`` may still be under way. ``put`` says how it is written, if not as usual."""
         known = run if isinstance(run, Run) else None
         run_id = run.id if isinstance(run, Run) else run
         until = self.clock.time() + patience
@@ -115,10 +112,12 @@ class Ledger:
                 after = step(before, flow or await self.workflows.get(before.workflow, before.version))
                 if after is before:
                     return before
+                writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
                 async with self._turn(after.series if after.ended else None):
-                    consequences = await self.consequences(after)
+                    if after.series is not None or after.error is not None:
+                        writes += await self.consequences(after)
                     attempted = [*attempted[-MOST_ATTEMPTS:], after]
-                    await self.store.commit([await put(after, before), *consequences])
+                    await self.store.commit(writes)
                 return after
             except Conflict:
                 continue
