@@ -19,6 +19,11 @@ class TooLarge(AsterismError):
     """An input or output beyond what the fleet keeps at all."""
 
 
+def is_small(value: Any) -> bool:
+    """Whether a value is not kept apart, whatever the settings say."""
+    return type(value) in _SMALL or not value
+
+
 class Blobs:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -26,7 +31,7 @@ class Blobs:
     async def keep(self, value: Any, settings: Settings, what: str) -> Any:
         """``value``, or what stands for it if it is large. ``value`` is JSON. Raises TooLarge, and NotJson for what
         cannot be written as JSON after all."""
-        if type(value) in _SMALL or not value or (type(value) is str and len(value) * 6 < settings.large):
+        if is_small(value) or (type(value) is str and len(value) * 6 < settings.large):
             return value
         try:
             text = _compact(value)

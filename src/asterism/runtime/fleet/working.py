@@ -14,10 +14,11 @@ from asterism.core.errors import AsterismError, DeviceUnavailable, Fenced, Recor
 from asterism.core.jsonable import plain
 from asterism.core.run import COMPLETED, PROCESSING, Owner, Run
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.blobs import is_small
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.holding import Holding
-from asterism.runtime.fleet.ledger import Step, UnknownRun
+from asterism.runtime.fleet.ledger import Step, UnknownRun, blob_of
 from asterism.runtime.fleet.outcomes import completed, declined, failed, released
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
@@ -223,17 +224,17 @@ class Desk:
         """Execute it: what is to be told of it, or None if it was stopped."""
         run = holding.run
         try:
-            given = await self.fleet.blobs.fetch(run.input)
+            given = run.input if blob_of(run.input) is None else await self.fleet.blobs.fetch(run.input)
         except StoreUnavailable as error:
             words = f"its input could not be read: {error}"
             return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
-        if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
+        lease = self._lease(holding)
+        if lease <= 0.0:  # we were frozen since it came: somebody else may have it by now
             holding.stopping = holding.stopping or "fenced"
             return None
         try:
-            lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
             value = plain(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
@@ -245,6 +246,8 @@ class Desk:
                 return declined(holding, str(error), self.fleet.store.clock)
             return self._failed(holding, str(RecordedError.of(error)))
         holding.telling = True
+        if is_small(value):
+            return completed(holding, value, self.fleet.store.clock)
         return await self._completed(holding, value)
 
     async def _completed(self, holding: Holding, value: Any) -> Step:
