@@ -305,9 +305,18 @@ class Fleet:
     async def settings(self) -> Settings:
         """What holds for the whole fleet, at most a few seconds old."""
         now = self.clock.time()
-        if self._settings is None or now - self._settings[0] > SETTINGS_FRESH:
-            self._settings = (now, await fleet_settings.read(self.store))
-        return self._settings[1]
+        known = self._settings
+        if known is not None and now - known[0] <= SETTINGS_FRESH:
+            return known[1]
+        if known is not None:
+            self._settings = (now, known[1])  # good enough for everybody else while one of us reads them again
+        try:
+            read = await fleet_settings.read(self.store)
+        except BaseException:
+            self._settings = known
+            raise
+        self._settings = (now, read)
+        return read
 
     async def configure(self, **changes: Any) -> Settings:
         """Change what holds for the whole fleet; see Settings."""

@@ -214,6 +214,8 @@ class Heart:
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run from us at any moment since then. It could if more than the
         run's timeout may have passed between two heartbeats, even if it has heard of us again."""
+        if not self._renewals or self._renewals[-1][1] < since:
+            return True  # so it is for all that comes between two heartbeats
         longest = run.timeout - margin(run.timeout, self.grace)
         if len(self._renewals) == REMEMBERED and since < self._renewals[0][0]:
             return False

@@ -257,4 +257,6 @@ def _series_key(name: str) -> str:
 
 def blob_of(value: Any) -> str | None:
     """The name of what is kept apart because it is large; None for a value that is there."""
-    return value["$blob"] if isinstance(value, dict) and set(value) == {"$blob", "size"} else None
+    if isinstance(value, dict) and len(value) == 2 and "$blob" in value and "size" in value:
+        return value["$blob"]  # type: ignore[no-any-return]
+    return None
