@@ -217,3 +217,21 @@ async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str)
         await store.close()
         await asyncio.gather(*commits)
         assert len(await other.find(Query())) == 10
+
+
+@in_a_loop
+async def test_commits_of_several_runs_go_together_and_one_that_is_refused_takes_none_along(postgres_url: str) -> None:
+    async with opened(postgres_url, committers=1) as store:
+        kitchen = a_session()
+        await joined(store, kitchen)
+        old = [started(held_by(a_run(number), kitchen)) for number in range(6)]
+        await added(store, *old)
+        groups = Groups(store)
+        puts = [PutRun(completed(run), run.revision) for run in old]
+        assert await outcomes(store, puts[:2]) == [None]
+        assert groups.sizes == [1]
+        came = await outcomes(store, puts[2:4], [puts[4], PutRun(completed(old[0]), old[0].revision)], [puts[5]])
+        assert groups.sizes == [1, 2, 1, 1, 1]
+        assert [one and one.what for one in came] == [None, "run r0000", None]
+        done = [str((await store.run(run.id)).status) for run in old]  # type: ignore[union-attr]
+        assert done == ["completed"] * 4 + ["processing", "completed"]

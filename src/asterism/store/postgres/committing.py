@@ -2,11 +2,12 @@
 
 Whoever commits puts the work into a queue and waits. A few committers take everything that is queued: writes of one
 run each go to the server together, in one statement and one transaction, and each caller learns what became of its
-own. What has several writes is all or nothing, and has a transaction of its own.
+own. Those that write several runs go together, too, but then all of them or none. What writes anything else has a
+transaction of its own.
 
 Two writes of one run are never in one statement, which would carry out one of them, no matter which. If a group fails
-because of one of its members (a name that cannot be stored, a record that another process has locked), each of them is
-tried again alone, so that only that one fails.
+because of one of its members (a name that cannot be stored, a record that another process has locked, a run that is
+not as expected where all have to be), each of them is tried again alone, so that only that one fails.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from asterism.store.protocol import (
 log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 1000
+LARGEST_WHOLE = 200
+"""The same where all have to be as expected or none is written. While the server writes these, we prepare the next."""
+
 LARGEST_TEXT = 4_000_000
 """So many characters of JSON go to the server at once, and one record at least."""
 
@@ -53,10 +57,10 @@ Row = tuple[Any, ...]
 
 
 class Job:
-    """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits. ``run`` is the
-    run it is about, if it is about one run and nothing else."""
+    """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits. ``runs`` are
+    those it is about; ``run`` is the one, if it is about one run and nothing else."""
 
-    __slots__ = ("alone", "future", "inserts", "others", "run", "size", "updates", "writes")
+    __slots__ = ("alone", "future", "inserts", "others", "run", "runs", "size", "updates", "writes")
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
         self.writes, self.future = writes, future
@@ -65,17 +69,19 @@ class Job:
         self.others: dict[str, list[dict[str, Any]]] | None = None
         self.size = 0
         self.run: str | None = None
+        self.runs: list[str] = []
         for write in writes:
             if type(write) is PutRun:
                 self._add_run(write)
             else:
                 self._add(write)
         if len(writes) == 1 and self.others is None:
-            self.run = write.run.id  # type: ignore[union-attr]
-        self.alone = self.run is None
+            self.run = self.runs[0]
+        self.alone = self.others is not None
 
     def _add_run(self, write: PutRun) -> None:
         run = write.run
+        self.runs.append(run.id)
         if write.expected is None:
             row = (*fixed(run), *moving(run))
             self.inserts.append(row)
@@ -176,16 +182,17 @@ class Committer:
         first = self._queue.popleft()
         if first.alone:
             return [first]
-        group, left, runs, size = [first], [], {first.run}, first.size
-        while self._queue and len(group) < LARGEST_GROUP:
+        group, left, runs, size, whole = [first], [], set(first.runs), first.size, first.run is None
+        while self._queue and len(runs) < (LARGEST_WHOLE if whole else LARGEST_GROUP):
             job = self._queue.popleft()
             if job.future.cancelled():
                 continue  # nobody waits for it any more, and nothing has happened yet
-            if job.alone or job.run in runs or size + job.size > LARGEST_TEXT:
+            apart = job.alone or (job.run is None) is not whole or not runs.isdisjoint(job.runs)
+            if apart or size + job.size > LARGEST_TEXT:
                 left.append(job)
             else:
                 group.append(job)
-                runs.add(job.run)
+                runs.update(job.runs)
                 size += job.size
         self._queue.extendleft(reversed(left))
         return group
@@ -194,7 +201,7 @@ class Committer:
         try:
             done, present = await self._send(group)
         except (StoreError, ValueError, OverflowError) as error:
-            if len(group) > 1 and is_about_one(error):
+            if len(group) > 1 and (is_about_one(error) or isinstance(error, Conflict)):
                 log.info("a group of %d commits failed and is tried one by one: %s", len(group), error)
                 for job in group:
                     job.alone = True
@@ -221,7 +228,7 @@ class Committer:
 
     async def _send(self, group: list[Job]) -> tuple[set[str], set[str]]:
         whole = group[0].run is None
-        others = group[0].others if whole else None
+        others = group[0].others
         arguments = (
             whole,
             None if others is None else to_text(others),

@@ -28,6 +28,9 @@ from asterism.store.protocol import Offer
 log = logging.getLogger(__name__)
 
 LARGEST_PAGE = 1000
+TOGETHER = 200
+"""So many runs are dealt out at once among several devices. While the server writes these, we judge the next."""
+
 MOST_TOGETHER = 32
 MOST_SEEN = 100_000
 """So many runs are looked at in one call. They are those the device would be offered first."""
@@ -144,7 +147,7 @@ class Taking:
             if ask.future.cancelled():
                 continue
             same = ask.offer.not_kinds == first.offer.not_kinds and ask.offer.above == first.offer.above
-            if same and wanted + ask.offer.limit <= LARGEST_PAGE and len(asks) < MOST_TOGETHER:
+            if same and wanted + ask.offer.limit <= TOGETHER and len(asks) < MOST_TOGETHER:
                 asks.append(ask)
                 wanted += ask.offer.limit
             else:
