@@ -23,7 +23,7 @@ from asterism.core.session import Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
 from asterism.runtime.fleet.election import LEASE, Election
-from asterism.runtime.fleet.executing import Executors
+from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
@@ -36,7 +36,7 @@ from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
 from asterism.runtime.fleet.troubles import Trouble
 from asterism.runtime.fleet.workflows import UnknownWorkflow
-from asterism.runtime.fleet.working import Desk, Executor
+from asterism.runtime.fleet.working import Desk
 from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import OFFERED, for_device
 

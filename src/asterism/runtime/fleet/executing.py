@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.jsonable import plain
@@ -68,6 +68,22 @@ class _Command:
     executable: str | None
     environment: dict[str, str]
     cwd: str | None
+
+
+class Executor(Protocol):
+    """What executes; Executors is the real one."""
+
+    def objection(self, workflow: Workflow) -> str | None: ...
+
+    def check(self, work: RunWork) -> str | None: ...
+
+    async def execute(self, work: RunWork) -> Any: ...
+
+    def allow(self, run_id: str, seconds: float) -> None:
+        """Called with every heartbeat: the device is sure of the run for so much longer."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Executors:

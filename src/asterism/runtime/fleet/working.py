@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError, DeviceUnavailable, Fenced, RecordedError, RunRefused
@@ -15,10 +15,11 @@ from asterism.core.jsonable import plain
 from asterism.core.run import COMPLETED, PROCESSING, Owner, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.blobs import is_small
-from asterism.runtime.fleet.executing import RunWork
+from asterism.runtime.fleet.executing import Executor, RunWork
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.holding import Holding
 from asterism.runtime.fleet.ledger import Step, UnknownRun, blob_of
+from asterism.runtime.fleet.outbox import End, Outbox
 from asterism.runtime.fleet.outcomes import completed, declined, failed, released
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
@@ -33,22 +34,6 @@ TIRED = "no slot became free in time"
 FOR_EVER = float("inf")
 AGAIN = 1.0
 """After how many seconds a result that the store could not keep is offered to it again."""
-
-
-class Executor(Protocol):
-    """What executes; runtime.fleet.executing.Executors is the real one."""
-
-    def objection(self, workflow: Workflow) -> str | None: ...
-
-    def check(self, work: RunWork) -> str | None: ...
-
-    async def execute(self, work: RunWork) -> Any: ...
-
-    def allow(self, run_id: str, seconds: float) -> None:
-        """Called with every heartbeat: the device is sure of the run for so much longer."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Desk:
@@ -75,6 +60,7 @@ class Desk:
         self.slots, self.backlog, self.grace = slots, backlog, grace
         self._lease, self._unbroken = lease, unbroken
         self._on_free, self._on_news, self._on_work = on_free, on_news, on_work
+        self._outbox = Outbox(fleet, self._told, self._tell_again, lambda end: self._leave(end.holding))
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
         self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -205,6 +191,7 @@ class Desk:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     async def _execute(self, holding: Holding) -> None:
+        handed = False
         try:
             outcome = await self._outcome(holding)
         except asyncio.CancelledError:
@@ -216,9 +203,12 @@ class Desk:
             if outcome is None:
                 await self._stopped(holding)
             else:
-                await self._finish(holding, outcome)
+                handed = len(self._held) > 1 and self._outbox.put(holding, outcome)
+                if not handed:
+                    await self._finish(holding, outcome)
         finally:
-            self._leave(holding)
+            if not handed:
+                self._leave(holding)
 
     async def _outcome(self, holding: Holding) -> Step | None:
         """Execute it: what is to be told of it, or None if it was stopped."""
@@ -267,12 +257,28 @@ class Desk:
     def _failed(self, holding: Holding, words: str, *, final: bool = False) -> Step:
         return failed(holding, words, self.fleet.store.clock, final=final)
 
-    async def _finish(self, holding: Holding, step: Step, *, result: bool = True) -> None:
+    def _told(self, end: End) -> None:
+        self.fleet.ends.told(end.after)
+        self._leave(end.holding)
+
+    def _tell_again(self, end: End) -> None:
+        async def tell() -> None:
+            try:
+                await self._finish(end.holding, end.step, tried=end.after)
+            finally:
+                self._leave(end.holding)
+
+        self._let(end.holding, tell())
+
+    async def _finish(self, holding: Holding, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
         """Tell the store how it ended, for as long as it takes to know that the store has heard. Nothing is being done
-        any more, so it does no harm to go on telling when the grant has run out: then it is refused."""
+        any more, so it does no harm to go on telling when the grant has run out: then it is refused. ``tried`` is what
+        may have been written already."""
         holding.telling = True
         try:
-            if not (result and await self._consumed(holding, step)):
+            if tried is not None:
+                await self.fleet.ledger.change(tried.id, step, patience=FOR_EVER, tried=tried)
+            elif not (result and await self._consumed(holding, step)):
                 await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
         except Fenced as refusal:
             log.warning("it is not ours any more: %s", refusal.why, extra={"run": holding.run.id})
@@ -369,7 +375,7 @@ class Desk:
         desk."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a mistake in Asterism itself", exc_info=error, extra={"run": holding.run.id})
-        if self._held.get(holding.run.id) is not holding:
+        if self._held.get(holding.run.id) is not holding or holding.task is not task:
             return
         if holding.stopping in (None, "lost", "fenced") or holding.telling or self._closed:
             self._leave(holding)

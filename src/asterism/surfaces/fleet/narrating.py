@@ -15,9 +15,8 @@ from typing import Any
 
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.executing import RunWork
+from asterism.runtime.fleet.executing import Executor, RunWork
 from asterism.runtime.fleet.policy import PolicyForbids
-from asterism.runtime.fleet.working import Executor
 from asterism.surfaces.drawing.lettering import clean, shorten
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.spans import hour, span
