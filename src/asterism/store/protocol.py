@@ -383,6 +383,8 @@ def name_each_record_once(writes: Sequence[Write]) -> None:
 
 def _names(write: Write) -> tuple[tuple[str, str], ...]:
     """What a write is about. Not by a pattern: this is on the way of every commit."""
+    if type(write) is PutRun and write.expected is not None:
+        return (("run", write.run.id),)
     if isinstance(write, PutRegister | ExpectRegister):
         return (("register", write.key),)
     if isinstance(write, PutRun | PutCopy):

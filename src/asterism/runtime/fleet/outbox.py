@@ -57,16 +57,18 @@ class Outbox:
         if after.status is not COMPLETED:
             return False
         holding.telling = True
-        holding.task = self._next()
+        if self._task is None or len(self._open) >= MOST:
+            self._task = self._begin()
+        holding.task = self._task
         self._open.append(End(holding, step, after))
         return True
 
-    def _next(self) -> asyncio.Task[None]:
-        if self._task is None or len(self._open) >= MOST:
-            ends = self._open = []
-            self._task = asyncio.create_task(self._send(ends))
-            self._task.add_done_callback(lambda task: self._sent(task, ends))
-        return self._task
+    def _begin(self) -> asyncio.Task[None]:
+        ends: list[End] = []
+        self._open = ends
+        task = asyncio.create_task(self._send(ends))
+        task.add_done_callback(lambda task: self._sent(task, ends))
+        return task
 
     async def _send(self, ends: list[End]) -> None:
         if ends is self._open:
@@ -84,7 +86,10 @@ class Outbox:
     def _sent(self, task: asyncio.Task[None], ends: list[End]) -> None:
         if task is self._task:  # it was cancelled before its first step
             self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is None:
+                return
             log.error("a mistake in Asterism itself", exc_info=error)
         for end in ends:
             if end.holding.task is task:
