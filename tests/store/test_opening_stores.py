@@ -96,10 +96,19 @@ async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, mon
         await open_store(None)
 
 
+@pytest.mark.parametrize("named", ["fleet.db", "./fleet"])
+@in_a_loop
+async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = await open_store(named)
+    await store.close()
+    assert (tmp_path / named).is_file()
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("fleet.db", r"'fleet\.db' names no store.*a file of this name is sqlite:///fleet\.db"),
+        ("fleet", r"'fleet' names no store.*a file of this name is sqlite:///fleet"),
         ("", "names no store"),
         ("sqlite:fleet.db", r"too few slashes: a file beside you is sqlite:///fleet\.db"),
         ("sqlite://fleet.db", r"too few slashes: a file beside you is sqlite:///fleet\.db"),

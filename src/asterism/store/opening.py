@@ -3,6 +3,7 @@
 ====================================  ===================================================================
 ``sqlite:///fleet.db``                a file, relative to the current directory
 ``sqlite:////var/lib/fleet.db``       a file, from the root
+``fleet.db``, ``/var/lib/fleet.db``   the same, if there is a dot or a slash in it
 ``postgresql://user@host/database``   a PostgreSQL server (``postgres://`` is the same)
 ``memory:``                           this process alone, for as long as it lasts
 ====================================  ===================================================================
@@ -46,6 +47,8 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
             return await SqliteStore.open(_file_of(named, rest), create=create)
         case "postgresql" | "postgres":
             return await _open_postgres(named, create)
+        case "" if "." in named or "/" in named:
+            return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
         case "":
             raise StoreError(f"{named!r} names no store: {FORMS}; a file of this name is sqlite:///{named}")
     # only the scheme is shown: there may be a password in the rest

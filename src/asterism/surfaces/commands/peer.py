@@ -52,7 +52,7 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 
         await invited(fleet, name, address, mine, valid, as_json=as_json, said=store)
 
-    with_fleet(_store(store), write, create=True)
+    with_fleet(store, write, create=True)
 
 
 @peer.command()
@@ -125,7 +125,7 @@ def list_(store: str | None, as_json: bool) -> None:
         else:
             note("There are no peers yet: asterism peer invite NAME")
 
-    with_fleet(_store(store), tell)
+    with_fleet(store, tell)
 
 
 @peer.command()
@@ -145,7 +145,7 @@ def remove(name: str, store: str | None, as_json: bool) -> None:
         else:
             click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
 
-    with_fleet(_store(store), forget)
+    with_fleet(store, forget)
 
 
 @peer.command()
@@ -165,7 +165,7 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
     from asterism.surfaces.fleet.narrating import told
 
     with told(as_json=as_json):
-        return with_fleet(_store(store), answer)
+        return with_fleet(store, answer)
 
 
 @peer.command()
@@ -188,7 +188,7 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
             click.echo(new.id)
             note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")
 
-    with_fleet(_store(store), insist)
+    with_fleet(store, insist)
 
 
 def _reaching(
@@ -198,15 +198,10 @@ def _reaching(
     from asterism.runtime.peers.exchanging import PeerUnreachable
 
     try:
-        with_fleet(_store(store), use, create=create)
+        with_fleet(store, use, create=create)
     except PeerUnreachable as error:
         note(f"Error: {error}")
         if after:
             note(after)
         return UNREACHABLE
     return 0
-
-
-def _store(text: str | None) -> str | None:
-    """A file may be named as it is."""
-    return text if text is None or ":" in text else f"sqlite:///{text}"
