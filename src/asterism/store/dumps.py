@@ -121,7 +121,7 @@ async def _must_be_empty(store: Store) -> None:
         "registers": len(await store.registers("")),
     }
     if any(found.values()):
-        there = ", ".join(f"{number} {what}" for what, number in found.items() if number)
+        there = ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in found.items() if number)
         raise StoreError(f"a backup is restored into an empty store, and {store.url} has {there}")
 
 
