@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_scenes import soon_async
 
 from asterism.runtime.fleet import notifying
 from asterism.runtime.fleet.fleet import Fleet
@@ -21,6 +19,7 @@ from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy, Rules
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
+from tests.process_scenes import alive, soon_async
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -138,14 +137,6 @@ def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None
         await soon_async(number.exists)
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
-        await soon_async(lambda: not _alive(int(number.read_text())))
+        await soon_async(lambda: not alive(int(number.read_text())))
 
     asyncio.run(scene())
-
-
-def _alive(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
