@@ -244,7 +244,7 @@ def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("fleet.db", "names no store"),
+        ("fleet", "names no store"),
         ("mysql://localhost/x", "stores of the kind 'mysql' are not known"),
         ("sqlite:/fleet.db", "too few slashes"),
         ("memory:", "A store in memory lasts as long as one process"),
