@@ -140,6 +140,35 @@ def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_on_its_
     play(scene)
 
 
+def test_a_device_that_is_ended_still_has_its_time_to_tell_one_by_one_what_could_not_be_told_together() -> None:
+    async def scene(stage: Stage) -> None:
+        device, runs = await at_work(stage, 3)
+        device.line.late["commit"] = 0.5
+        finish_all(device, runs)
+        await stage.until(lambda: not device.hands.busy)
+        await stage.person.cancel(runs[1].id)  # only a wish, but their one commit is refused
+        await device.leave()
+        for run in runs:
+            assert str((await stage.read(run)).status) == "completed"
+
+    play(scene)
+
+
+def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its_time_to_tell_them() -> None:
+    async def scene(stage: Stage) -> None:
+        device, runs = await at_work(stage, 2)
+        await stage.until(lambda: stage.now() > 100.0)
+        device.line.late.update(register=0.3, keep_blob=0.3, commit=0.3)  # the settings are not fresh any more
+        device.hands.finish(runs[0], "words")
+        device.hands.finish(runs[1], "many words" * 10_000)
+        await stage.until(lambda: not device.hands.busy)
+        await device.leave()
+        for run in runs:
+            assert str((await stage.read(run)).status) == "completed"
+
+    play(scene)
+
+
 def test_settings_that_are_not_fresh_any_more_are_read_once_for_all_who_ask() -> None:
     async def scene(stage: Stage) -> None:
         device, runs = await at_work(stage, 10)

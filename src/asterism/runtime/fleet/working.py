@@ -422,9 +422,11 @@ class Desk:
                 holding.stopping = holding.stopping or "fenced"
                 holding.task.cancel()
         for _ in range(2):
-            tasks = [holding.task for holding in self if holding.task is not None]
-            if tasks:
-                await asyncio.wait(tasks, timeout=self.grace)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.grace):
+                    # one after the other: what was to be told together may have to be told alone
+                    while tasks := {one.task for one in self if one.task is not None and not one.task.done()}:
+                        await asyncio.wait(tasks)
             for holding in self:
                 if holding.task is not None:
                     holding.task.cancel()
