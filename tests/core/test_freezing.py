@@ -162,6 +162,19 @@ def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_th
     assert sum(items) == 21 + 9 + 11 + len(plan.story())
 
 
+def test_a_piece_is_no_longer_for_results_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freezing, "LETTERS", 1000)
+    plan = some_plan(range(20))
+    for number in range(20):
+        plan.start(plan.node(f"t{number}"), "kitchen", 2.0)
+        plan.finish(plan.node(f"t{number}"), COMPLETED, 3.0, "x" * 700)
+    frozen = plan.freeze()
+    frozen.take()
+    pieces = list(frozen.pieces())
+    assert "".join(pieces) == text(plan)
+    assert max(map(len, pieces)) < 2000
+
+
 def test_a_plan_without_tasks_can_be_written() -> None:
     plan = RecordedConstellation("empty")
     frozen = plan.freeze()

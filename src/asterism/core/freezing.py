@@ -28,6 +28,9 @@ TASKS = 100
 ENTRIES = 500
 """And so many of everything else, which is smaller."""
 
+LETTERS = 100_000
+"""But no more once a piece is as long as that: results may be large."""
+
 
 class Facts(NamedTuple):
     """What is written of a node, by the same names."""
@@ -107,13 +110,17 @@ class Frozen:
 
 
 def _list(name: str, items: Iterable[Any], most: int) -> Iterator[str]:
-    rest, comma = iter(items), ""
     yield f',"{name}":['
-    while some := list(islice(rest, most)):
-        yield comma + _text(some)[1:-1]
-        comma = ","
+    some, length, comma = list[str](), 0, ""
+    for text in map(_text, items):
+        some.append(text)
+        length += len(text)
+        if len(some) == most or length >= LETTERS:
+            yield comma + ",".join(some)
+            some, length, comma = [], 0, ","
+    if some:
+        yield comma + ",".join(some)
     yield "]"
 
 
-def _text(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"))
+_text = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text

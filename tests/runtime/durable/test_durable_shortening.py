@@ -17,6 +17,7 @@ from asterism.core.constellation import Constellation
 from asterism.core.edits import AddDependency, AddTask, EditBatch
 from asterism.core.freezing import Frozen
 from asterism.core.journal import UnreadableJournal, lock_to_json
+from asterism.core.status import COMPLETED
 from asterism.runtime import conditions
 from asterism.runtime.durable import keeping, shortening
 from asterism.runtime.durable.keeping import Kept, NotOurs, keep_plan, step_record
@@ -138,6 +139,24 @@ def test_where_turns_are_full_there_are_more_pieces_between_them_and_never_too_m
         most = most_between_two_turns(patch, 20)
     assert 2 < most <= 4  # with the commit of a part
     assert most < usual
+
+
+def test_no_part_is_longer_than_a_part_however_large_a_result_is() -> None:
+    async def scene(stage: Stage) -> None:
+        journal, kept, _ = await journal_of(stage, "a", "b")
+        kept.plan.begin(1.0)
+        kept.plan.start(kept.plan.node("a"), "kitchen", 2.0)
+        kept.plan.finish(kept.plan.node("a"), COMPLETED, 3.0, "x" * 5000)
+        say(kept)
+        await journal.commit()
+        await journal.shortening.over()
+        await journal.close()
+        lengths = [len(one.value["text"]) for one in await stage.store.registers("snapshot/nightly/")]
+        assert max(lengths) <= keeping.PART
+        assert len(lengths) > 5000 // keeping.PART
+        assert picture(await stage.load()) == picture(kept)
+
+    play(scene)
 
 
 def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,11 +129,13 @@ class Shortening:
         part = ""
         for piece in _text(frozen, lock):
             part += piece
-            if len(part) >= keeping.PART:
-                await self._put(number, part)
-                part = ""
-            else:
+            if len(part) < keeping.PART:
                 await self._piece_done()
+                continue
+            rest = len(part) % keeping.PART
+            for start in range(0, len(part) - rest, keeping.PART):
+                await self._put(number, part[start : start + keeping.PART])
+            part = part[len(part) - rest :]
         if part:
             await self._put(number, part)
         parts, self._parts = self._parts, []  # if the head names them or not is for the next one to see
