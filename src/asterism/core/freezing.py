@@ -4,7 +4,8 @@ To write a large plan takes long, and meanwhile it must not stand still. So it i
 to nothing is done. Then its tasks are taken one after the other (``take``), and whoever is about to change one that was
 not taken yet has it taken first (``before``; see ``RecordedConstellation``). When all are taken nothing that happens to
 the plan concerns what is written any more (``pieces``): to the byte, the text of ``Constellation.to_json`` at that
-instant. Every call does a small and bounded piece of work, however large the plan.
+instant. Every call does a small and bounded piece of work, however large the plan; only an edit, which may change
+anything, has all that is left taken at once (half a second for 100,000 tasks).
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from asterism.runtime.durable.keeping import Kept, NotOurs, keep_plan, step_reco
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.durable.shortening import Shortening
 from asterism.runtime.fleet import retention
+from asterism.store.errors import StoreReadOnly
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
 
@@ -336,6 +337,24 @@ def test_one_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) 
         await journal.close()
         assert await parts(stage) == []
         assert picture(await stage.load()) == picture(kept)
+
+    play(scene)
+
+
+def test_one_that_is_broken_off_and_cannot_remove_what_it_wrote_has_been_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(writes: Sequence[Write]) -> None:
+        raise StoreReadOnly("somebody has taken the rights away")
+
+    async def scene(stage: Stage) -> None:
+        journal, kept = await begun(stage)
+        there = await parts(stage)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.store, "commit", refuse)
+            await journal.close()
+        found = await stage.load()
+        assert (picture(found), found.litter) == (picture(kept), there)
 
     play(scene)
 

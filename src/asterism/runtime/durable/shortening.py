@@ -22,7 +22,7 @@ from asterism.core.freezing import Frozen
 from asterism.core.journal import SCHEMA, lock_to_json
 from asterism.runtime.durable import keeping
 from asterism.runtime.durable.keeping import Head, Kept, NotOurs, part_key, record_key
-from asterism.store.errors import Conflict, StoreUnavailable
+from asterism.store.errors import Conflict, StoreError
 from asterism.store.protocol import PutRegister, Store, Write
 
 log = logging.getLogger("asterism.journal")
@@ -166,7 +166,7 @@ class Shortening:
                     for key in some:
                         with contextlib.suppress(Conflict):
                             await self._store.commit([PutRegister(key, None, 1)])
-            except StoreUnavailable as error:
+            except StoreError as error:
                 log.info("old records of %s are left: %s", self._kept.plan.id, error)
                 return
 
