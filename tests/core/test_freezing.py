@@ -85,6 +85,10 @@ def started(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.cancel(plan.node("judged"), 6.0, "enough")
 
 
+def located(plan: RecordedConstellation, lock: RecordedLock) -> None:
+    plan.locate(plan.node("below"), "attic")
+
+
 def edited(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.apply(EditBatch((UpdateTask("judged", timeout=3.0),)), 6.0)
 
@@ -106,11 +110,18 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
     ("step", "where", "what", "instead"),
     [
         (started, Frozen, "before", lambda self, *nodes: None),
+        (located, Frozen, "before", lambda self, *nodes: None),
         (edited, Frozen, "take", only_in_turn),
         (confirmed, journal, "below", lambda node: [node]),
         (judged, journal, "_judged_by", lambda node: []),
     ],
-    ids=["a task that changes", "an edit", "what was started on its strength", "what a condition says"],
+    ids=[
+        "a task that changes",
+        "where it is done",
+        "an edit",
+        "what was started on its strength",
+        "what a condition says",
+    ],
 )
 def test_without_looking_ahead_it_is_written_as_it_never_was(
     monkeypatch: pytest.MonkeyPatch,
