@@ -89,6 +89,18 @@ def located(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.locate(plan.node("below"), "attic")
 
 
+def lost(plan: RecordedConstellation, lock: RecordedLock) -> None:
+    plan.lose(plan.node("below"))
+
+
+def retried(plan: RecordedConstellation, lock: RecordedLock) -> None:
+    plan.retry(plan.node("below"), 6.0, "no luck")
+
+
+def released(plan: RecordedConstellation, lock: RecordedLock) -> None:
+    plan.release(plan.node("below"), 6.0, "its device left")
+
+
 def edited(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.apply(EditBatch((UpdateTask("judged", timeout=3.0),)), 6.0)
 
@@ -110,7 +122,7 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
     ("step", "where", "what", "instead"),
     [
         (started, Frozen, "before", lambda self, *nodes: None),
-        (located, Frozen, "before", lambda self, *nodes: None),
+        *((step, Frozen, "before", lambda self, *nodes: None) for step in (located, lost, retried, released)),
         (edited, Frozen, "take", only_in_turn),
         (confirmed, journal, "below", lambda node: [node]),
         (judged, journal, "_judged_by", lambda node: []),
@@ -118,6 +130,9 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
     ids=[
         "a task that changes",
         "where it is done",
+        "a lost device",
+        "an attempt",
+        "a release",
         "an edit",
         "what was started on its strength",
         "what a condition says",
