@@ -449,3 +449,20 @@ def test_a_constellation_that_is_forgotten_takes_its_snapshot_with_it() -> None:
         assert await parts(stage) == []
 
     play(scene)
+
+
+def test_a_mistake_when_a_record_is_cut_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(self: Shortening, steps: int) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Shortening, "cut", mistaken)
+
+    async def scene(stage: Stage) -> None:
+        journal, kept, told = await journal_of(stage, "a", "b")
+        say(kept)
+        async with asyncio.timeout(60):
+            with pytest.raises(NotOurs):
+                await journal.commit()
+        assert len(told) == 1
+
+    play(scene)

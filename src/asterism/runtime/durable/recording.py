@@ -147,8 +147,8 @@ class Journal:
                 writes, self._writes = self._writes, []
                 waiting, self._waiting = self._waiting, []
                 self._flying, self._events = self._events, []
-                self.shortening.cut(len(steps))
                 try:
+                    self.shortening.cut(len(steps))
                     await self._append(steps, writes)
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
