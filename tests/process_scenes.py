@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,17 @@ def gone(pids: Iterable[int]) -> bool:
     """True once none of these processes runs any more."""
     numbers = list(pids)
     return bool(soon(lambda: not any(map(alive, numbers))))
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """The exit code of a process, and what it said since it was last read from. By the streams that were read from
+    before: ``communicate`` goes round them, and what they had fetched ahead of the last line would be lost."""
+    streams = [process.stdout, process.stderr]
+    with ThreadPoolExecutor(len(streams)) as readers:
+        rest = [readers.submit(stream.read) if stream is not None else None for stream in streams]
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            process.kill()  # or its streams would be read for ever
+        output, errors = (one.result() if one is not None else "" for one in rest)
+    return code, output, errors

@@ -21,7 +21,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, PutSession
 from asterism.surfaces.cli import commands
-from tests.process_scenes import PATIENCE, alive
+from tests.process_scenes import alive
 
 Value = TypeVar("Value")
 
@@ -203,8 +203,3 @@ def pids_in(path: Path) -> list[int]:
     pids = [int(word) for word in path.read_text().split()]
     assert all(map(alive, pids))
     return pids
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=PATIENCE)
-    return process.returncode, output, errors

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cli_scenes import ASTERISM, read_until, started, write
 
-from tests.process_scenes import PATIENCE, alive, gone
+from tests.process_scenes import PATIENCE, alive, ended, gone
 
 OBEDIENT = "shell: 'sleep 1000 & echo $$ $! > {pids}; wait'"
 STUBBORN = "shell: \"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; while :; do wait; done\""
@@ -65,8 +65,8 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
         read_until(process, "a started on")
         pids = pids_in(child)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+        code, output, errors = ended(process)
+    assert code == 130
     assert "Stopping; Ctrl-C again stops without waiting." in errors
     assert "plan is being cancelled" in output
     assert "b cancelled: the constellation was cancelled" in output
@@ -84,8 +84,8 @@ def test_a_second_ctrl_c_does_not_wait_for_a_task_that_will_not_stop(tmp_path: P
         while "is being cancelled" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+        code, output, errors = ended(process)
+    assert code == 130
     assert "Traceback" not in errors
     told = json.loads(output)
     assert (told["state"], told["exit_code"]) == ("cancelled", 130)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from cli_scenes import ASTERISM, read_until, write
-from command_scenes import Scene, ended, heard, pids_in
+from command_scenes import Scene, heard, pids_in
 from constellation_scenes import Trace, keeping, owned
 
-from tests.process_scenes import PATIENCE, gone
+from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--takeover-after", "1")
 

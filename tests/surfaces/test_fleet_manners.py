@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_scenes import Scene, ended, failed, started, taken_by
+from command_scenes import Scene, failed, started, taken_by
 from rich.console import Console
 
 from asterism.core import assigning
@@ -29,6 +29,7 @@ from asterism.surfaces.fleet.tables import note_on, runs_table
 from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.waiting import answer, sentence
 from asterism.surfaces.fleet.workflowfile import BadWorkflowFile, parse_workflows
+from tests.process_scenes import ended
 
 HINT = "the first `asterism workflow add` or `asterism device join` makes it; --store names another"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from cli_scenes import read_until
-from command_scenes import Scene, ended, heard, pids_in
+from command_scenes import Scene, heard, pids_in
 
-from tests.process_scenes import PATIENCE, gone
+from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "1")
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")

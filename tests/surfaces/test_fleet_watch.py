@@ -24,7 +24,7 @@ from asterism.surfaces.fleet.picture import picture
 from asterism.surfaces.fleet.tallying import Tally
 from asterism.surfaces.fleet.watching import watch
 from asterism.surfaces.screen import Screen
-from tests.process_scenes import PATIENCE
+from tests.process_scenes import PATIENCE, ended
 
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
@@ -139,14 +139,14 @@ def test_a_look_tells_the_end_of_what_was_there_before_however_old_it_is(tmp_pat
 def test_without_a_terminal_everything_that_happens_is_a_line(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow(":bug: [red]")
-    ended, run = scene.create(":bug: [red]"), scene.create(":bug: [red]")
-    scene.step(ended, taken_by("laptop"), started, completed(1))
+    over, run = scene.create(":bug: [red]"), scene.create(":bug: [red]")
+    scene.step(over, taken_by("laptop"), started, completed(1))
     with scene.process("runs", "watch", "--until-done") as process:
         [first] = read_until(process, run.id[-8:])
         assert first.split()[1:] == [run.id[-8:], ":bug:", "[red]", "created", "by", "ann"]
         scene.step(run, taken_by("laptop"), started, completed(1))
-        lines, errors = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, errors) == (0, "")
+        code, lines, errors = ended(process)
+        assert (code, errors) == (0, "")
     assert [line.split(maxsplit=4)[4] for line in lines.splitlines()] == [
         "claimed  by laptop, epoch 1",
         "processing  on laptop",
@@ -167,7 +167,7 @@ def test_as_json_every_line_is_an_object(tmp_path: Path) -> None:
             **{"status": "created", "epoch": 0, "device": None},
         }
         scene.ok("runs", "cancel", run.id)
-        lines, _ = process.communicate(timeout=PATIENCE)
+        _, lines, _ = ended(process)
     assert [json.loads(line)["what"] for line in lines.splitlines()] == ["failed"]
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import httpx
 import pytest
-from command_scenes import Scene, ended, heard, pids_in
+from command_scenes import Scene, heard, pids_in
 from peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.invitations import parse
 from asterism.runtime.peers.secrets import write_private
-from tests.process_scenes import gone
+from tests.process_scenes import ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # quick to hear of things, and slow to be given up
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
