@@ -17,6 +17,14 @@ settings.load_profile("asterism")
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Devices of tests leave nothing in the home of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     """One PostgreSQL server for all tests that leave it running; who stops or kills one has one of their own."""

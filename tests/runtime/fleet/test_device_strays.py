@@ -4,10 +4,12 @@ touched. With real processes, killed in earnest."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 from device_scenes import lines
 
-from asterism.runtime.fleet.lives import Life, began, is_same, mark, stat_of, state_directory
+from asterism.runtime.fleet.lives import Life, began, boot, is_same, mark, stat_of, state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
 from tests.process_scenes import alive, soon
 
@@ -245,8 +247,51 @@ def test_after_the_machine_was_started_anew_no_number_means_anything(state: Path
     spares_a_stranger(state, lambda pid: ({"boot": "another"}, began(pid)))
 
 
+def left_by(device: str, state: Path, **of_the_life: Any) -> Path:
+    """The file of a life that ended suddenly, as it stands there."""
+    life = Life(device, f"of-{device}", STORE)
+    life.desk()
+    groups = state / "lives" / f"of-{device}" / "groups"
+    said = {**json.loads(groups.read_text()), "began": 1.0, **of_the_life}
+    groups.write_text(f"{json.dumps(said)}\n")
+    return groups
+
+
+def test_nothing_is_kept_of_a_dead_life_of_another_device_either(state: Path) -> None:
+    groups = left_by(LAPTOP, state)
+    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert not groups.parent.exists()
+
+
+@linux
+def test_what_another_device_left_running_is_for_that_device_to_end(state: Path) -> None:
+    groups = left_by(LAPTOP, state)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stray:
+        try:
+            with groups.open("a") as file:
+                file.write(f"+1 {stray.pid} {began(stray.pid)}\n")
+            assert end_strays(KITCHEN, STORE, "s2") == []
+            assert groups.exists()
+            assert end_strays(LAPTOP, STORE, "s2") == [stray.pid]
+            assert not groups.exists()
+        finally:
+            stray.kill()
+
+
+@pytest.mark.parametrize("of_the_life", [{"space": "pid:[1]"}, {"host": "elsewhere"}, {"began": None}])
+def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Path, of_the_life: dict[str, Any]) -> None:
+    groups = left_by(LAPTOP, state, **of_the_life)
+    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert groups.exists()
+
+
 @pytest.mark.parametrize(
-    "text", ["", "no json\n", "[]\n", f'{{"device": "{KITCHEN}"}}\n', f'{{"device": "{KITCHEN}", ']
+    "text",
+    [
+        *("", "no json\n", "[]\n", f'{{"device": "{KITCHEN}"}}\n', f'{{"device": "{KITCHEN}", '),
+        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", "boot": "{boot()}", '
+        '"agent": 0, "began": 1}\n+1 no number\n',
+    ],
 )
 def test_a_file_that_is_not_whole_is_left_alone(state: Path, text: str) -> None:
     broken = state / "lives" / "s9"
@@ -346,6 +391,36 @@ def test_a_device_has_one_living_agent_on_a_machine() -> None:
     assert other.acquire()
     for one in (other, *others):
         one.close()
+
+
+def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
+    lock = DeviceLock(STORE, KITCHEN)
+    assert lock.acquire()
+    assert len(list((state / "devices").iterdir())) == 1
+    lock.close()
+    lock.close()
+    assert list((state / "devices").iterdir()) == []
+    assert lock.holder() is None
+
+
+def test_a_lock_that_is_given_back_while_another_asks_for_it_is_the_others_alone(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is removed between the opening and the locking: to hold that one would mean nothing."""
+    first, second, third = (DeviceLock(STORE, KITCHEN) for _ in range(3))
+    assert first.acquire()
+    flock = fcntl.flock
+
+    def too_late(file: int, how: int) -> None:
+        first.close()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    assert second.acquire()
+    assert not third.acquire()
+    second.close()
+    assert third.acquire()
+    third.close()
 
 
 def test_the_lock_goes_with_the_process_however_it_ends() -> None:

@@ -77,6 +77,14 @@ def boot(proc: Path = PROC) -> str:
         return ""
 
 
+def space_of(name: str, proc: Path = PROC) -> str:
+    """Which set of process numbers a process lives among: those of a container mean nothing outside of it."""
+    try:
+        return os.readlink(proc / name / "ns" / "pid")
+    except OSError:
+        return ""
+
+
 def mark(store: str) -> str:
     """A store in a few letters, without its address; nothing for a store that is not known."""
     return hashlib.sha256(store.encode()).hexdigest()[:16] if store else ""
@@ -186,7 +194,7 @@ class Life:
             self._groups = os.open(corner / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             whose = {"device": self.device, "session": self.session, "store": self.store, "host": socket.gethostname()}
             agent, since = self._agent_and_began()
-            which = {"boot": boot(self._proc), "agent": agent, "began": since}
+            which = {"boot": boot(self._proc), "space": space_of("self", self._proc), "agent": agent, "began": since}
             os.write(self._groups, json.dumps({**whose, **which}).encode() + b"\n")
             self._corner = corner
         return self._corner

@@ -2,8 +2,9 @@
 
 A stray is known by its marks: the same device, the same store, another session, and an agent that is not alive. It is
 looked for in the environment of every process of this user (Linux), which also finds what has left its process group,
-and in the files of earlier lives (anywhere), which also finds what has thrown its environment away. Nothing else is
-ever touched: no process of another user, of another device, of a session whose agent is alive, or in doubt.
+and in the files of earlier lives (anywhere), which also finds what has thrown its environment away. No other process is
+ever touched: none of another user, of another device, of a session whose agent is alive, or in doubt. The file of
+another device's dead life is removed if nothing that it names is running.
 
 ``DeviceLock`` says whether a device is alive on this machine; ``end_strays`` is for whoever holds it.
 """
@@ -19,11 +20,11 @@ import shutil
 import signal
 import socket
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asterism.runtime.fleet.lives import PROC, boot, is_same, mark, stat_of, state_directory
+from asterism.runtime.fleet.lives import PROC, boot, is_same, mark, space_of, stat_of, state_directory
 
 ROUNDS = 10
 """How often it is looked again for what was started while the rest was being ended."""
@@ -42,17 +43,23 @@ class DeviceLock:
         """Whether no other living agent has it. Ours from then on."""
         if self._file >= 0:
             return True
-        folder = state_directory() / "devices"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        file = os.open(folder / f"{self._key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return False
-        except BaseException:
-            os.close(file)
-            raise
+        self._path = state_directory() / "devices" / f"{self._key}.lock"
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        file = -1
+        while file < 0:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                there = _is(file, self._path)
+            except BlockingIOError:
+                os.close(file)
+                return False
+            except BaseException:
+                os.close(file)
+                raise
+            if not there:  # whoever had it has removed it just now, and the next one makes another
+                os.close(file)
+                file = -1
         os.ftruncate(file, 0)
         os.write(file, b"%d\n" % os.getpid())
         self._file = file
@@ -67,6 +74,13 @@ class DeviceLock:
         return None
 
     def close(self) -> None:
+        """Nothing is left of it."""
+        if self._file >= 0:
+            self._path.unlink(missing_ok=True)
+            self.forget()
+
+    def forget(self) -> None:
+        """It is not ours any more, but may be another's."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -81,7 +95,17 @@ class _Forgetting:
     def __call__(self) -> None:
         lock = self._lock()
         if lock is not None:
-            lock.close()
+            lock.forget()
+
+
+def _is(file: int, path: Path) -> bool:
+    """Whether an open file is the one of that name."""
+    found = os.fstat(file)
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
 
 
 def end_strays(device: str, store: str, alive: str, *, proc: Path = PROC, user: int | None = None) -> list[int]:
@@ -94,11 +118,12 @@ def end_strays(device: str, store: str, alive: str, *, proc: Path = PROC, user: 
         ended |= new
         if not new:
             break
-    for life, whose in _lives(device, mark(store), alive, proc):
-        for number, noted in _noted(life):
-            if whose["boot"] == boot(proc) and is_same(number, noted, proc) and _kill_group(number):
-                ended.add(number)
-        shutil.rmtree(life, ignore_errors=True)
+    for life, whose, running in _dead_lives(proc):
+        ours = whose["device"] == device and whose["store"] in (mark(store), "") and whose["session"] != alive
+        if ours:
+            ended.update(filter(_kill_group, running))
+        if ours or (not running and whose.get("space") == space_of("self", proc)):
+            shutil.rmtree(life, ignore_errors=True)
     return sorted(ended)
 
 
@@ -107,10 +132,10 @@ def end_strays(device: str, store: str, alive: str, *, proc: Path = PROC, user: 
 
 def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Iterator[tuple[int, int]]:
     """(process, group) of everything that carries the marks of a dead session of this device."""
-    space, spared = _space("self", proc), set(_forebears(proc))
+    space, spared = space_of("self", proc), set(_forebears(proc))
     for entry in sorted(proc.glob("[0-9]*")):
         number = int(entry.name)
-        if number in spared or _owner(entry) != user or _space(entry.name, proc) != space:
+        if number in spared or _owner(entry) != user or space_of(entry.name, proc) != space:
             continue
         marks = _environment(entry)
         if (
@@ -165,14 +190,6 @@ def _owner(entry: Path) -> int | None:
         return None
 
 
-def _space(name: str, proc: Path) -> str:
-    """Which set of process numbers a process lives among: those of a container mean nothing outside of it."""
-    try:
-        return os.readlink(proc / name / "ns" / "pid")
-    except OSError:
-        return ""
-
-
 def _environment(entry: Path) -> dict[str, str]:
     try:
         text = (entry / "environ").read_bytes().decode(errors="surrogateescape")
@@ -193,23 +210,27 @@ def _lives_on(agent: str, proc: Path) -> bool:
 # -- by the files ------------------------------------------------------------------------------------------------------
 
 
-def _lives(device: str, store: str, alive: str, proc: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The dead lives of this device on this machine."""
+def _dead_lives(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
+    """The lives of devices on this machine that have ended, with the process groups of theirs that have not."""
+    host, now = socket.gethostname(), boot(proc)
     for life in sorted((state_directory() / "lives").glob("*")):
         try:
-            whose = json.loads((life / "groups").read_bytes().split(b"\n", 1)[0])
-            same = whose["device"] == device and whose["store"] in (store, "") and whose["host"] == socket.gethostname()
-            dead = whose["boot"] != boot(proc) or not is_same(int(whose["agent"]), float(whose["began"]), proc)
-        except (OSError, ValueError, KeyError, TypeError):
+            first, *lines = (life / "groups").read_text(errors="replace").split("\n")
+            whose = json.loads(first)
+            named = {"device", "session", "store"} <= whose.keys() and whose["host"] == host
+            before = whose["boot"] != now
+            dead = before or not is_same(int(whose["agent"]), float(whose["began"]), proc)
+            running = [] if before else [one for one, noted in _noted(lines[:-1]) if is_same(one, noted, proc)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # not one of ours, or not whole: nothing is known of it
-        if same and dead and whose["session"] != alive:
-            yield life, whose
+        if named and dead:
+            yield life, whose, running
 
 
-def _noted(life: Path) -> Iterator[tuple[int, float]]:
+def _noted(lines: Sequence[str]) -> Iterator[tuple[int, float]]:
     """The process groups that a life has noted and not crossed out, with when their leaders began."""
     found: dict[str, tuple[int, float]] = {}
-    for line in (life / "groups").read_text(errors="replace").split("\n")[1:-1]:
+    for line in lines:
         ticket, *rest = line[1:].split()
         if line[0] == "+" and len(rest) == 2:
             found[ticket] = (int(rest[0]), float(rest[1]))
