@@ -7,6 +7,7 @@ cannot contradict itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asterism.core.edits import Key
@@ -39,6 +40,10 @@ PROGRESS: dict[str, Any] = {
     "worked": 0.0,
 }
 """The facts about a task's progress with their values at the outset; only what differs is written."""
+
+_progress_of = attrgetter(*PROGRESS)
+_UNTOUCHED = tuple(PROGRESS.values())
+"""How most tasks are when a plan is written for the first time: seen at a glance."""
 
 _LASTING = frozenset({str, int, bool, type(None)})
 """What is JSON as it is, and never changes."""
@@ -102,7 +107,11 @@ def _task_as_data(task: Task) -> Task:
 
 
 def _progress(node: Node | Facts) -> dict[str, Any]:
-    progress = {name: getattr(node, name) for name, first in PROGRESS.items() if getattr(node, name) != first}
+    values = _progress_of(node)
+    if values == _UNTOUCHED:
+        progress = {}
+    else:
+        progress = {name: value for name, value in zip(PROGRESS, values, strict=True) if value != PROGRESS[name]}
     if node.value is not None:
         try:
             progress["value"] = plain(node.value)
