@@ -15,7 +15,7 @@ from asterism.core.session import Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet import monitor as monitoring
 from asterism.runtime.fleet.monitor import Monitor
-from asterism.store.protocol import ExpectSession, PutSession, Query
+from asterism.store.protocol import ExpectSession, PutRun, PutSession, Query
 
 GPU = Workflow("gpu", call="work:do", needs=frozenset({"gpu"}))
 
@@ -470,6 +470,29 @@ def test_a_store_out_of_reach_does_not_end_a_monitor() -> None:
         run = await stage.person.create(GPU)
         assert (await stage.end_of(run)).status == "failed"
         assert await stage.store.find(Query(offered=True)) == []
+
+    play(scene)
+
+
+def test_what_all_have_declined_begins_a_new_round_however_much_waits_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        await stage.at_work(kitchen, await stage.person.create(WORK))
+        runs = sorted([await stage.person.create(WORK) for _ in range(12)], key=lambda run: run.id)
+        for run, device in zip(runs, [*["attic"] * 11, "kitchen"], strict=True):
+            avoiding = run.changed(avoid=(device,), declined={device: "no"}, revision=run.revision + 1)
+            await stage.store.commit([PutRun(avoiding, run.revision)])
+        monitor = stage.monitor()
+        rounds = []
+        for _ in range(3):
+            await monitor.watch()
+            rounds.append((await stage.read(runs[-1])).rounds)
+        assert rounds == [0, 0, 1]
+        assert not any([(await stage.read(run)).rounds for run in runs[:-1]])
 
     play(scene)
 

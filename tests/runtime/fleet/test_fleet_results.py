@@ -11,6 +11,7 @@ from fleet_scenes import WORK, Stage, play
 
 from asterism.core.errors import AsterismError
 from asterism.core.run import Progress
+from asterism.runtime.fleet.blobs import TooLarge
 
 # -- wishes ----------------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,16 @@ def test_large_inputs_and_outputs_are_kept_apart() -> None:
         ended = await stage.end_of(run)
         assert set(ended.output) == {"$blob", "size"}
         assert await stage.person.output(ended) == [1] * 100_000
+
+    play(scene)
+
+
+@pytest.mark.parametrize("value", ["x" * 200, ["x" * 200]])
+def test_what_is_too_large_is_refused_also_if_it_is_not_large_enough_to_be_kept_apart(value: Any) -> None:
+    async def scene(stage: Stage) -> None:
+        settings = await stage.person.configure(most=100)
+        with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
+            await stage.person.blobs.keep(value, settings, "it")
 
     play(scene)
 

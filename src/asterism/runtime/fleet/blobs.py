@@ -31,13 +31,14 @@ class Blobs:
     async def keep(self, value: Any, settings: Settings, what: str) -> Any:
         """``value``, or what stands for it if it is large. ``value`` is JSON. Raises TooLarge, and NotJson for what
         cannot be written as JSON after all."""
-        if is_small(value) or (type(value) is str and len(value) * 6 < settings.large):
+        inside = min(settings.large, settings.most)
+        if is_small(value) or (type(value) is str and len(value) * 6 < inside):
             return value
         try:
             text = _compact(value)
         except ValueError as error:  # a number of more digits than Python prints
             raise NotJson(f"{what} cannot be written as JSON: {error}") from None
-        if len(text) <= settings.large:
+        if len(text) <= inside:
             if blob_of(value) is not None:
                 raise NotJson(f"{what} looks like a reference to something kept apart; put it into another object")
             return value

@@ -67,6 +67,7 @@ class Monitor:
         self._heard: dict[str, tuple[int, float]] = {}  # the last we saw of each session, and when, by our clock
         self._braked = False
         self._nobody_since: dict[_Kind, float] = {}  # by our clock
+        self._offered_up_to: str | None = None  # how far the last pass came with what was declined
         self._set_back = True  # whether the store's clock may have been
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
@@ -266,8 +267,11 @@ class Monitor:
             outlook.gave(choice.owner.device)
 
     async def _offer_again(self, outlook: Outlook) -> None:
-        """Runs that every device able to do them has declined or was tried with begin a new round, or are given up."""
-        for run in await self.store.find(Query(offered=True, avoiding=True, limit=AT_ONCE)):
+        """Runs that every device able to do them has declined or was tried with begin a new round, or are given up.
+        Each pass goes on where the last one ended: those that only wait for a slot must not hide the others."""
+        found = await self.store.find(Query(offered=True, avoiding=True, after=self._offered_up_to, limit=AT_ONCE))
+        self._offered_up_to = found[-1].id if len(found) == AT_ONCE else None
+        for run in found:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
