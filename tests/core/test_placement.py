@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asterism.core import assigning
 from asterism.core.placement import MOST_SCORES, Outlook, against
@@ -143,6 +146,40 @@ def test_orchestration_goes_to_the_coordinator_if_it_is_able() -> None:
     assert chosen(outlook(*sessions, coordinator="elected"), flow(orchestration=True)) == "elected"
     assert chosen(outlook(*sessions, coordinator="elected"), flow()) == "quick"
     assert chosen(outlook(*sessions, coordinator="elsewhere"), flow(orchestration=True)) == "quick"
+
+
+CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape"]))
+SESSIONS = st.lists(
+    st.tuples(CAPABILITIES, st.integers(1, 3), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])),
+    min_size=1,
+    max_size=5,
+)
+FLOWS = st.builds(
+    flow,
+    needs=CAPABILITIES,
+    strategy=st.sampled_from(["score", "round_robin", "capability_match", "load_balance"]),
+    requires=st.sampled_from([None, "quality=1.0"]),
+    prefers=st.sampled_from([None, "slots=2"]),
+)
+
+
+@given(SESSIONS, st.lists(FLOWS, max_size=8))
+def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[Any], flows: list[Workflow]) -> None:
+    """Compared with one who looks at everything anew."""
+    sessions = [
+        session(f"d{number}", can=can, slots=slots, used=used, profile={"quality": quality})
+        for number, (can, slots, used, quality) in enumerate(made)
+    ]
+    view = outlook(*sessions, coordinator="d0")
+    given_out: Counter[str] = Counter()
+    for workflow in flows:
+        anew = outlook(*sessions, coordinator="d0", given=view.given)
+        anew._used = {one.device: one.used + given_out[one.device] for one in sessions}
+        choice = view.choose(run_of(workflow), workflow)
+        assert choice == anew.choose(run_of(workflow), workflow)
+        if choice.owner is not None:
+            view.gave(choice.owner.device)
+            given_out[choice.owner.device] += 1
 
 
 def test_the_best_scores_are_kept_with_the_assignment() -> None:

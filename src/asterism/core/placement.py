@@ -8,7 +8,8 @@ strategy decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run import Owner, Run
@@ -53,58 +54,77 @@ class Outlook:
         self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
         self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
         self._evaluate = evaluate
-        self._shown = {name: session.shown(self.ranks[name]) for name, session in self.sessions.items()}
+        self._profiles: dict[str, Mapping[str, Any]] = {}
         self._used = {name: session.used for name, session in self.sessions.items()}
+        self._last = max(self.given.values(), default=0)
+        # what was found out for one run is good for the next, but for the device that got it
+        self._candidates: dict[str, Candidate] = {}
+        self._scores: dict[frozenset[str], dict[str, float]] = {}  # by what is needed
 
     def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
-        return objection(session, run, workflow, self._shown[session.device], self._evaluate)
+        judged = workflow.requires is not None or session.accepts is not None
+        return objection(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
 
     def choose(self, run: Run, workflow: Workflow) -> Choice:
         refused: dict[str, str] = {}
-        able: list[Session] = []
+        scores: dict[str, float] = {}
+        free: list[Session] = []
+        known = self._scores.setdefault(workflow.needs, {})
         for name, session in self.sessions.items():
             why = self.objection(session, run, workflow)
-            if why is None:
-                able.append(session)
-            else:
+            if why is not None:
                 refused[name] = why
-        candidates = {session.device: self._candidate(session) for session in able}
-        lane = (None, workflow.needs)
-        scores = {name: round(score(one, lane, self.weights), 2) for name, one in candidates.items()}
-        free = [session for session in able if self._used[session.device] < session.slots]
-        busy = tuple(session.device for session in able if self._used[session.device] >= session.slots)
+                continue
+            if name not in known:
+                known[name] = score(self._candidate(session), (None, workflow.needs), self.weights)
+            scores[name] = known[name]
+            if self._used[name] < session.slots:
+                free.append(session)
+        idle = {session.device for session in free}
+        busy = tuple(name for name in scores if name not in idle)
         if not free:
             return Choice(None, _best(scores), refused, busy)
-        chosen = self._pick(self._preferred(free, workflow), workflow, candidates)
+        chosen = self._pick(self._preferred(free, workflow), workflow, scores)
         return Choice(chosen.owner, _best(scores, chosen.device), refused, busy)
 
     def gave(self, device: str) -> None:
         """Remember that a device was given a run."""
         if device in self._used:
             self._used[device] += 1
-        self.given[device] = max(self.given.values(), default=0) + 1
+        self._last += 1
+        self.given[device] = self._last
+        self._candidates.pop(device, None)
+        for scores in self._scores.values():
+            scores.pop(device, None)
+
+    def _shown(self, session: Session) -> Mapping[str, Any]:
+        name = session.device
+        if name not in self._profiles:
+            self._profiles[name] = session.shown(self.ranks[name])
+        return self._profiles[name]
 
     def _candidate(self, session: Session) -> Candidate:
-        candidate = session.candidate(self.now, self.ranks[session.device], self.given.get(session.device, 0))
-        candidate.running = self._used[session.device]
-        return candidate
+        name = session.device
+        if name not in self._candidates:
+            candidate = session.candidate(self.now, self.ranks[name], self.given.get(name, 0))
+            candidate.running = self._used[name]
+            self._candidates[name] = candidate
+        return self._candidates[name]
 
     def _preferred(self, free: list[Session], workflow: Workflow) -> list[Session]:
         if workflow.prefers is not None:
-            liked = [one for one in free if not against(workflow.prefers, self._shown[one.device], self._evaluate)]
+            liked = [one for one in free if not against(workflow.prefers, self._shown(one), self._evaluate)]
             free = liked or free
         if workflow.orchestration:
             free = [one for one in free if one.device == self.coordinator] or free
         return free
 
-    def _pick(self, free: list[Session], workflow: Workflow, candidates: Mapping[str, Candidate]) -> Session:
+    def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
         if workflow.strategy == "score":
-            lane = (None, workflow.needs)
-            name = max((one.device for one in free), key=lambda device: score(candidates[device], lane, self.weights))
-        else:
-            name = STRATEGIES[workflow.strategy]([candidates[one.device] for one in free], (None, workflow.needs)).id
-        return self.sessions[name]
+            return max(free, key=lambda session: scores[session.device])
+        choose = STRATEGIES[workflow.strategy]
+        return self.sessions[choose([self._candidate(session) for session in free], (None, workflow.needs)).id]
 
 
 def objection(
@@ -144,6 +164,7 @@ def _names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
 
 def _best(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
     """The best ones, and that of the chosen one: a strategy may choose by something else."""
-    if len(scores) <= MOST_SCORES:
-        return scores
-    return dict(sorted(scores.items(), key=lambda one: (one[0] != chosen, -one[1]))[:MOST_SCORES])
+    kept: Iterable[tuple[str, float]] = scores.items()
+    if len(scores) > MOST_SCORES:
+        kept = heapq.nsmallest(MOST_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
+    return {name: round(one, 2) for name, one in kept}
