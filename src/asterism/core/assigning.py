@@ -9,6 +9,7 @@ is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from asterism.core.errors import Fenced, RunRefused, brief
@@ -107,14 +108,20 @@ def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool
     """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
     same step."""
     device = owner.device
-    told: tuple[Entry, ...] = (
-        Entry(now, "assigning to self", None, device),
-        Entry(now, "claimed", None, f"by {device}, epoch {run.epoch + 1}"),
-    )
+    told = _taking(now, device, run.epoch + 1, starts)
     if not starts:
         return _granted(run, ("take",), owner, device, now, told, due_at=now + workflow.claim_timeout, claimed_at=now)
-    told = (*told, Entry(now, "processing", None, f"on {device}"))
     return _granted(run, ("take", "start"), owner, device, now, told, claimed_at=now, started_at=now)
+
+
+@lru_cache(64)
+def _taking(now: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
+    """What is told of a run that a device takes: the same of all that it takes at one time."""
+    told = (
+        Entry(now, "assigning to self", None, device),
+        Entry(now, "claimed", None, f"by {device}, epoch {epoch}"),
+    )
+    return (*told, Entry(now, "processing", None, f"on {device}")) if starts else told
 
 
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:

@@ -14,7 +14,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from asterism.core.run import BLANK, Assignment, Progress, Run, RunStatus, Superseded
+from asterism.core.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.session import Session
 from asterism.core.story import Entry
 from asterism.core.task import NOTHING
@@ -73,6 +73,7 @@ _RARE: dict[str, Any] = {
 }
 """What most runs have as it is by default, seen at a glance: ``_rare(fields) == _COMMON``."""
 
+_grant = itemgetter("created_by", "assigned_by", *_TIMES)
 _rare = itemgetter(*_RARE)
 _COMMON = tuple(_RARE.values())
 _blank = BLANK.__dict__.copy
@@ -136,7 +137,7 @@ def moving(run: Run) -> tuple[Any, ...]:
         run.session,
         run.wish,
         _avoided(run.avoid) if run.avoid else "",
-        1 if run.offered else 0,
+        1 if run.status in UNOWNED and run.offered else 0,
         run.due_at,
         run.not_before,
         run.waiting_since,
@@ -147,17 +148,23 @@ def moving(run: Run) -> tuple[Any, ...]:
 
 def _state(fields: dict[str, Any]) -> str:
     """What has no column of its own, with the story at the end."""
-    text = f'{{"created_by":{_quoted(fields["created_by"])}'
-    for name in _TIMES:
-        if (value := fields[name]) is not None:
-            text = f'{text},"{name}":{_number(value)}'
-    if (value := fields["assigned_by"]) is not None:
-        text = f'{text},"assigned_by":{_quoted(value)}'
+    text = _head(*_grant(fields))
     if (value := fields["output"]) is not None:
         text = f'{text},"output":{_encode(value)}'
     if _rare(fields) != _COMMON and (more := _uncommon(fields)):
         text = f"{text},{more}"
     return f"{text},{_STORY}{_told(fields)}]}}"
+
+
+@lru_cache(1024)
+def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str:
+    """Who created and assigned it, and when: the same in all records of one assignment, and in all that a device takes
+    at one time."""
+    text = f'{{"created_by":{_quoted(created_by)}'
+    for name, value in zip(_TIMES, times, strict=True):
+        if value is not None:
+            text = f'{text},"{name}":{_number(value)}'
+    return text if assigned_by is None else f'{text},"assigned_by":{_quoted(assigned_by)}'
 
 
 def _uncommon(fields: dict[str, Any]) -> str:
@@ -184,10 +191,22 @@ def _told(fields: dict[str, Any]) -> str:
     if story[: len(before)] != before:
         before, text = _UNTOLD
     if len(story) > len(before):
-        new = [f"[{_number(at)},{_quoted(what)},{_quoted(why)}]" for at, what, _, why in story[len(before) :]]
-        text = f"{text},{','.join(new)}" if text else ",".join(new)
+        new = story[len(before) :]
+        more = _entry(new[0]) if len(new) == 1 else _entries(new)
+        text = f"{text},{more}" if text else more
         fields["_told"] = (story, text)
     return text
+
+
+@lru_cache(64)
+def _entries(several: tuple[Entry, ...]) -> str:
+    """What a device tells of one run that it takes, it tells of all that it takes at that time."""
+    return ",".join(map(_entry, several))
+
+
+def _entry(one: Entry) -> str:
+    at, what, _, why = one
+    return f"[{_number(at)},{_quoted(what)},{_quoted(why)}]"
 
 
 @lru_cache(1024)

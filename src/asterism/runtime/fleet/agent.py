@@ -126,7 +126,6 @@ class DeviceAgent:
             unbroken=lambda run, asked: self.heart.unbroken(run, asked),
             on_free=self._freed,
             on_news=lambda: self.heart.news(),
-            on_work=lambda flow: self.heart.expect(flow),
         )
         self.lookout = Lookout(
             fleet,
@@ -360,6 +359,7 @@ class DeviceAgent:
 
     def begin(self, run: Run, flow: Workflow, asked: float) -> None:
         self.desk.unreserve(run.id)
+        self.heart.expect(flow)
         self.desk.receive(run, flow, asked)
 
 

@@ -55,6 +55,25 @@ class Holding:
         self.on_news()
 
 
+class Past:
+    """Runs that are not here any more, each with the epoch at which it was last: the last ``most`` of them, and up to
+    as many before."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._late: dict[str, int] = {}
+        self._early: dict[str, int] = {}
+
+    def add(self, run_id: str, epoch: int) -> None:
+        self._late[run_id] = epoch
+        if len(self._late) >= self._most:
+            self._early, self._late = self._late, {}
+
+    def epoch(self, run_id: str) -> int:
+        """At which it was last here; 0 if it never was, or that is forgotten."""
+        return self._late.get(run_id) or self._early.get(run_id, 0)
+
+
 @lru_cache(64)
 def margin(timeout: float, grace: float) -> float:
     """How long before the store would take a run away its device stops working on it: time to stop, and a tenth for

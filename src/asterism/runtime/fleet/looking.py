@@ -23,6 +23,10 @@ ROUNDS = 4
 """How often one look asks again because it met kinds of work it did not know."""
 
 
+AT_ONCE = 0.01
+"""What is taken within so many seconds is taken at one time: then most of what is written of one is written of all."""
+
+
 class _Unknown(Exception):
     """A kind of work was met again that has to be read before anything can be said of it."""
 
@@ -118,6 +122,7 @@ class Lookout:
         flow = self.fleet.workflows.remembered(run.workflow, run.version)
         if flow is not None and not self.desk.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
+            self._expect(flow)
             self.desk.receive(run, flow, asked)
 
     def objection(self, run: Run, flow: Workflow) -> str | None:
@@ -171,10 +176,10 @@ class Lookout:
         unknown: set[tuple[str, int]] = set()
         stale: list[Workflow] = []
         known: dict[tuple[str, int], Workflow] = {}  # what we are able to do, and fresh enough for
-        starts = 0
+        starts, moment = 0, float("-inf")
 
         def step(run: Run) -> Run | None:  # may be called in another thread, and again: it only looks
-            nonlocal starts
+            nonlocal starts, moment
             kind = (run.workflow, run.version)
             flow = known.get(kind) or self.fleet.workflows.remembered(*kind)
             if flow is None or (kind not in known and run.kind not in self._able):
@@ -193,7 +198,10 @@ class Lookout:
                     return None
                 known[kind] = flow
             starts += 1
-            return assigning.take(run, self.desk.owner, flow, self.fleet.store.clock(), starts=starts <= free)
+            now = self.fleet.store.clock()
+            if not (run.waiting_since or 0.0) <= moment <= now < moment + AT_ONCE:
+                moment = now
+            return assigning.take(run, self.desk.owner, flow, moment, starts=starts <= free)
 
         asked = self.fleet.clock.time()
         offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
@@ -202,6 +210,8 @@ class Lookout:
         except _Unknown:
             return 0, unknown
         for flow in stale[:1]:
+            self._expect(flow)
+        for flow in known.values():  # of most kinds there are many runs
             self._expect(flow)
         for run in taken:
             self.desk.receive(run, known[run.workflow, run.version], asked)

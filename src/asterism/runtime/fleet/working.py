@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.blobs import is_small
 from asterism.runtime.fleet.executing import Executor, RunWork
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.holding import Holding
+from asterism.runtime.fleet.holding import Holding, Past
 from asterism.runtime.fleet.ledger import Step, UnknownRun, blob_of
 from asterism.runtime.fleet.outbox import End, Outbox
 from asterism.runtime.fleet.outcomes import completed, declined, failed, released
@@ -39,7 +38,8 @@ AGAIN = 1.0
 class Desk:
     """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``unbroken``
     says whether we would have been sure of a run ever since some moment. ``on_free`` is called whenever there may be
-    room again, ``on_news`` when an execution has something to report, ``on_work`` when there is work of a workflow."""
+    room again, ``on_news`` when an execution has something to report. Whoever brings it work sees to it that the heart
+    keeps up the pace of that workflow."""
 
     def __init__(
         self,
@@ -54,19 +54,18 @@ class Desk:
         unbroken: Callable[[Run, float], bool],
         on_free: Callable[[], None],
         on_news: Callable[[], None],
-        on_work: Callable[[Workflow], None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
         self._lease, self._unbroken = lease, unbroken
-        self._on_free, self._on_news, self._on_work = on_free, on_news, on_work
+        self._on_free, self._on_news = on_free, on_news
         self._outbox = Outbox(fleet, self._told, self._tell_again, lambda end: self._leave(end.holding))
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
-        self._past: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._past = Past(REMEMBERED)
         self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
         self._starting = 0  # how many of them will
-        self._tired: OrderedDict[str, None] = OrderedDict()
+        self._tired = Past(REMEMBERED)
         self._busy = 0  # holdings that execute
         self._done = 0  # those that do not any more, and leave as soon as that is written
         self._closed = False
@@ -83,9 +82,9 @@ class Desk:
         return self._held.get(run_id)
 
     def knows(self, run_id: str, epoch: int) -> bool:
-        """Whether this grant is here or was here."""
+        """Whether this grant is here or was here, or one that came after it."""
         holding = self._held.get(run_id)
-        return (holding is not None and holding.grant.epoch == epoch) or (run_id, epoch) in self._past
+        return (holding is not None and holding.grant.epoch == epoch) or self._past.epoch(run_id) >= epoch
 
     @property
     def anything_waits(self) -> bool:
@@ -129,16 +128,15 @@ class Desk:
     def receive(self, run: Run, workflow: Workflow, asked: float) -> None:
         """A grant of ours, committed. It is begun if it has been started, else it waits for a slot. ``asked`` is when
         we asked for it, by our own clock: the answer may have been long under way, and the grant be taken away."""
-        if self._closed or run.session != self.owner.session or self.knows(run.id, run.epoch):
+        if self._closed or run.session != self.owner.session or self._past.epoch(run.id) >= run.epoch:
             return
-        if run.id in self._held:  # an earlier grant has not left yet; the heartbeat brings this one again
+        if run.id in self._held:  # this one, or an earlier one that has not left yet: the heartbeat brings it again
             return
         holding = Holding(run, workflow, self.fleet.clock.time(), self._on_news)
         if not self._sure(holding) or not self._unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
         self._held[run.id] = holding
         self.occupied.set()
-        self._on_work(workflow)
         if holding.started:
             self._begin(holding)
 
@@ -220,11 +218,11 @@ class Desk:
             return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
-        if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
+        lease = self._lease(holding)
+        if lease <= 0.0:  # we were frozen since it came: somebody else may have it by now
             holding.stopping = holding.stopping or "fenced"
             return None
         try:
-            lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
             value = plain(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
@@ -341,11 +339,11 @@ class Desk:
         """Hand back what has waited for a slot until its claim runs out: others may have one, and it is nobody's
         loss."""
         self.stop(holding, TIRED)
-        _remember(self._tired, holding.run.id)
+        self._tired.add(holding.run.id, holding.grant.epoch)
 
     def tired_of(self, run_id: str) -> bool:
         """Whether it has waited here in vain before, so that it is not taken again only to wait."""
-        return run_id in self._tired
+        return self._tired.epoch(run_id) > 0
 
     def kill(self, holding: Holding) -> None:
         """Stop it at once: whatever patience its stopping has ends now."""
@@ -392,7 +390,7 @@ class Desk:
             self._done -= 1
         else:
             self._busy -= holding.started
-        _remember(self._past, (holding.run.id, holding.grant.epoch))
+        self._past.add(holding.run.id, holding.grant.epoch)
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
@@ -431,12 +429,6 @@ class Desk:
                 if holding.task is not None:
                     holding.task.cancel()
         return not len(self)
-
-
-def _remember(those: OrderedDict[Any, None], one: Any) -> None:
-    those[one] = None
-    while len(those) > REMEMBERED:
-        those.popitem(last=False)
 
 
 def worth(holding: Holding) -> tuple[int, bool, float]:
