@@ -71,8 +71,8 @@ class Outbox:
         return task
 
     async def _send(self, ends: list[End]) -> None:
-        if ends is self._open:
-            self._task = None
+        if ends is self._open:  # nothing comes to them any more, and what has left is kept nowhere
+            self._open, self._task = [], None
         try:
             await self._fleet.store.commit([PutRun(end.after, end.holding.run.revision) for end in ends])
         except (StoreError, ValueError) as error:

@@ -189,18 +189,16 @@ async def _deal_page(connection: Connection, asks: list[_Ask]) -> bool:
     """Lock the head of the queue and deal it out. Returns whether there is more."""
     page = min(LARGEST_PAGE, sum(ask.offer.limit for ask in asks))
     rows = await connection.fetch(queries()["offered"], *_terms(asks), page)
-    turns = deque(asks)
+    turns = list(asks)
     for run in _runs(rows):
-        for ask in tuple(turns):
-            took = ask.judge(run)
-            if took or not ask.wants:
-                turns.remove(ask)
-                if ask.wants:
-                    turns.append(ask)  # it waits until the others had their turn
-            if took:
+        for place, ask in enumerate(turns):
+            if ask.wants and ask.judge(run):
+                turns.append(turns.pop(place))  # it waits until the others had their turn
                 break
-        if not turns:
-            break
+        else:
+            turns = [ask for ask in turns if ask.wants]
+            if not turns:
+                break
     return len(rows) == page
 
 
