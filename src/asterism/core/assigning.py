@@ -350,8 +350,10 @@ def _moved(run: Run, event: str, now: float, why: str, *then: Entry, **changes: 
     status = TRANSITIONS[event].get(run.status)
     if status is None:
         raise _refusal(run, event)
-    story = (*run.story, Entry(now, str(status), None, why), *then)
-    return run.changed(status=status, revision=run.revision + 1, story=story, **changes)
+    changes["status"] = status
+    changes["revision"] = run.revision + 1
+    changes["story"] = (*run.story, Entry(now, str(status), None, why), *then)
+    return run.with_changes(changes)
 
 
 def _granted(
@@ -363,18 +365,14 @@ def _granted(
     status = run.status
     for event in events:
         status = TRANSITIONS[event][status]
-    return run.changed(
-        status=status,
-        revision=run.revision + 1,
-        epoch=run.epoch + 1,
-        device=to.device,
-        session=to.session,
-        assigned_by=by,
-        assigned_at=now,
-        waiting_since=None,
-        story=run.story + told,
-        **changes,
-    )
+    changes["status"] = status
+    changes["revision"] = run.revision + 1
+    changes["epoch"] = run.epoch + 1
+    changes["device"], changes["session"] = to
+    changes["assigned_by"], changes["assigned_at"] = by, now
+    changes["waiting_since"] = None
+    changes["story"] = run.story + told
+    return run.with_changes(changes)
 
 
 def _closed(run: Run, now: float, reason: str, detail: str) -> dict[str, Any]:

@@ -203,8 +203,11 @@ class Run:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
     def changed(self, **changes: Any) -> Run:
-        """A copy with some fields replaced. Through the dictionary: it happens with every write, and ``replace`` takes
-        ten times as long."""
+        """A copy with some fields replaced."""
+        return self.with_changes(changes)
+
+    def with_changes(self, changes: dict[str, Any]) -> Run:
+        """The same. Through the dictionary: it happens with every write, and ``replace`` takes ten times as long."""
         new = object.__new__(Run)
         object.__setattr__(new, "__dict__", self.__dict__ | changes)
         return new

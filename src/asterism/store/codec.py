@@ -188,10 +188,11 @@ def _told(fields: dict[str, Any]) -> str:
     before: tuple[Entry, ...]
     text: str
     before, text = fields.get("_told", _UNTOLD)
-    if story[: len(before)] != before:
-        before, text = _UNTOLD
-    if len(story) > len(before):
-        new = story[len(before) :]
+    known = len(before)
+    new = story[known:]
+    if story[:known] != before:
+        new, text = story, ""
+    if new:
         more = _entry(new[0]) if len(new) == 1 else _entries(new)
         text = f"{text},{more}" if text else more
         fields["_told"] = (story, text)

@@ -247,6 +247,8 @@ class DeviceAgent:
 
     def _freed(self) -> None:
         """There may be room again. That is nothing to look into if nothing waits here and the store has no more."""
+        if self._work_to_look_for.is_set():
+            return  # by another of those that are leaving together
         if self._assigned or self.desk.anything_waits or self.lookout.may_find:
             self._work_to_look_for.set()
 

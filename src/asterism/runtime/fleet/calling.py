@@ -90,7 +90,7 @@ class Calls:
 
     def __init__(self, policy: Policy, grace: float) -> None:
         self._policy, self._grace = policy, grace
-        self._known: dict[str, Callable[..., Any]] = {}
+        self._known: dict[str, tuple[Callable[..., Any], calls.Signature]] = {}
         self.lingering = 0
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
@@ -98,10 +98,10 @@ class Calls:
         nobody else may begin it. Cancelled again, it lets go of a thread: then the run is lost, or the device is
         ending."""
         try:
-            function = self._known.get(call) if isinstance(call, str) else call
-            if function is None:
-                function = await self._function(call)
-            signature = calls.signature(function)
+            if isinstance(call, str):
+                function, signature = self._known.get(call) or await self._function(call)
+            else:
+                function, signature = call, calls.signature(call)
             arguments = arguments_of(signature, given, current, function)
             if signature.asynchronous and current.expired is None:
                 return await self._await(function(**arguments), current)
@@ -153,17 +153,15 @@ class Calls:
     def _gone(self, job: asyncio.Future[Any]) -> None:
         self.lingering -= 1
 
-    async def _function(self, call: Callable[..., Any] | str) -> Callable[..., Any]:
-        if not isinstance(call, str):
-            return call
+    async def _function(self, call: str) -> tuple[Callable[..., Any], calls.Signature]:
         self._policy.call(call)
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds, and heartbeats must go on
             loaded = calls.in_thread(calls.load, {"path": call})
         function = calls.load(call) if loaded is None else await loaded
         self._policy.called(call, function)
-        self._known[call] = function
-        return function
+        self._known[call] = function, calls.signature(function)
+        return self._known[call]
 
 
 async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asynchronous: bool) -> Any:

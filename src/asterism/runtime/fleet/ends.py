@@ -31,7 +31,8 @@ class Ends:
 
     def told(self, run: Run) -> None:
         """A run has ended, and it was written here."""
-        self._resolve(run.id, run)
+        if run.id in self._waiting:  # of most that end, nobody is waiting for it
+            self._resolve(run.id, run)
 
     async def wait(
         self, run_id: str, *, here: bool = False, future: asyncio.Future[Run | None] | None = None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from asterism.core import assigning
@@ -147,7 +148,7 @@ class Desk:
 
     def _let(self, holding: Holding, job: Coroutine[Any, Any, None]) -> None:
         holding.task = asyncio.create_task(job)
-        holding.task.add_done_callback(lambda task: self._over(holding, task))
+        holding.task.add_done_callback(partial(self._over, holding))
 
     async def start_waiting(self) -> None:
         """Start what is claimed and waits, the most urgent first, while there are slots."""
