@@ -108,8 +108,9 @@ async def test_when_the_listening_connection_is_lost_everybody_is_woken_and_it_i
     async with opened(postgres_url) as store, opened(postgres_url) as other, looking(postgres_url) as server:
         watch = await _listening(store, "nothing in particular", OFFERED)
         for number in range(2):
+            lost = asyncio.create_task(watch.wait(PATIENCE))  # before: two wakes of which nobody takes note are one
             assert await server.fetch(_END_THE_LISTENER)
-            assert await watch.wait(PATIENCE)  # it was lost
+            assert await lost
             assert await watch.wait(PATIENCE)  # and it is back
             await other.commit([PutRun(a_run(number), None)])
             assert await watch.wait(PATIENCE)

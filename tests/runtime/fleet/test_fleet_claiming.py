@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from fleet_scenes import WORK, Device, Stage, play
 
 from asterism.core.errors import DeviceUnavailable
-from asterism.core.run import Progress
+from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.looking import AT_ONCE
 from asterism.runtime.fleet.policy import PolicyForbids
+from asterism.store.protocol import Offer
 
 URGENT = Workflow("urgent", call="work:do", priority=5)
 GENTLE = Workflow("gentle", call="work:do", preemptible=True)
@@ -74,6 +77,35 @@ def test_a_device_starts_no_more_than_it_has_slots_for_and_the_rest_waits_in_the
                 kitchen.hands.finish(run_id)
             await asyncio.sleep(1.0)
         assert begun(kitchen) == [run.id for run in runs], "in the order in which they were created"
+
+    play(scene)
+
+
+def test_what_is_taken_within_a_moment_is_taken_at_one_time_but_not_before_it_began_to_wait() -> None:
+    async def scene(stage: Stage) -> None:
+        began: list[float] = []
+        take = stage.store.take
+
+        async def slowly(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+            def later(run: Run) -> Run | None:
+                stage.jump += 0.4 * AT_ONCE
+                if len(began) == 4:  # as if it had come while the others were looked at
+                    run = run.changed(waiting_since=stage.store.clock())
+                after = step(run)
+                if after is not None:
+                    began.append(after.assigned_at or 0.0)
+                    assert began[-1] == after.started_at == after.story[-1].at >= (run.waiting_since or 0.0)
+                return after
+
+            return await take(offer, later)
+
+        setattr(stage.store, "take", slowly)  # noqa: B010 - for everybody who asks it from now on
+        for _ in range(6):
+            await stage.person.create(WORK)
+        kitchen = await stage.device("kitchen", slots=6)
+        await stage.until(lambda: len(kitchen.hands.busy) == 6)
+        ticks = [round((at - began[0]) / AT_ONCE, 6) for at in began]
+        assert ticks == [0.0, 0.0, 0.0, 1.2, 1.6, 1.6]
 
     play(scene)
 

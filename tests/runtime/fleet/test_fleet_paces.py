@@ -9,6 +9,7 @@ from fleet_scenes import WORK, Clock, Stage, play
 
 from asterism.core.run import Run
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.holding import Past
 from asterism.runtime.fleet.working import Desk
 
 # -- many paces ------------------------------------------------------------------------------------------------------
@@ -92,3 +93,36 @@ def test_one_grant_is_begun_once_however_often_it_comes() -> None:
         assert (len(desk), len(kitchen.hands.begun)) == (0, 1)
 
     play(scene)
+
+
+def test_a_grant_that_came_before_one_that_has_left_is_not_begun() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        run = await stage.person.create(WORK)
+        await stage.at_work(kitchen, run)
+        desk: Desk = kitchen.agent.desk
+        first = await stage.read(run)
+        holding = desk.get(run.id)
+        assert holding is not None
+        desk.stop(holding, "it may have it again")
+        await stage.until(lambda: len(kitchen.hands.begun) == 2)
+        second = await stage.read(run)
+        assert second.epoch == first.epoch + 1
+        kitchen.hands.finish(run)
+        await stage.end_of(run)
+        assert [desk.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
+        desk.receive(first, WORK, Clock().time())
+        assert (len(desk), len(kitchen.hands.begun)) == (0, 2)
+
+    play(scene)
+
+
+def test_what_has_left_is_remembered_for_so_many_more_and_forgotten_then() -> None:
+    past = Past(3)
+    for number in range(1, 4):
+        past.add(f"run-{number}", number)
+    past.add("run-2", 7)
+    past.add("run-5", 1)
+    assert [past.epoch(f"run-{number}") for number in (1, 2, 3, 4, 5)] == [1, 7, 3, 0, 1]
+    past.add("run-6", 1)
+    assert [past.epoch(f"run-{number}") for number in (1, 2, 3, 5, 6)] == [0, 7, 0, 1, 1]
