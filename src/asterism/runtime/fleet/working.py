@@ -219,11 +219,11 @@ class Desk:
             return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
         except (StoreError, ValueError) as error:
             return self._failed(holding, f"its input could not be read: {error}", final=True)
-        lease = self._lease(holding)
-        if lease <= 0.0:  # we were frozen since it came: somebody else may have it by now
+        if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
             holding.stopping = holding.stopping or "fenced"
             return None
         try:
+            lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
             value = plain(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
