@@ -119,10 +119,8 @@ def test_a_grant_that_came_before_one_that_has_left_is_not_begun() -> None:
 
 def test_what_has_left_is_remembered_for_so_many_more_and_forgotten_then() -> None:
     past = Past(3)
-    for number in range(1, 4):
-        past.add(f"run-{number}", number)
-    past.add("run-2", 7)
-    past.add("run-5", 1)
-    assert [past.epoch(f"run-{number}") for number in (1, 2, 3, 4, 5)] == [1, 7, 3, 0, 1]
-    past.add("run-6", 1)
-    assert [past.epoch(f"run-{number}") for number in (1, 2, 3, 5, 6)] == [0, 7, 0, 1, 1]
+    for number in range(5):
+        past.add(number)
+    assert [number in past for number in range(6)] == [True] * 5 + [False]
+    past.add(5)
+    assert [number in past for number in range(6)] == [False] * 3 + [True] * 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 from asterism.core.run import Grant, Progress, Run
@@ -56,22 +56,20 @@ class Holding:
 
 
 class Past:
-    """Runs that are not here any more, each with the epoch at which it was last: the last ``most`` of them, and up to
-    as many before."""
+    """What is not here any more: the last ``most``, and up to as many before."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._late: dict[str, int] = {}
-        self._early: dict[str, int] = {}
+        self._late: set[Hashable] = set()
+        self._early: set[Hashable] = set()
 
-    def add(self, run_id: str, epoch: int) -> None:
-        self._late[run_id] = epoch
+    def add(self, one: Hashable) -> None:
+        self._late.add(one)
         if len(self._late) >= self._most:
-            self._early, self._late = self._late, {}
+            self._early, self._late = self._late, set()
 
-    def epoch(self, run_id: str) -> int:
-        """At which it was last here; 0 if it never was, or that is forgotten."""
-        return self._late.get(run_id) or self._early.get(run_id, 0)
+    def __contains__(self, one: Hashable) -> bool:
+        return one in self._late or one in self._early
 
 
 @lru_cache(64)

@@ -63,10 +63,10 @@ class Desk:
         self._outbox = Outbox(fleet, self._told, self._tell_again, lambda end: self._leave(end.holding))
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
-        self._past = Past(REMEMBERED)
+        self._past = Past(REMEMBERED)  # grants
         self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
         self._starting = 0  # how many of them will
-        self._tired = Past(REMEMBERED)
+        self._tired = Past(REMEMBERED)  # ids of runs
         self._busy = 0  # holdings that execute
         self._done = 0  # those that do not any more, and leave as soon as that is written
         self._closed = False
@@ -83,9 +83,12 @@ class Desk:
         return self._held.get(run_id)
 
     def knows(self, run_id: str, epoch: int) -> bool:
-        """Whether this grant is here or was here, or one that came after it."""
+        """Whether this grant is here or was here."""
         holding = self._held.get(run_id)
-        return (holding is not None and holding.grant.epoch == epoch) or self._past.epoch(run_id) >= epoch
+        return (holding is not None and holding.grant.epoch == epoch) or self._was_here(run_id, epoch)
+
+    def _was_here(self, run_id: str, epoch: int) -> bool:
+        return (run_id, self.owner.session, epoch) in self._past
 
     @property
     def anything_waits(self) -> bool:
@@ -129,7 +132,7 @@ class Desk:
     def receive(self, run: Run, workflow: Workflow, asked: float) -> None:
         """A grant of ours, committed. It is begun if it has been started, else it waits for a slot. ``asked`` is when
         we asked for it, by our own clock: the answer may have been long under way, and the grant be taken away."""
-        if self._closed or run.session != self.owner.session or self._past.epoch(run.id) >= run.epoch:
+        if self._closed or run.session != self.owner.session or self._was_here(run.id, run.epoch):
             return
         if run.id in self._held:  # this one, or an earlier one that has not left yet: the heartbeat brings it again
             return
@@ -340,11 +343,11 @@ class Desk:
         """Hand back what has waited for a slot until its claim runs out: others may have one, and it is nobody's
         loss."""
         self.stop(holding, TIRED)
-        self._tired.add(holding.run.id, holding.grant.epoch)
+        self._tired.add(holding.run.id)
 
     def tired_of(self, run_id: str) -> bool:
         """Whether it has waited here in vain before, so that it is not taken again only to wait."""
-        return self._tired.epoch(run_id) > 0
+        return run_id in self._tired
 
     def kill(self, holding: Holding) -> None:
         """Stop it at once: whatever patience its stopping has ends now."""
@@ -391,7 +394,7 @@ class Desk:
             self._done -= 1
         else:
             self._busy -= holding.started
-        self._past.add(holding.run.id, holding.grant.epoch)
+        self._past.add(holding.grant)
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
