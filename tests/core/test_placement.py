@@ -14,7 +14,7 @@ from asterism.core import assigning
 from asterism.core.placement import MOST_SCORES, Outlook, against
 from asterism.core.run import Run
 from asterism.core.selection import Weights
-from asterism.core.session import Session
+from asterism.core.session import ABROAD, Session
 from asterism.core.workflow import Workflow
 
 
@@ -189,3 +189,11 @@ def test_the_best_scores_are_kept_with_the_assignment() -> None:
     scores = outlook(*many).choose(run_of(flow()), flow()).scores
     assert len(scores) == MOST_SCORES
     assert min(scores.values()) >= 40.0
+
+
+def test_the_choice_can_be_among_devices_of_peers_alone() -> None:
+    here, there = session("here", used=0), session("there", used=1, state=ABROAD)
+    choice = outlook(here, there).choose(run_of(flow()), flow(), state=ABROAD)
+    assert choice.owner == there.owner
+    assert set(choice.scores) == {"here", "there"}
+    assert outlook(here).choose(run_of(flow()), flow(), state=ABROAD).owner is None

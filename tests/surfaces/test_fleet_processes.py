@@ -220,6 +220,35 @@ def test_a_device_is_drained_by_command(scene: Scene) -> None:
     assert scene.json("device", "list")[0]["state"] == "left"
 
 
+def test_who_is_drained_by_command_hands_back_what_takes_too_long(scene: Scene) -> None:
+    place = sleeper(scene, "nap", *QUICK)
+    with scene.process("device", "join", "laptop", "--drain-for", "0.1", *QUICK) as laptop:
+        heard(laptop, "joined as laptop")
+        run_id = scene.json("runs", "create", "nap")["id"]
+        pids = pids_in(place)
+        scene.ok("device", "drain", "laptop")
+        heard(laptop, "leaving: 1 run may take 0.1 s; a signal hands back now")
+        code, _, errors = ended(laptop)
+    assert code == 0
+    assert "handing back what is not finished" in errors
+    assert gone(pids)
+    assert scene.json("runs", "show", run_id)["status"] == "reassigning"
+
+
+def test_a_signal_hurries_a_device_that_is_drained_by_command(scene: Scene) -> None:
+    place = sleeper(scene, "nap", *QUICK)
+    with scene.process("device", "join", "laptop", *QUICK) as laptop:
+        heard(laptop, "joined as laptop")
+        scene.json("runs", "create", "nap")
+        pids = pids_in(place)
+        scene.ok("device", "drain", "laptop")
+        heard(laptop, "leaving: 1 run may take 60 s; a signal hands back now")
+        laptop.terminate()
+        heard(laptop, "handing back what is not finished")
+        assert ended(laptop)[0] == 0
+    assert gone(pids)
+
+
 # -- asking things of work under way -----------------------------------------------------------------------------------
 
 

@@ -66,10 +66,12 @@ class Outlook:
         judged = workflow.requires is not None or session.accepts is not None
         return objection(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
 
-    def choose(self, run: Run, workflow: Workflow) -> Choice:
+    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None) -> Choice:
+        """The device for a run. With ``state`` only one whose session is in it is chosen."""
         refused: dict[str, str] = {}
         scores: dict[str, float] = {}
         free: list[Session] = []
+        busy: list[str] = []
         known = self._scores.setdefault(workflow.needs, {})
         for name, session in self.sessions.items():
             why = self.objection(session, run, workflow)
@@ -79,14 +81,14 @@ class Outlook:
             if name not in known:
                 known[name] = score(self._candidate(session), (None, workflow.needs), self.weights)
             scores[name] = known[name]
-            if self._used[name] < session.slots:
+            if self._used[name] >= session.slots:
+                busy.append(name)
+            elif state in (None, session.state):
                 free.append(session)
-        idle = {session.device for session in free}
-        busy = tuple(name for name in scores if name not in idle)
         if not free:
-            return Choice(None, _best(scores), refused, busy)
+            return Choice(None, _best(scores), refused, tuple(busy))
         chosen = self._pick(self._preferred(free, workflow), workflow, scores)
-        return Choice(chosen.owner, _best(scores, chosen.device), refused, busy)
+        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy))
 
     def gave(self, device: str) -> None:
         """Remember that a device was given a run."""

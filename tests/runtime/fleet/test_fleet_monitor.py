@@ -11,7 +11,7 @@ from fleet_scenes import WORK, Line, Stage, play
 
 from asterism.core import assigning
 from asterism.core.run import Owner, Run
-from asterism.core.session import Session
+from asterism.core.session import ABROAD, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet import monitor as monitoring
 from asterism.runtime.fleet.monitor import Monitor
@@ -514,5 +514,26 @@ def test_what_no_device_can_take_is_given_up_however_much_waits_before_it(monkey
         await monitor.watch()
         assert all([(await stage.read(run)).ended for run in nobodys])
         assert not any([(await stage.read(run)).ended for run in before])
+
+    play(scene)
+
+
+def test_a_device_of_a_peer_is_given_its_work_however_much_waits_and_whoever_is_idle_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes nothing by itself, so what is for it alone would wait for ever beside a device that cannot do it."""
+    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+
+    async def scene(stage: Stage) -> None:
+        await stage.device("kitchen")
+        for _ in range(7):
+            await stage.person.create(WORK, device="attic")
+        runs = [await stage.person.create(GPU) for _ in range(5)]
+        heard = {"state": ABROAD, "beat_at": stage.store.clock(), "timeout": 1000.0}
+        cellar = await idle(stage, "cellar", can=frozenset({"gpu"}), **heard)
+        monitor = stage.monitor()
+        await monitor.watch()
+        await monitor.watch()  # the first pass saw nothing for it
+        assert [(await stage.read(run)).session for run in runs].count(cellar.id) == 1
 
     play(scene)

@@ -100,7 +100,7 @@ class DeviceAgent:
         self._executor = executor or Executors(policy, device=name, session=self.session.id, grace=grace)
         self._work_to_look_for = asyncio.Event()
         self._assigned = True
-        self._draining = asyncio.Event()
+        self.draining = asyncio.Event()
         self._handing_back = False
         self._shown = self.session.shown()
         self._make_body(heartbeat, timeout, grace)
@@ -145,7 +145,7 @@ class DeviceAgent:
             grace=grace,
             measure=self._profile,
             on_work=self._work_assigned,
-            on_draining=self._draining.set,
+            on_draining=self.draining.set,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -218,14 +218,14 @@ class DeviceAgent:
 
     def drain(self, *, hand_back: bool = False) -> None:
         """Take nothing more and leave when all is done; with ``hand_back`` what is being done is given back instead."""
-        self._draining.set()
+        self.draining.set()
         self._look_for_work()
         if hand_back:
             for holding in self.desk:
                 self.desk.stop(holding, "the device is leaving")
 
     async def _drained(self) -> None:
-        await self._draining.wait()
+        await self.draining.wait()
         with contextlib.suppress(StoreError):  # so that nobody gives us anything more; if it is not heard, we decline
             await say_draining(self.fleet.store, self.session.id)
         while True:
@@ -276,7 +276,7 @@ class DeviceAgent:
                     self._assigned = False
                     await self.lookout.look_at_own()
                 await self.desk.start_waiting()
-                if not self._draining.is_set() and self.desk.slots:
+                if not self.draining.is_set() and self.desk.slots:
                     await self.lookout.take_offered()
                     await self.desk.start_waiting()
                 trouble.over()
@@ -288,7 +288,7 @@ class DeviceAgent:
 
     def _unwilling(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not have a run, in words."""
-        if self._draining.is_set():
+        if self.draining.is_set():
             return "it is being drained"
         if self._handing_back:
             return f"it hands work back while {self._hands_back}"

@@ -68,6 +68,7 @@ class Monitor:
         self._braked = False
         self._nobody_since: dict[_Kind, float] = {}  # by our clock
         self._offered_up_to: str | None = None  # how far the last pass came with what was declined
+        self._handed_up_to: str | None = None  # and with what waits for devices of peers
         self._set_back = True  # whether the store's clock may have been
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
@@ -236,12 +237,15 @@ class Monitor:
 
     async def hand_out(self, outlook: Outlook) -> None:
         """Assign what waits to devices with a free slot, by score. When more waits than one pass can look at, every
-        device has enough to take by itself."""
-        if not any(session.idle for session in outlook.sessions.values()):
+        device has enough to take by itself. Those of peers take nothing here: for them each pass goes on where the last
+        one ended."""
+        idle = {session.state for session in outlook.sessions.values() if session.idle}
+        if not idle:
             return
-        found = await self.store.find(Query(offered=True, limit=AT_ONCE))
-        takers = any(session.idle and session.state == OPEN for session in outlook.sessions.values())
-        if len(found) == AT_ONCE and takers:
+        found = await self.store.find(Query(offered=True, after=self._handed_up_to, limit=AT_ONCE))
+        crowded = len(found) == AT_ONCE or self._handed_up_to is not None
+        self._handed_up_to = found[-1].id if len(found) == AT_ONCE and ABROAD in idle else None
+        if crowded and ABROAD not in idle:
             return
         now, settings = self.store.clock(), await self.fleet.settings()
         found.sort(key=lambda run: (-run.priority, run.created_at, run.id))
@@ -253,7 +257,7 @@ class Monitor:
                 run = run.changed(not_before=now)
             if run.not_before > now:
                 continue
-            choice = outlook.choose(run, flow)
+            choice = outlook.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
                 continue
             try:

@@ -93,6 +93,7 @@ class Exchange:
         self.fleet, self.peers = fleet, Peers(fleet.store)
         self._side: _Side | None = None
         self._asking = asking.Asking(fleet, ask_every)
+        self._monitor = Monitor(fleet, fleet.by)  # hands out while nobody else does, and knows how far it came
         self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
         self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
 
@@ -303,7 +304,7 @@ class Exchange:
         if there or await self.fleet.coordinator() is not None:
             return False
         try:
-            await Monitor(self.fleet, self.fleet.by).hand_out(await self.fleet.outlook(fresh=True))
+            await self._monitor.hand_out(await self.fleet.outlook(fresh=True))
         except AsterismError as error:  # what waits can wait, and what is to be told cannot
             log.warning("what waits could not be given away: %s", error)
         return True

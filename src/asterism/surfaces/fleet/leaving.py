@@ -1,4 +1,5 @@
-"""Signals for a device: the first asks it to finish and leave, the second to hand its work back, the third ends it."""
+"""Signals for a device: the first asks it to finish and leave, the second to hand its work back, the third ends it.
+``asterism device drain`` asks the same as the first, from elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Leaving:
 
     def __init__(self, agent: DeviceAgent, drain_for: float) -> None:
         self._agent, self._drain_for = agent, drain_for
-        self._signals = 0
+        self._asked = 0  # how often it was told to leave
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -43,36 +44,46 @@ class Leaving:
 
     async def run(self) -> int:
         """Run the device until it has left. Returns the exit code."""
-        if self._signals:
+        if self._asked:
             return INTERRUPTED
         self._work = asyncio.create_task(self._agent.run())
+        minding = asyncio.create_task(self._mind_the_store())
         try:
             await self._work
         except asyncio.CancelledError:
             if self._agent.joined.is_set():
                 raise
             return INTERRUPTED
+        finally:
+            minding.cancel()
         return 0
 
+    async def _mind_the_store(self) -> None:
+        """It may ask the device to leave, too."""
+        await self._agent.draining.wait()
+        if not self._asked:
+            self._asked = 1
+            self._leave("a")
+
     def told(self) -> None:
-        self._signals += 1
+        self._asked += 1
         if not self._agent.joined.is_set():  # there is nothing to finish
             if self._work is not None:
                 self._work.cancel()
-        elif self._signals == 1:
-            self._drain()
-        elif self._signals == 2:
+        elif self._asked == 1:
+            self._leave()
+        elif self._asked == 2:
             self._hand_back()
         else:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.flush()
             os._exit(INTERRUPTED)  # its children end with it
 
-    def _drain(self) -> None:
+    def _leave(self, hurry: str = "a second") -> None:
         held = len(self._agent.desk)
         if held:
             runs = "1 run" if held == 1 else f"{held} runs"
-            log.info("leaving: %s may take %g s; a second signal hands back now", runs, self._drain_for)
+            log.info("leaving: %s may take %g s; %s signal hands back now", runs, self._drain_for, hurry)
         else:
             log.info("leaving")
         self._agent.drain()
