@@ -10,7 +10,9 @@ from cli_scenes import write
 from command_scenes import Scene
 from constellation_scenes import keeping, owned
 
-from asterism.runtime.durable.keeping import head_key, record_key
+from asterism.core.constellation import Constellation
+from asterism.core.task import Task
+from asterism.runtime.durable.keeping import head_key, keep_plan, record_key
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister
 
@@ -226,6 +228,18 @@ def test_one_that_has_ended_is_told_with_its_exit_code(scene: Scene, build: str,
     assert "nightly has ended already: nothing is left to do." in again.stderr
     told = scene.json("standby", "nightly", code=code)
     assert (told["state"], told["exit_code"]) == (state, code)
+
+
+def test_one_that_is_resumed_goes_by_the_critical_path_if_there_are_estimates(scene: Scene) -> None:
+    async def make(fleet: Fleet) -> None:
+        plan = Constellation("nightly")
+        for name, seconds in (("short", 1.0), ("long", 100.0)):
+            plan.add(Task(name, shell=f"echo {name} >> order", estimate=seconds))
+        await keep_plan(fleet.store, plan)
+
+    scene.ask(make)
+    scene.ok("resume", "nightly", "--local=1", "--concurrency", "1")
+    assert (scene.folder / "order").read_text().split() == ["long", "short"]
 
 
 def test_one_that_is_owned_elsewhere_is_not_resumed_but_its_pause_is_taken_away(scene: Scene) -> None:

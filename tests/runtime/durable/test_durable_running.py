@@ -152,6 +152,22 @@ def test_a_run_that_is_still_alive_on_a_device_is_waited_for() -> None:
     play(scene)
 
 
+def test_the_terms_of_runs_are_those_with_which_the_constellation_began() -> None:
+    async def scene(stage: Stage) -> None:
+        first = stage.orchestrator(no_device_timeout=7200.0, strategy="round_robin", max_losses=9)
+        await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
+        again = stage.spawn(stage.orchestrator().go_on("nightly"))
+        for name in ("a", "b"):
+            durable_work.gate(name).set()
+        assert (await again).state == "completed"
+        flows = [
+            await stage.fleet().workflows.get(run.workflow, run.version) for run in await stage.store.find(Query())
+        ]
+        assert [(one.no_device_timeout, one.strategy, one.losses) for one in flows] == [(7200.0, "round_robin", 9)] * 2
+
+    play(scene)
+
+
 def test_an_open_cycle_is_opened_again_and_its_editor_asked_again() -> None:
     async def scene(stage: Stage) -> None:
         asked: list[list[str]] = []

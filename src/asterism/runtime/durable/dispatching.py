@@ -149,7 +149,8 @@ async def nothing_to_do() -> None:
 
 class FleetDevice:
     """``journal`` gives the journal of a constellation. At most ``slots`` runs are under way at any time, wherever they
-    are: what cannot be done yet need not be in the store yet. ``terms`` are for every workflow."""
+    are: what cannot be done yet need not be in the store yet. ``terms`` are for every workflow of a constellation that
+    was kept without any of its own."""
 
     id = "fleet"
     can: frozenset[str] = frozenset()
@@ -160,9 +161,10 @@ class FleetDevice:
         self.fleet, self.slots, self._journal, self._terms = fleet, slots, journal, terms
         self._workflows: dict[str, Workflows] = {}
 
-    async def prepare(self, name: str) -> None:
-        """Before any task of a constellation."""
-        self._workflows[name] = Workflows(self.fleet, name, self._terms)
+    async def prepare(self, name: str, said: Mapping[str, Any]) -> None:
+        """Before any task of a constellation. What was ``said`` when it began holds for whoever goes on with it."""
+        terms = {term: said.get(term, ours) for term, ours in self._terms.items()}
+        self._workflows[name] = Workflows(self.fleet, name, terms)
         await self._workflows[name].read()
 
     def forget(self, name: str) -> None:

@@ -72,8 +72,8 @@ class Overtaken(NotOurs):
 @dataclass(frozen=True)
 class Head:
     """``owner`` is the session that runs it, or ran it last; ``epoch`` counts who did. ``first`` is the number of the
-    record at which the journal begins. ``terms`` are those of the lock. ``cancelling`` is that it is being cancelled,
-    whoever goes on with it. Only the owner writes it."""
+    record at which the journal begins. ``terms`` are those of the lock and of the runs. ``cancelling`` is that it
+    is being cancelled, whoever goes on with it. Only the owner writes it."""
 
     name: str
     state: str

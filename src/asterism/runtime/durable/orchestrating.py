@@ -97,8 +97,8 @@ class DurableOrchestrator(Orchestrator):
         self._tenures: dict[str, Tenure] = {}
         self.remembered: Kept | None = None
         """The constellation that was taken up last, as this process knows it."""
-        flow_terms = {"no_device_timeout": self.no_device_timeout, "losses": self.max_losses, "strategy": strategy}
-        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__, flow_terms)
+        self._flow_terms = {"no_device_timeout": self.no_device_timeout, "losses": max_losses, "strategy": strategy}
+        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__, self._flow_terms)
         self.roster = FleetRoster([self._device], "score")
 
     def now(self) -> float:
@@ -116,7 +116,7 @@ class DurableOrchestrator(Orchestrator):
         lock = RecordedLock(recorded, **self._lock_terms)
         terms = {name: self._lock_terms[name] for name in ("policy", "max_cycles", "edit_timeout")}
         self._adopt_loop()
-        kept = await keep(self.fleet.store, recorded, lock, terms)
+        kept = await keep(self.fleet.store, recorded, lock, terms | self._flow_terms)
         agent = self._agent(plan.id)
         async with Joined(agent) as living:
             return await self._own(kept, agent, living)
@@ -239,7 +239,7 @@ class DurableOrchestrator(Orchestrator):
             kept.plan.note(self.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
             self._journals[name] = journal
-            await self._device.patiently(lambda: self._device.prepare(name))
+            await self._device.patiently(lambda: self._device.prepare(name, kept.head.terms))
             wished = await self._device.patiently(lambda: paused(self.fleet.store, name)) is not None
             stray = _strays(kept)
             execution = self._go_on(kept, journal)

@@ -99,6 +99,7 @@ class Followed(DurableOrchestrator):
                 f"No device is joined: this process does the tasks, {self.local} at once; devices that join take part."
             )
         self._tell_of_absent_devices(kept)
+        self._rank = any(node.task.estimate is not None for node in kept.plan.nodes.values())
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super()._own(kept, agent, living)
