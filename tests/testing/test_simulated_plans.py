@@ -24,6 +24,12 @@ SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
 AT_LEAST = 60
 """How many worlds, however slow the machine."""
 
+LARGE = 200
+"""How many tasks a large plan has at most."""
+
+WITH_LARGE_PLANS = (7, 11, 17)
+"""The seeds of worlds that have one."""
+
 ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
 
@@ -50,6 +56,12 @@ def test_no_world_breaks_a_promise() -> None:
     while seed < AT_LEAST or time.monotonic() < until:
         plans.play(seed)
         seed += 1
+
+
+def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
+    worlds = [plans.play(seed, steps=LARGE) for seed in WITH_LARGE_PLANS]
+    assert min(len(world.plan.nodes) for world in worlds) > LARGE // 3
+    assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
 def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

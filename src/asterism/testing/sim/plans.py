@@ -232,9 +232,14 @@ class PlanWorld(World):
                 self.witness.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
         completed: dict[str, list[Any]] = {}
         for run in runs:
+            task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
             if run.status == "completed":
-                task, _, _ = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
                 completed.setdefault(task, []).append(run)
+            if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
+                ended = kept.plan.nodes[task].epoch
+                self.witness.broken(
+                    f"task {task} had ended in epoch {ended} and was given away again, in epoch {epoch}"
+                )
         for node in kept.plan.nodes.values():
             done = completed.get(node.id, [])
             revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
