@@ -54,6 +54,14 @@ async def fail(name: str) -> None:
     raise ValueError(f"{name} is out of paper")
 
 
+async def like_a_secret() -> dict[str, str]:
+    return {"secret": "MY_TOKEN"}
+
+
+async def echo(given: Any) -> list[Any]:
+    return [given]
+
+
 async def join(first: str, second: str) -> list[str]:
     return [first, second]
 

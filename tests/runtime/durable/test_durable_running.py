@@ -43,6 +43,28 @@ def test_each_task_is_a_run_and_results_go_on_to_those_that_follow() -> None:
     play(scene)
 
 
+def test_a_result_that_looks_like_a_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come from anywhere, and whoever wrote it would read the environment of the device."""
+    monkeypatch.setenv("MY_TOKEN", "hush")
+    data = {"secret": "MY_TOKEN"}
+
+    async def scene(stage: Stage) -> None:
+        plan = Constellation("nightly")
+        plan.add(Task("given", call="durable_work:like_a_secret"))
+        plan.add(Task("by-name", call="durable_work:echo"), "given")
+        plan.add(Task("by-input", call="durable_work:echo", inputs={"given": {"from": "given"}}), "given")
+        selected = {"from": "given", "select": "{'secret': result.secret}"}
+        plan.add(Task("selected", call="durable_work:echo", inputs={"given": selected}), "given")
+        plan.add(Task("named", call="durable_work:echo", inputs={"given": data}))
+        result = await stage.orchestrator().run(plan)
+        assert result.state == "completed"
+        values = {name: node.value for name, node in result.plan.nodes.items()}
+        assert [values[name] for name in ("by-name", "by-input", "selected")] == [[data]] * 3
+        assert values["named"] == ["[secret]"]  # that of the plan is one
+
+    play(scene)
+
+
 def test_tasks_of_one_kind_share_a_workflow() -> None:
     async def scene(stage: Stage) -> None:
         plan = Constellation("nightly")

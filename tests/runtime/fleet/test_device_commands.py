@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run import Assignment, Progress, Run
 from asterism.runtime.fleet.executing import LONGEST, LimitReached
+from asterism.runtime.fleet.filling import literal
 from asterism.runtime.fleet.lives import Life
 from asterism.runtime.fleet.policy import Policy, Rules
 from asterism.runtime.fleet.watching import TAIL, Veil, progress_of
@@ -261,6 +262,15 @@ def test_a_secret_reaches_the_command_and_nothing_that_is_written_down(monkeypat
     with pytest.raises(NotJson) as other:
         execute(shell("""printf '{"%s": NaN}' "$token" """), given)
     assert "s3cr3t" not in str(other.value)
+
+
+def test_what_only_looks_like_a_secret_can_be_given_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
+    data = {"secret": "MY_TOKEN"}
+    for value in (data, {"$literal": data}, {"$literal": 1}, {"literal": data}, [data], "text"):
+        given = {"token": literal(value)}
+        assert execute(shell('echo "$token"'), given) == value
+        assert execute(shell('cat "$ASTERISM_INPUT"'), given) == {"token": value}
 
 
 def test_a_secret_that_the_device_does_not_have_is_its_own_lack_and_not_a_failure() -> None:

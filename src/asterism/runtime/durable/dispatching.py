@@ -27,6 +27,7 @@ from asterism.runtime import inputs
 from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
+from asterism.runtime.fleet.filling import is_secret, literal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.ledger import UnknownRun, blob_of
@@ -284,19 +285,18 @@ def _locate(work: Work, journal: Journal, run: Run) -> None:
 
 def _given(work: Work) -> dict[str, Any]:
     """The input of the run: the inputs of the task, with the results they refer to, and whatever results its function
-    or its words ask for by name. Secrets stay what they are: names, for the device to look up."""
+    or its words ask for by name. Secrets of the task stay what they are: names, for the device to look up. A result
+    that looks like one is none: it may come from anybody."""
     task, results = work.task, work.results
     filled = {name: _filled(name, value, results) for name, value in task.inputs.items()}
-    wanted = {name: results[name] for name in _named(task) if name in results}
-    if task.call is not None:
-        wanted = dict(results)
-    return {**wanted, **filled}
+    wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
+    return {**{name: literal(value) for name, value in wanted.items()}, **filled}
 
 
 def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
-    if not inputs.is_reference(value) or "secret" in value:
+    if is_secret(value):
         return value
-    return inputs.resolve({name: value}, {}, results).inputs[name]
+    return literal(inputs.resolve({name: value}, {}, results).inputs[name] if inputs.is_reference(value) else value)
 
 
 def _named(task: Task) -> set[str]:

@@ -33,7 +33,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
 from asterism.runtime.devices import hide_in
 from asterism.runtime.fleet.calling import Calls, CurrentRun
-from asterism.runtime.fleet.filling import fill, request_terms, stands_for_itself
+from asterism.runtime.fleet.filling import bare, fill, request_terms, stands_for_itself
 from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
@@ -314,7 +314,7 @@ def _check_command(word: str, environment: Mapping[str, str]) -> None:
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:
     """Secrets stay what they are there: names."""
-    path.write_text(json.dumps(plain(given, "the input")), encoding="ascii")
+    path.write_text(json.dumps(plain(bare(given), "the input")), encoding="ascii")
 
 
 def _sendable(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """What a workflow's words stand for in one run.
 
-The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. In ``env`` and
-``http`` of the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
+The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. What merely
+looks like that, such as a result that came from anywhere, is given as ``{"$literal": …}``. In ``env`` and ``http`` of
+the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
 variable of the device. The policy is asked about every secret before it is read.
 """
 
@@ -23,6 +24,8 @@ _CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 
 _NO_SECRETS: frozenset[str] = frozenset()
 
+_LITERAL = "$literal"
+
 
 def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
     """The inputs and variables of one run. Raises MissingInput, PolicyForbids, and DeviceUnavailable for a secret that
@@ -33,7 +36,8 @@ def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
         raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
     secrets: set[str] = set()
     values = {
-        name: _secret(value["secret"], policy, secrets) if _is_secret(value) else value for name, value in given.items()
+        name: _secret(value["secret"], policy, secrets) if is_secret(value) else _bare(value)
+        for name, value in given.items()
     }
     environment = {
         name: inputs.as_text(_filled(value, values, policy, secrets)) for name, value in workflow.env.items()
@@ -77,8 +81,26 @@ def _filled(value: Any, given: Mapping[str, Any], policy: Policy, secrets: set[s
     return given[name] if expression is None else select(expression, {"result": given[name]})
 
 
-def _is_secret(value: Any) -> bool:
+def is_secret(value: Any) -> bool:
     return inputs.is_reference(value) and "secret" in value
+
+
+def literal(value: Any) -> Any:
+    """A value as an input of a run that stands for itself, whatever it looks like."""
+    return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
+
+
+def bare(given: Mapping[str, Any]) -> dict[str, Any]:
+    """An input as the work reads it: what stands for itself is there without a word about that."""
+    return {name: _bare(value) for name, value in given.items()}
+
+
+def _bare(value: Any) -> Any:
+    return value[_LITERAL] if _is_literal(value) else value
+
+
+def _is_literal(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {_LITERAL}
 
 
 def _secret(name: Any, policy: Policy, secrets: set[str]) -> str:
