@@ -174,6 +174,30 @@ def test_a_run_that_is_still_alive_on_a_device_is_waited_for() -> None:
     play(scene)
 
 
+def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up() -> None:
+    """What one of them was at goes to whoever is there; what is for one of them alone waits for it, and fails."""
+
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        plan = chain("a", "b", call="wait")
+        plan.add(task("theirs", device="kitchen"), "a")
+        first = stage.orchestrator(local=0, no_device_timeout=50.0)
+        await left(first.run(plan), durable_work.gate("a begun").is_set, stage)
+        kitchen.drain(hand_back=True)
+        await stage.until(lambda: not len(kitchen.desk))
+        durable_work.reset()
+        await stage.device("attic")
+        for name in ("a", "b"):
+            durable_work.gate(name).set()
+        result = await stage.orchestrator(local=0).go_on("nightly")
+        assert result.state == "partially_failed"
+        assert DONE == {"a": 1, "b": 1}
+        assert {name: result.plan.nodes[name].device for name in ("a", "b")} == {"a": "attic", "b": "attic"}
+        assert "no device could take it for 50 s" in str(result.plan.nodes["theirs"].error)
+
+    play(scene)
+
+
 def test_the_terms_of_runs_are_those_with_which_the_constellation_began() -> None:
     async def scene(stage: Stage) -> None:
         first = stage.orchestrator(no_device_timeout=7200.0, strategy="round_robin", max_losses=9)
