@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from fleet_scenes import WORK, Device, Stage, play
 
+from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.run import Progress
+from asterism.core.run import Progress, Run
 from asterism.store.protocol import PutRegister
 
 # -- leaving ---------------------------------------------------------------------------------------------------------
@@ -47,6 +48,51 @@ def test_a_device_that_is_to_leave_at_once_hands_its_work_back() -> None:
         await kitchen.task
         found = await stage.read(run)
         assert (found.status, found.progress, found.losses) == ("reassigning", Progress(1, 2), 0)
+
+    play(scene)
+
+
+async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
+    """A run that is the device's in the store, and the device does not know it yet."""
+    flow = await kitchen.fleet.workflows.add(WORK)
+    kitchen.line.slow["take" if way == "taken" else "commit"] = 2.0
+    new = assigning.create("r-1", flow, {}, by="ann", now=stage.store.clock())
+    if way == "created":
+        asyncio.get_running_loop().create_task(kitchen.fleet.place(new, flow))
+    elif way == "taken":
+        await stage.person.ledger.add(new, lambda offered: offered)
+    else:
+        await stage.person.place(new, flow)
+    await stage.until(lambda: new.id in stage.store._runs)
+    return await stage.reaches(new, "processing")
+
+
+@pytest.mark.parametrize("way", ["assigned", "taken", "created"])
+def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it_comes(way: str) -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        run = await asked_for(stage, kitchen, way)
+        assert not kitchen.hands.begun
+        kitchen.agent.drain()
+        await stage.at_work(kitchen, run)
+        kitchen.hands.finish(run)
+        await kitchen.task
+        found = await stage.read(run)
+        assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("way", ["assigned", "taken", "created"])
+def test_what_comes_when_a_device_is_in_a_hurry_to_leave_is_handed_back_and_is_no_loss(way: str) -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        run = await asked_for(stage, kitchen, way)
+        kitchen.agent.drain(hand_back=True)
+        await kitchen.task
+        found = await stage.read(run)
+        assert (found.status, found.losses) == ("reassigning", 0)
+        assert found.previous[0][4:] == ("released", "the device is leaving")
 
     play(scene)
 

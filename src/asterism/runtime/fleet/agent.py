@@ -101,6 +101,10 @@ class DeviceAgent:
         self._work_to_look_for = asyncio.Event()
         self._assigned = True
         self.draining = asyncio.Event()
+        self._hurries = False  # what is being done is given back before it leaves
+        self._asking = 0  # how many questions the store has not answered after which something may be ours
+        self._answered = asyncio.Event()  # none is open
+        self._answered.set()
         self._handing_back = False
         self._shown = self.session.shown()
         self._make_body(heartbeat, timeout, grace)
@@ -218,10 +222,16 @@ class DeviceAgent:
 
     def drain(self, *, hand_back: bool = False) -> None:
         """Take nothing more and leave when all is done; with ``hand_back`` what is being done is given back instead."""
+        self._hurries = self._hurries or hand_back
         self.draining.set()
         self._look_for_work()
         if hand_back:
-            for holding in self.desk:
+            self._clear_the_desk()
+
+    def _clear_the_desk(self) -> None:
+        """Of what has not begun, and of everything if there is a hurry."""
+        for holding in self.desk:
+            if self._hurries or not holding.started:
                 self.desk.stop(holding, "the device is leaving")
 
     async def _drained(self) -> None:
@@ -229,10 +239,9 @@ class DeviceAgent:
         with contextlib.suppress(StoreError):  # so that nobody gives us anything more; if it is not heard, we decline
             await say_draining(self.fleet.store, self.session.id)
         while True:
+            await self._answered.wait()  # what was asked for before may be ours, and nobody else would begin it
             tasks = [holding.task for holding in self.desk if holding.task is not None]
-            for holding in self.desk:
-                if not holding.started:
-                    self.desk.stop(holding, "the device is leaving")
+            self._clear_the_desk()
             if not len(self.desk):
                 return
             if tasks:
@@ -272,19 +281,30 @@ class DeviceAgent:
             await self._work_to_look_for.wait()
             self._work_to_look_for.clear()
             try:
-                if self._assigned:
-                    self._assigned = False
-                    await self.lookout.look_at_own()
-                await self.desk.start_waiting()
-                if not self.draining.is_set() and self.desk.slots:
-                    await self.lookout.take_offered()
-                    await self.desk.start_waiting()
+                self._asks(1)
+                try:
+                    await self._look_once()
+                finally:
+                    self._asks(-1)
                 trouble.over()
             except (StoreUnavailable, UnknownWorkflow) as error:
                 trouble.met(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
                 self._work_to_look_for.set()
+
+    def _asks(self, more: int) -> None:
+        self._asking += more
+        (self._answered.clear if self._asking else self._answered.set)()
+
+    async def _look_once(self) -> None:
+        if self._assigned:
+            self._assigned = False
+            await self.lookout.look_at_own()
+        await self.desk.start_waiting()
+        if not self.draining.is_set() and self.desk.slots:
+            await self.lookout.take_offered()
+            await self.desk.start_waiting()
 
     def _unwilling(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not have a run, in words."""
@@ -346,14 +366,16 @@ class DeviceAgent:
         if not self.heart.fresh(flow):
             self.heart.expect(flow)
             return False
-        return (
-            self._unwilling(run, flow) is None
-            and self.lookout.objection(run, flow) is None
-            and self.desk.reserve(run.id)
-        )
+        able = self._unwilling(run, flow) is None and self.lookout.objection(run, flow) is None
+        if not able or not self.desk.reserve(run.id):
+            return False
+        self._asks(1)
+        return True
 
     def unreserve(self, run: Run) -> None:
+        """It is here by now, or will not come."""
         self.desk.unreserve(run.id)
+        self._asks(-1)
 
     def accept(self, run: Run, flow: Workflow) -> Run:
         """The run as ours, under way: what is written when it is created."""
