@@ -44,6 +44,14 @@ async def stubborn(name: str) -> str:
     return await work(name)
 
 
+async def numbered(name: str) -> int:
+    """As stubborn, each execution with a gate of its own; returns the how-manieth it was."""
+    DONE[f"{name} begun"] += 1
+    number = DONE[f"{name} begun"]
+    await stubborn(f"{name} {number}")
+    return number
+
+
 async def slow(name: str) -> str:
     await asyncio.sleep(8.0)
     return await work(name)

@@ -11,7 +11,7 @@ import pytest
 from durable_scenes import DONE, Stage, chain, left, play, task
 
 from asterism.core.constellation import Constellation
-from asterism.core.edits import AddDependency, AddTask, EditBatch, RemoveTask
+from asterism.core.edits import AddDependency, AddTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.errors import AlreadyRunning, EditRejected, NotJson
 from asterism.core.journal import lock_to_json
 from asterism.core.task import Task
@@ -282,6 +282,35 @@ def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_says_so
         [run] = await stage.store.find(Query(key="plan:nightly/b/2"))
         assert (run.status, run.cancelled) == ("failed", True)
         assert DONE == {"a": 1, "instead": 1}
+
+    play(scene)
+
+
+def test_the_result_of_a_revoked_execution_that_did_not_stop_is_not_that_of_its_task() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.device("kitchen")
+
+        async def editor(view: Any, events: Any) -> Any:
+            if [getattr(event, "task_id", None) for event in events] != ["a"]:
+                return None
+            await durable_work.gate("b 1 begun").wait()
+            return [UpdateTask("b", description="another one")]
+
+        plan = chain("a")
+        plan.add(task("b", "numbered", revocable=True), "a")
+        plan.add(task("c", "wait"), "b")
+        running = stage.spawn(stage.orchestrator(local=0, editor=editor, policy="speculative").run(plan))
+        await durable_work.gate("b 2 begun").wait()
+        durable_work.gate("b 1").set()  # the one that was revoked is done first
+        [revoked] = await stage.store.find(Query(key="plan:nightly/b/2"))
+        assert (await stage.fleet().wait(revoked.id)).output == 1
+        await asyncio.sleep(10.0)
+        assert (await stage.load()).plan.nodes["b"].status == "running"
+        durable_work.gate("b 2").set()
+        durable_work.gate("c").set()
+        result = await running
+        assert result.plan.nodes["b"].value == 2
+        assert "revoked" in [entry.what for entry in result.story("b")]
 
     play(scene)
 
