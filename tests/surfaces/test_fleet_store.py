@@ -166,7 +166,7 @@ def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -
     scene = filled(tmp_path)
     result = scene.run("store", "backup", str(tmp_path / "none" / "backup"))
     assert result.exit_code == 64
-    assert "No such file or directory" in result.stderr
+    assert result.stderr == f"Error: {tmp_path}/none/backup cannot be written: No such file or directory\n"
     result = scene.run("store", "restore", str(tmp_path / "none"))
     assert "there is no file" in result.stderr
 

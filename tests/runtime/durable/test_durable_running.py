@@ -520,3 +520,24 @@ def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_then_all_
         assert not left_over & {"plan", "journal", "workflow-version", "paused"}
 
     play(scene)
+
+
+def test_a_constellation_is_not_forgotten_before_its_last_run_whose_key_another_would_need() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        orchestrator = stage.orchestrator(local=0)
+        running = stage.spawn(orchestrator.run(chain("a", call="stubborn")))
+        await durable_work.gate("a begun").wait()
+        await orchestrator.cancel("nightly")
+        assert (await running).state == "cancelled"
+        await asyncio.sleep(10.0)
+        await stage.fleet().prune(1.0)
+        with pytest.raises(ConstellationExists):
+            await stage.orchestrator(local=0).run(chain("a"))
+        durable_work.gate("a").set()
+        await stage.until(lambda: not len(kitchen.desk))
+        await asyncio.sleep(10.0)
+        await stage.fleet().prune(1.0)
+        assert (await stage.orchestrator(local=0).run(chain("a"))).state == "completed"
+
+    play(scene)

@@ -264,6 +264,7 @@ def test_a_retry_is_a_new_run_that_names_the_old_one() -> None:
         ({"given": {"x": {1, 2}}}, "which is not JSON"),
         ({"given": {"$blob": "x", "size": 1}}, "looks like a reference"),
         ({"key": ""}, "key is a text"),
+        ({"key": "plan:nightly/a/1"}, "are those of constellations"),
         ({"series": "a\nb"}, "series is a text"),
         ({"device": 3}, "device is a text"),
     ],

@@ -23,7 +23,7 @@ from asterism.runtime.fleet.clock import Clock, OwnClock
 from asterism.runtime.fleet.ends import Ends
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.ledger import Ledger, UnknownRun
-from asterism.runtime.fleet.retention import LOST
+from asterism.runtime.fleet.retention import LOST, PREFIX
 from asterism.runtime.fleet.settings import Settings
 from asterism.runtime.fleet.workflows import Workflows
 from asterism.store.errors import Conflict
@@ -114,6 +114,10 @@ class Fleet:
         flow = await self._workflow(workflow)
         for name, text in (("key", key), ("series", series), ("device", device)):
             _check_name(name, text)
+        if key is not None and key.startswith(PREFIX):
+            raise AsterismError(
+                f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}"
+            )
         if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
             raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {shown(priority)}")
         if keep not in KEEPS:

@@ -2,7 +2,8 @@
 them alone: workflows that peers sent, what devices here lost to peers, and what was handed over to them.
 
 A run that a constellation has not looked at yet is never forgotten: as long as the constellation has not ended, none of
-its runs is.
+its runs is. And a constellation is not forgotten before the last of its runs, whose keys another one of its name would
+need.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from asterism.runtime.fleet.workflows import AGE, OF_PEERS, VERSIONS
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Register, Store, Write, feed_of, has_feed
+from asterism.store.protocol import PutRegister, Query, Register, Store, Write, feed_of, has_feed
 
 PREFIX = "plan:"
 """Of the keys of runs, and of the names of workflows, that belong to a constellation."""
@@ -36,11 +37,22 @@ async def prune(store: Store, ended_before: float, limit: int, *, spare: float =
     if not forgotten:
         for head in heads:
             ended_at = _ended_at(head)
-            if ended_at is not None and ended_at < ended_before:
+            if ended_at is not None and ended_at < ended_before and not await _has_runs(store, _name(head)):
                 await _forget(store, head)
         await _forget_workflows_of_peers(store, {_name(head) for head in heads})
         await _forget_what_was_lost(store)
     return forgotten
+
+
+async def _has_runs(store: Store, name: str) -> bool:
+    """Whether there is a run of a constellation, such as one that did not stop when it was called off. Those without a
+    key are of one in a peer's store."""
+    after = None
+    while found := await store.find(Query(workflow=f"{PREFIX}{name}", after=after, limit=AT_ONCE)):
+        if any(run.key is not None for run in found):
+            return True
+        after = found[-1].id
+    return False
 
 
 async def _forget_workflows_of_peers(store: Store, plans: set[str]) -> None:

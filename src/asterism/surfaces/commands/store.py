@@ -66,7 +66,10 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
         return await write_backup(fleet.store, file)
 
-    runs = with_fleet(store, write)
+    try:
+        runs = with_fleet(store, write)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
     written = file.stat().st_size
     if as_json:
         tell_json({"file": str(file), "runs": runs, "size": written})
