@@ -78,6 +78,10 @@ async def everything(results: dict[str, Any]) -> list[str]:
     return sorted(results)
 
 
+async def whatever(**given: Any) -> list[str]:
+    return sorted(given)
+
+
 async def who(run: Any) -> list[Any]:
     return [run.id, run.epoch]
 

@@ -15,8 +15,10 @@ from asterism.core.edits import AddDependency, AddTask, EditBatch, RemoveTask, U
 from asterism.core.errors import AlreadyRunning, EditRejected, NotJson
 from asterism.core.journal import lock_to_json
 from asterism.core.task import Task
+from asterism.runtime.devices import LocalDevice
 from asterism.runtime.durable import orchestrating, resting
 from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, keep_plan, step_record
+from asterism.runtime.orchestrator import Orchestrator
 from asterism.store.protocol import Query
 
 
@@ -39,6 +41,25 @@ def test_each_task_is_a_run_and_results_go_on_to_those_that_follow() -> None:
         runs = {run.key: run for run in await stage.store.find(Query())}
         assert runs["plan:nightly/first/1"].status == "completed"
         assert len(runs) == 6
+
+    play(scene)
+
+
+def test_a_function_gets_what_it_would_get_without_a_store() -> None:
+    def plan() -> Constellation:
+        made = Constellation("nightly")
+        made.add(task("first"))
+        for name in ("everything", "whatever"):
+            for inputs in ({}, {"n": 3}):
+                made.add(Task(f"{name}-{len(inputs)}", call=f"durable_work:{name}", inputs=inputs), "first")
+                made.add(Task(f"alone-{name}-{len(inputs)}", call=f"durable_work:{name}", inputs=inputs))
+        return made
+
+    async def scene(stage: Stage) -> None:
+        kept = await stage.orchestrator().run(plan())
+        other = await Orchestrator([LocalDevice("here")]).run(plan())
+        assert kept.values == other.values
+        assert kept.values["everything-1"] == ["first"]
 
     play(scene)
 

@@ -27,6 +27,7 @@ from asterism.runtime import inputs
 from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
+from asterism.runtime.fleet.calling import OF_TASKS
 from asterism.runtime.fleet.filling import is_secret, literal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
@@ -290,7 +291,10 @@ def _given(work: Work) -> dict[str, Any]:
     task, results = work.task, work.results
     filled = {name: _filled(name, value, results) for name, value in task.inputs.items()}
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
-    return {**{name: literal(value) for name, value in wanted.items()}, **filled}
+    given = {**{name: literal(value) for name, value in wanted.items()}, **filled}
+    if task.call is not None and filled:
+        given[OF_TASKS] = sorted(results.keys() - filled.keys())
+    return given
 
 
 def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:

@@ -24,6 +24,8 @@ log = logging.getLogger("asterism.device")
 
 
 MOST_STEPS = 10**15
+OF_TASKS = "$results"
+"""The input that says which of the others are results of tasks, in a constellation; all of them if it is left out."""
 
 
 class RunStopped(AsterismError):
@@ -183,11 +185,15 @@ def arguments_of(
     signature: calls.Signature, given: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
 ) -> dict[str, Any]:
     """The keyword arguments for one call: inputs by name, and ``run``. Raises TypeError naming what nothing fills."""
+    results = given
+    if OF_TASKS in given:
+        results = {name: given[name] for name in given[OF_TASKS] if name in given}
+        given = {name: value for name, value in given.items() if name != OF_TASKS}
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
         arguments["run"] = current
     if "results" in signature.names and "results" not in given:  # of the tasks before it, in a constellation
-        arguments["results"] = dict(given)
+        arguments["results"] = dict(results)
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))
