@@ -63,6 +63,10 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(scene: Scene) -> None:
     assert [line.split()[:2] for line in lines[1:]] == [["nightly", "ready"], ["broken", "unreadable"]]
     assert scene.json("list")[1]["error"].startswith("the journal of 'broken' begins with record")
     assert scene.run("show", "broken", "--store", scene.url).exit_code == 64
+    result = scene.run("store", "check")
+    assert result.exit_code == 64
+    assert result.stdout.startswith("constellation broken cannot be read: the journal of 'broken' begins with record ")
+    assert len(scene.json("store", "check", code=64)["problems"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def check(store: str | None, as_json: bool) -> int:
     from asterism.store.errors import StoreCorrupt
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
-        return fleet.store.url, await fleet.store.check(), sum((await fleet.store.counts()).values())
+        problems = await fleet.store.check() or await _unreadable(fleet)
+        return fleet.store.url, problems, sum((await fleet.store.counts()).values())
 
     try:
         url, problems, runs = with_fleet(store, look)
@@ -44,6 +45,14 @@ def check(store: str | None, as_json: bool) -> int:
     else:
         click.echo(f"{url} is fine: {_count(runs, 'run')}.")
     return DAMAGED if problems else 0
+
+
+async def _unreadable(fleet: Fleet) -> list[str]:
+    """Constellations whose journal is cut or damaged: to the store itself it is as good as any other."""
+    from asterism.surfaces.constellations.finding import Unreadable, see_all
+
+    found = [one for one in await see_all(fleet) if isinstance(one, Unreadable)]
+    return [f"constellation {one.name} cannot be read: {one.why}" for one in found]
 
 
 def _count(number: int, what: str) -> str:
