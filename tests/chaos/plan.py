@@ -25,6 +25,9 @@ from tests.chaos.fire import PATIENCE, ROOT
 DEVICES, BOSSES, SLOTS = 4, 2, 4
 NAME = "under-fire"
 LINE = 'echo "$ASTERISM_RUN $ASTERISM_EPOCH" >> "$CHAOS_LINES"'
+LAST = f'while ! test -e "$CHAOS_OVER"; do sleep 0.05; done; {LINE}'
+"""The last task ends when everybody was killed who is to be: it is not for the quickness of a machine to say how many
+there is time for."""
 
 
 @dataclass
@@ -43,25 +46,29 @@ class PlanFire:
     def lines(self) -> Path:
         return self.folder / "lines"
 
+    @property
+    def over(self) -> Path:
+        return self.folder / "over"
+
     def plan(self) -> Constellation:
         """Layers of ten, each task below two of the layer before."""
         plan = Constellation(NAME)
         for number in range(self.tasks):
             above = [number - 10 - number % 10 + place for place in (number % 10, (number + 3) % 10)]
             after = [f"t{one}" for one in above if number >= 10]
-            plan.add(Task(f"t{number}", shell=LINE), after or None)
+            plan.add(Task(f"t{number}", shell=LINE if number < self.tasks - 1 else LAST), after or None)
         return plan
 
     def start(self, name: str) -> None:
         module = ["tests.chaos.boss", self.store, NAME, name]
         if name.startswith("device"):
             module = ["tests.chaos.device", self.store, name, str(SLOTS)]
-        environment = {**os.environ, "CHAOS_LINES": str(self.lines), "XDG_RUNTIME_DIR": str(self.folder)}
+        own = {"CHAOS_LINES": str(self.lines), "CHAOS_OVER": str(self.over), "XDG_RUNTIME_DIR": str(self.folder)}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *module],
                 cwd=ROOT,
-                env=environment,
+                env={**os.environ, **own},
                 stderr=log,
                 stdout=log,
                 stdin=subprocess.DEVNULL,
@@ -90,9 +97,11 @@ class PlanFire:
         """Kill somebody whenever a little more of the work is done, so that it is spread over all of it."""
         chance = random.Random(self.seed)
         victims = sorted(self.processes)
-        while not (await head(fleet.store, NAME))[0].ended:
+        while True:
             await asyncio.sleep(0.05)
             try:
+                if (await head(fleet.store, NAME))[0].ended:
+                    return
                 done = (await fleet.store.counts()).get(COMPLETED, 0)
             except StoreUnavailable:
                 continue
@@ -101,6 +110,8 @@ class PlanFire:
                 self.kill(name)
                 self.killed[name] += 1
                 self.start(name)
+            if done >= self.tasks - 1:
+                self.over.touch()
 
     async def problems(self, kept: Kept) -> list[str]:
         """Everything that is not as promised."""

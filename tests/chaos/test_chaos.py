@@ -28,7 +28,7 @@ def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, po
 def outlives_everybody(fire: PlanFire) -> None:
     kept = asyncio.run(fire.play())
     assert asyncio.run(fire.problems(kept)) == []
-    assert fire.killed.total() >= fire.kills * 5 // 6
+    assert fire.killed.total() >= fire.kills - 1
     assert {name.partition("-")[0] for name in fire.killed} == {"boss", "device"}
 
 

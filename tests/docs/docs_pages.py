@@ -19,8 +19,9 @@ In expected output ``...`` stands for anything, as in doctest, and blanks do not
 the command printed. A command that ends in ``&`` is left running: the page goes on when it has printed what it should,
 and at the end of the page it gets SIGTERM and has to exit with 0.
 
-Two things are not what the page says. Programs that readers have and test machines may not are stood in for by those in
-``stand_ins``. And where a page names the server ``DATABASE``, it gets a real one that is started for it.
+Three things are not what the page says. Programs that readers have and test machines may not are stood in for by those
+in ``stand_ins``. Where a page names the server ``DATABASE``, it gets a real one that is started for it. And where it
+listens at ``PLACE``, it does so at a port of this machine that nobody else has.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ import contextlib
 import doctest
 import io
 import os
+import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +45,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DATABASE = "postgresql://asterism@db.example.org/fleet"
+PLACE = "127.0.0.1:7420"
 COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'asterism'; from asterism.surfaces.cli import main; main()"]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 
@@ -136,7 +140,8 @@ class Page:
             self._stop()
 
     def _play(self) -> None:
-        for block in blocks(self.path.read_text("utf-8").replace(DATABASE, self.database)):
+        text = self.path.read_text("utf-8").replace(DATABASE, self.database)
+        for block in blocks(text.replace(PLACE, _free_place()) if PLACE in text else text):
             if "file" in block.terms:
                 self._write(block)
             elif block.language == "python":
@@ -224,6 +229,14 @@ class Page:
         for _, process in self._left_running:
             process.kill()
             process.communicate()
+
+
+def _free_place() -> str:
+    """Below the ports that a connection of anybody's may be given meanwhile."""
+    while True:
+        place = ("127.0.0.1", random.randrange(10_000, 32_000))
+        with contextlib.suppress(OSError), socket.create_server(place):
+            return f"{place[0]}:{place[1]}"
 
 
 def _matches(expected: str, got: str) -> bool:

@@ -17,8 +17,8 @@ from docs_pages import ROOT, Block, Page, blocks, commands
 from asterism.surfaces import cli
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-LIMIT = 120
-"""Seconds a page may take."""
+LIMIT = 900
+"""Seconds after which a page hangs."""
 
 _LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 _CODE = re.compile(r"`+[^`]*`+")

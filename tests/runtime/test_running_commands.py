@@ -19,7 +19,7 @@ from runtime_scenes import after, chain, deadline, independent, why_of
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.runtime import guard
 from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed
-from tests.process_scenes import alive, soon, soon_async
+from tests.process_scenes import PATIENCE, alive, soon, soon_async
 
 PYTHON = sys.executable
 
@@ -271,11 +271,11 @@ def test_a_secret_that_is_not_there_fails_the_task_and_is_named() -> None:
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def cancel_when(path: Path, task: Task, count: int = 1, **terms: Any) -> tuple[Any, list[int]]:
+def cancel_when(path: Path, task: Task, count: int = 1, grace: float = PATIENCE) -> tuple[Any, list[int]]:
     """Run a task until it has written its process numbers, then cancel the constellation."""
 
     async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device", **terms)])
+        orchestrator = Orchestrator([LocalDevice("device", grace=grace)], grace=PATIENCE)
         running = asyncio.create_task(orchestrator.run(independent(task, id="p")))
         noted = await soon_async(lambda: pids(path, count))
         await deadline(orchestrator.cancel("p"))
@@ -385,15 +385,19 @@ def test_the_guard_is_not_left_with_the_number_of_a_command_that_was_cancelled_a
     assert not Counter(begun) - Counter(ended)
 
 
-def test_a_device_that_left_leaves_no_guard_behind() -> None:
+def test_a_device_that_left_leaves_no_guard_behind(tmp_path: Path) -> None:
+    go, noted = tmp_path / "go", tmp_path / "pid"
+    script = f"echo $$ > {noted}; while ! test -e {go}; do sleep 0.01; done"
+
     async def main() -> None:
         orchestrator = Orchestrator([LocalDevice("device"), LocalDevice("other")])
         await deadline(orchestrator.run(independent(Task("a", argv=["true"], device="device"), id="first")))
         running = asyncio.create_task(
-            orchestrator.run(independent(Task("a", argv=["sleep", "0.1"], device="device"), id="second"))
+            orchestrator.run(independent(Task("a", shell=script, device="device"), id="second"))
         )
-        await asyncio.sleep(0.05)
+        await soon_async(lambda: pids(noted))
         orchestrator.leave("device")
+        go.touch()
         await deadline(running)
 
     asyncio.run(main())  # a process that is still there when its owner is collected fails this test

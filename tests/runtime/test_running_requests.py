@@ -16,6 +16,7 @@ from runtime_scenes import after, deadline, independent
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.runtime.http import RequestFailed
+from tests.process_scenes import PATIENCE
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -39,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
         elif path == "/hang":
             self.server.hanging.set()  # type: ignore[attr-defined]
-            self.server.release.wait(20)  # type: ignore[attr-defined]
+            self.server.release.wait(PATIENCE)  # type: ignore[attr-defined]
         else:
             told = {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": body}
             self.reply(200, "application/json", json.dumps(told))
@@ -169,7 +170,7 @@ def test_a_request_is_given_up_when_the_plan_is_cancelled(server: Any) -> None:
         orchestrator = Orchestrator([LocalDevice("device")])
         plan = independent(Task("a", http={"url": f"{server.url}/hang"}), id="p")
         running = asyncio.create_task(orchestrator.run(plan))
-        await asyncio.get_running_loop().run_in_executor(None, server.hanging.wait, 20)
+        await asyncio.get_running_loop().run_in_executor(None, server.hanging.wait, PATIENCE)
         await deadline(orchestrator.cancel("p"))
         return await deadline(running)
 

@@ -22,7 +22,7 @@ from asterism.series import git
 from asterism.series.changing import Claim, Patience, claim
 from asterism.series.git import STUCK, GitRegister
 from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot
-from tests.process_scenes import gone, soon
+from tests.process_scenes import PATIENCE, gone, soon
 from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
@@ -70,8 +70,11 @@ def appeared(path: Path) -> None:
 # -- ending git --------------------------------------------------------------------------------------------------------
 
 
-def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(remote: Path, tmp_path: Path) -> None:
+def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lock that stays would stop everybody else for good."""
+    monkeypatch.setattr(git, "GRACE", PATIENCE)  # who is held up for longer than its grace is killed with its lock
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
     hook = script(remote / "hooks" / "reference-transaction", locked)

@@ -12,8 +12,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import pytest
 
 from asterism.store.postgres import PostgresStore
+from asterism.store.postgres.connections import Opening
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -32,6 +34,17 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
         yield store
     finally:
         await store.close()
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
+    """Every store that is opened from now on has such a limit at its server, in seconds, and all other times are as
+    long as ever: a machine that is busy with other things comes near none of those."""
+    usual = Opening._limits
+
+    def own(self: Opening) -> dict[str, str]:
+        return usual(self) | {name: str(int(1000 * seconds)) for name, seconds in limits.items()}
+
+    monkeypatch.setattr(Opening, "_limits", own)
 
 
 async def connected(url: str) -> Any:

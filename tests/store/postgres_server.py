@@ -195,7 +195,7 @@ class Server:
 
     def promote(self) -> None:
         """A standby becomes a server that takes writes. Returns when it does."""
-        self.tool("pg_ctl", "-D", str(self._data), "promote", "-w")
+        self.tool("pg_ctl", "-D", str(self._data), "promote", "-w", "-t", str(int(PATIENCE)))
 
     def log(self) -> str:
         with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ async def claim_all(file: Path, name: str) -> None:
 
 async def write_for_ever(file: Path, name: str) -> None:
     """Hundreds at once, and each is named when it is acknowledged."""
-    store = await SqliteStore.open(file)
+    store = await SqliteStore.open(file, busy_timeout=120.0)
     ready()
 
     async def write(first: int) -> None:

@@ -48,7 +48,8 @@ def completed(given: Run, now: float = 1000.0) -> Run:
 
 @contextlib.asynccontextmanager
 async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(path, **options)
+    # however long another process is held up with the lock, on a machine that is busy with other things
+    store = await SqliteStore.open(path, **{"busy_timeout": 120.0, **options})
     try:
         yield store
     finally:

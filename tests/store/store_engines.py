@@ -30,7 +30,7 @@ async def open_sqlite(path: str) -> Store:
     from asterism.store.sqlite import SqliteStore
 
     # what is large and nobody's is kept for an hour otherwise, and no test lasts that long
-    return await SqliteStore.open(path, blob_age=0.0)
+    return await SqliteStore.open(path, blob_age=0.0, busy_timeout=120.0)
 
 
 async def open_postgres(url: str) -> Store:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 from postgres_scenes import Wire, in_a_loop, looking, opened
 
@@ -102,9 +103,19 @@ async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(post
 
 
 @in_a_loop
-async def test_a_server_that_does_not_answer_is_given_up_in_time(postgres_server: Server) -> None:
+async def test_a_server_that_does_not_answer_is_given_up_in_time(
+    postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = asyncpg.connect
+
+    async def impatient(**terms: Any) -> Any:
+        """Nobody wants to wait as long as that, and to connect may take its time."""
+        assert terms["command_timeout"] == 120.0
+        return await connect(**(terms | {"command_timeout": 3.0}))
+
+    monkeypatch.setattr(asyncpg, "connect", impatient)
     async with Wire(postgres_server.folder) as wire:
-        store = await _across(wire, postgres_server, "silence", timeout=3.0)
+        store = await _across(wire, postgres_server, "silence", timeout=120.0)
         wire.lose_answer, wire.hold = b"marked", True
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             await store.commit([PutRun(a_run("marked"), None)])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 import pytest
-from postgres_scenes import in_a_loop, looking, opened, waits_for_a_lock
+from postgres_scenes import in_a_loop, limited, looking, opened, waits_for_a_lock
 
 from asterism.store.errors import Conflict, StoreBusy
 from asterism.store.postgres import PostgresStore
@@ -120,8 +122,11 @@ async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_u
 
 
 @in_a_loop
-async def test_a_record_that_another_process_has_locked_holds_up_only_itself(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=4.0) as store, looking(postgres_url) as other:
+async def test_a_record_that_another_process_has_locked_holds_up_only_itself(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(monkeypatch, lock_timeout=0.5)
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
         kitchen = a_session()
         await joined(store, kitchen)
         runs = [held_by(a_run(number), kitchen) for number in range(5)]
@@ -141,22 +146,38 @@ async def test_two_commits_that_stand_in_each_others_way_both_go_through(postgre
     them, and it is tried again."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await other.execute("SET deadlock_timeout = '10s'")  # the store's commit is the one to be ended
-        await other.execute("BEGIN")
-        insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
-        row = (
-            '{{"id": "{}", "workflow": "w", "version": 1, "created_at": 1, "key": "{}", "priority": 0, "timeout": 1, '
-            '"input": "{{}}", "revision": 1, "status": "created", "epoch": 0, "avoid": "", "offered": 0, '
-            '"not_before": 0, "state": "{{\\"story\\": []}}"}}'
-        )
-        await other.execute(insert, row.format("x1", "second"))
-        mine = [PutRun(a_run(1, key="first"), None), PutRun(a_run(2, key="second"), None)]
-        commit = asyncio.create_task(store.commit(mine))
-        await waits_for_a_lock(other)
-        blocked = asyncio.create_task(other.execute(insert, row.format("x2", "first")))
-        await blocked  # the server has ended the store's commit by now, and it waits for us again
+        for attempt in itertools.count():
+            ours = [PutRun(a_run(f"r{number}-{attempt}", key=f"{number}-{attempt}"), None) for number in (1, 2)]
+            if await _in_each_others_way(store, other, ours):
+                break  # else all were held up for so long that it was the other that was ended
+        everybody = [f"r{number}-{one}" for number in (1, 2) for one in range(attempt + 1)]
+        assert ids(await store.find(Query())) == everybody
+
+
+async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRun]) -> bool:
+    """Two runs are committed while another wants their keys in the opposite order. Whether it was ours that the server
+    ended; either way our commit goes through."""
+    first, second = (put.run.key for put in ours)
+    insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
+    row = (
+        '{{"id": "{}", "workflow": "w", "version": 1, "created_at": 1, "key": "{}", "priority": 0, "timeout": 1, '
+        '"input": "{{}}", "revision": 1, "status": "created", "epoch": 0, "avoid": "", "offered": 0, '
+        '"not_before": 0, "state": "{{\\"story\\": []}}"}}'
+    )
+    await other.execute("BEGIN")
+    await other.execute(insert, row.format("x1", second))
+    commit = asyncio.create_task(store.commit(ours))
+    await waits_for_a_lock(other)
+    try:
+        await other.execute(insert, row.format("x2", first))
+    except asyncpg.DeadlockDetectedError:
+        return False
+    else:
+        assert not commit.done()  # the server has ended it, and it waits for us again
+        return True
+    finally:
         await other.execute("ROLLBACK")
         await commit
-        assert ids(await store.find(Query())) == ["r0001", "r0002"]
 
 
 @in_a_loop

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from postgres_scenes import connected, in_a_loop, looking, opened
+from postgres_scenes import connected, in_a_loop, limited, looking, opened
 
 from asterism.core.run import Run
 from asterism.store.errors import (
@@ -89,8 +89,11 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
 
 
 @in_a_loop
-async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=3.0) as store:
+async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
+        assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before we would give up ourselves
+    limited(monkeypatch, statement_timeout=3.0)
+    async with opened(postgres_url) as store:
         await _with_trouble(postgres_url, "PERFORM pg_sleep(600)")
         with pytest.raises(StoreBusy, match="took too long"):
             await store.commit([PutRun(a_run("x1"), None)])
@@ -147,6 +150,9 @@ async def test_a_user_who_may_only_read_is_told_so(postgres_server: Server) -> N
     postgres_server.sql("DROP OWNED BY reader; DROP ROLE reader")
 
 
+_CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+
 async def _one_more(url: str) -> Any:
     try:
         return await connected(url)
@@ -159,8 +165,10 @@ async def test_a_server_with_too_many_connections_says_so_and_is_used_again_late
     url = fragile.url(schema="crowded")
     async with opened(url) as store:
         store._quick._close_idle(0.0)
-        crowd = []
+        crowd = [await connected(url)]
         try:
+            while await crowd[0].fetchval(_CLIENTS) > 1:  # those that were closed may not have gone yet
+                pass
             while (one := await _one_more(url)) is not None:
                 crowd.append(one)
             with pytest.raises(StoreUnavailable, match="too many connections"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from postgres_scenes import in_a_loop, looking, opened
+from postgres_scenes import in_a_loop, limited, looking, opened
 
 from asterism.core.run import Run
 from asterism.core.workflow import Workflow
@@ -161,10 +161,10 @@ async def test_what_one_refuses_far_down_the_queue_is_not_kept_from_others(postg
             return None
 
         looking_through = asyncio.ensure_future(_take(store, KITCHEN, 5, refuses))
-        got = await _take(other, GARAGE, 95)
+        got = await _take(other, GARAGE, 90)  # and not the last, however slowly it is looked for
         await looking_through
         assert looked_at
-        assert len(got) >= 90  # all but those at the head, which may have been locked while they were judged
+        assert len(got) == 90  # of all but those at the head, which may have been locked while they were judged
 
 
 @in_a_loop
@@ -256,16 +256,19 @@ async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
 @in_a_loop
 async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_stated_time(postgres_url: str) -> None:
     # a sixth of that is how long it may hold a lock and do nothing, and how long the others wait for one
-    async with opened(postgres_url, timeout=6.0) as frozen, opened(postgres_url, timeout=60.0) as store:
+    async with opened(postgres_url, timeout=600.0) as frozen, opened(postgres_url) as store:
         await joined(store, KITCHEN)
         await added(store, a_run(1), a_run(2))
         async with frozen._quick.borrowed() as connection:
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _: ended.set())
+            assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "100s"
             await connection.execute("BEGIN")
             await connection.fetch("SELECT 1 FROM runs WHERE id = 'r0001' FOR UPDATE")
             # and now it is stopped, with the lock. Nobody who takes waits for it:
             assert await _take(store, KITCHEN) == ["r0002"]
+            # (most of the stated time is over, for nobody can wait that long)
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '500ms'")
             # who writes that very run does, until the server has had enough of it
             run = held_by(a_run(1), KITCHEN)
             await store.commit([PutRun(run, 1)])
@@ -274,8 +277,11 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
 
 
 @in_a_loop
-async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=3.0) as store, looking(postgres_url) as other:
+async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
+        assert await connection.fetchval("SHOW lock_timeout") == "10s"
+    limited(monkeypatch, lock_timeout=0.5)  # and who waits less, gives up earlier
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         run = held_by(a_run(1), KITCHEN)
         await added(store, run)

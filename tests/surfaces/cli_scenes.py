@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -32,10 +32,10 @@ def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+def started(*words: str, command: Sequence[str] = ASTERISM) -> Iterator[subprocess.Popen[str]]:
     """The command as a process; whatever happens, it is gone afterwards."""
     process = subprocess.Popen(
-        [*ASTERISM, *words],
+        [*command, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -21,6 +21,7 @@ from asterism.store.sqlite import SqliteStore
 from asterism.surfaces.peers.guarding import Guard
 from asterism.surfaces.peers.listening import listen, place_of, served
 from asterism.surfaces.peers.serving import peer_app
+from tests.process_scenes import PATIENCE
 
 MOST = 5000
 
@@ -83,7 +84,8 @@ class Scene:
 
     def client(self, token: str = "") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.AsyncClient(base_url=self.url, verify=trusting(), headers=headers, trust_env=False)
+        terms = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        return httpx.AsyncClient(base_url=self.url, **terms)
 
 
 @asynccontextmanager

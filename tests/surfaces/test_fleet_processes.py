@@ -16,8 +16,11 @@ from command_scenes import Scene, heard, pids_in
 
 from tests.process_scenes import PATIENCE, ended, gone
 
-QUICK = ("--heartbeat", "0.3", "--timeout", "1")
+QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
+MORTAL = ("--heartbeat", "0.3", "--timeout", "5")
+"""For work whose device is killed: as long as a test can wait for its loss, and longer than a busy machine holds up a
+device that lives."""
 
 
 @pytest.fixture
@@ -292,7 +295,7 @@ def test_progress_and_output_are_seen_while_it_runs(scene: Scene) -> None:
 
 
 def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scene) -> None:
-    place = sleeper(scene, "nap", *QUICK, "--prefers", "name == 'one'", "--backoff", "0")
+    place = sleeper(scene, "nap", *MORTAL, "--prefers", "name == 'one'", "--backoff", "0")
     with scene.process("device", "join", "two", *WATCHFUL) as two:
         heard(two, "joined as two")
         with scene.process("device", "join", "one", *WATCHFUL) as one:
@@ -313,7 +316,7 @@ def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scen
 
 
 def test_a_monitor_watches_over_devices_that_do_not(scene: Scene) -> None:
-    place = sleeper(scene, "nap", *QUICK, "--losses", "0")
+    place = sleeper(scene, "nap", *MORTAL, "--losses", "0")
     with (
         scene.process("monitor", "watcher", "--every", "0.2", *QUICK) as monitor,
         scene.process("device", "join", "one", *QUICK, "--no-monitor") as one,
@@ -439,7 +442,9 @@ def test_a_signal_before_it_has_joined_ends_it(scene: Scene) -> None:
 
 def test_watching_shows_a_run_from_its_creation_to_its_end(scene: Scene) -> None:
     scene.ok("workflow", "add", "work", "--shell", "echo 1")
+    waiting = scene.create(device="elsewhere")
     with scene.process("runs", "watch") as watching, scene.process("device", "join", "laptop") as laptop:
+        read_until(watching, waiting.id[-8:])  # what is over before it begins to watch it does not tell
         heard(laptop, "joined as laptop")
         run_id = scene.json("runs", "create", "work")["id"]
         lines = read_until(watching, "completed")

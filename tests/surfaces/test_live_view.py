@@ -25,6 +25,7 @@ from asterism.surfaces.frame import frame
 from asterism.surfaces.live import watched
 from asterism.surfaces.progress import Progress
 from asterism.surfaces.secrets import Secrets
+from asterism.testing.loop import run as in_virtual_time
 
 
 def drawn(progress: Progress, now: float, width: int = 100, height: int = 24) -> list[str]:
@@ -52,7 +53,7 @@ class Scene:
             self.orchestrator.events.subscribe(self.progress.observe)
             return await self.orchestrator.run(self.plan)
 
-        return asyncio.run(body())
+        return in_virtual_time(body())
 
 
 def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
@@ -70,7 +71,7 @@ def line_with(words: str, lines: list[str]) -> str:
     return line
 
 
-def nothing() -> None:
+async def nothing() -> None:
     """A task that does nothing."""
 
 

@@ -25,7 +25,7 @@ from peer_scenes import House, address_of, befriend, invitation, lasting_place, 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.invitations import parse
 from asterism.runtime.peers.secrets import write_private
-from tests.process_scenes import ended, gone
+from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # quick to hear of things, and slow to be given up
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
@@ -330,7 +330,8 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         headers = {"authorization": f"Bearer {wanted.token}"}
-        with httpx.Client(base_url=url, verify=context, headers=headers, trust_env=False) as client:
+        terms = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        with httpx.Client(base_url=url, **terms) as client:
             for body, status in ((b"{", 400), (b"[]", 400), (b'{"protocol": 99}', 409), (b"{}", 409)):
                 answer = client.post("/v1/meet", content=body)
                 assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text

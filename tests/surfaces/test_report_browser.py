@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.surfaces.drawing import ExecutionBar, Line, Picture, Report, Star, StoryLine, TaskRow, report
+from tests.process_scenes import PATIENCE
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -55,8 +56,9 @@ def page(tmp_path: Path) -> Iterator[Any]:
     troubles: list[str] = []
     requests: list[str] = []
     with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1000 * PATIENCE)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))

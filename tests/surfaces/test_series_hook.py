@@ -33,6 +33,7 @@ from asterism.series.register import RegisterUnavailable
 from asterism.surfaces.series_hooks.serving import CannotServe, listening_at
 from asterism.surfaces.series_hooks.worker import Worker
 from asterism.testing.loop import run as virtually
+from tests.process_scenes import PATIENCE
 
 SECRET = "a secret of some length"
 ASTERISM = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
@@ -258,7 +259,7 @@ def deliver(
     body = form if isinstance(form, bytes) else json.dumps(form).encode()
     headers = {"X-GitHub-Event": event, "X-GitHub-Delivery": delivery or str(uuid.uuid4())}
     headers["X-Hub-Signature-256"] = signature(body) if sign is None else sign
-    return httpx.post(f"{url}/webhook", content=body, headers=headers)
+    return httpx.post(f"{url}/webhook", content=body, headers=headers, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -317,6 +318,7 @@ def test_a_service_of_an_app_outlives_its_token(server, tmp_path):
     )
     with serving(server, GITHUB_APP_ID="77", GITHUB_APP_PRIVATE_KEY_FILE=str(file)) as (_, url):
         assert server.wait_for(assigned_is(1))
+        assert server.wait_for(lambda world: in_rest(server))
         server.call(lambda world: server.tokens.clear())
         scenes.merged(server, 1)
         assert deliver(url, payload()).status_code == 202
@@ -327,7 +329,7 @@ def test_a_service_of_an_app_outlives_its_token(server, tmp_path):
 def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
     with serving(server) as (_, url):
         assert server.wait_for(lambda world: any("asterism-series" in one.labels for one in world.listed()))
-        assert httpx.get(f"{url}/health").status_code in (200, 503)
+        assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code in (200, 503)
         first = payload("edited")
         assert deliver(url, first, delivery="one").status_code == 202
         asked = deliver(url, first, delivery="one")
@@ -339,9 +341,9 @@ def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
         assert deliver(url, payload(), "star").text == "ignored: star changes no series\n"
         assert deliver(url, {**payload(), "repository": {"full_name": "a/b"}}).text == "ignored: another repository\n"
         assert deliver(url, b"not json").status_code == 400
-        assert httpx.get(f"{url}/webhook").status_code == 405
-        assert httpx.get(f"{url}/").status_code == 404
-        assert "asterism_series_assigned_total" in httpx.get(f"{url}/metrics").text
+        assert httpx.get(f"{url}/webhook", timeout=PATIENCE).status_code == 405
+        assert httpx.get(f"{url}/", timeout=PATIENCE).status_code == 404
+        assert "asterism_series_assigned_total" in httpx.get(f"{url}/metrics", timeout=PATIENCE).text
 
 
 def test_a_body_that_is_too_large_is_not_read_to_its_end(server):

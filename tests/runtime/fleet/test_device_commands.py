@@ -25,7 +25,7 @@ from asterism.runtime.fleet.policy import Policy, Rules
 from asterism.runtime.fleet.watching import TAIL, Veil, progress_of
 from asterism.runtime.inputs import MissingInput, Resolved
 from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed
-from tests.process_scenes import alive, soon, soon_async
+from tests.process_scenes import PATIENCE, alive, soon, soon_async
 
 PYTHON = sys.executable
 
@@ -334,7 +334,7 @@ def stopped_when(path: Path, count: int, line: str, times: int = 1, **terms: Any
 def test_cancelling_asks_the_whole_group_to_stop(tmp_path: Path) -> None:
     noted, said = tmp_path / "noted", tmp_path / "said"
     line = f"trap 'echo bye > {said}; exit 0' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; wait"
-    for number in stopped_when(noted, 2, line):
+    for number in stopped_when(noted, 2, line, grace=PATIENCE):
         soon(lambda number=number: not alive(number))
     assert lines(said) == ["bye"]
 

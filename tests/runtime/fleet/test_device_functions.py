@@ -355,10 +355,11 @@ def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> Non
             said.append(error)
 
     async def main() -> threading.Thread:
+        before = threading.enumerate()  # one of another test may be about to end
         made = executors(grace=0.01)
         work = asyncio.create_task(made.execute(Told().work(function(deaf))))
         await soon_async(running.is_set)
-        (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf")
+        (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
         for _ in range(2):
             work.cancel()
             await asyncio.sleep(0)

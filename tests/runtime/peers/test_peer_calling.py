@@ -234,7 +234,12 @@ def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
             asyncio.run(main())
 
 
-def test_a_name_that_no_machine_has(kitchen: tuple[Path, str]) -> None:
+def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+
     async def main() -> None:
         async with Caller("https://nobody.invalid:7420", kitchen[1], TOKEN) as caller:
             await caller.say({})

@@ -22,6 +22,7 @@ from asterism.testing.stores.records import (
     ids,
     joined,
     series_of,
+    session_in,
     started,
 )
 
@@ -45,10 +46,13 @@ async def _pruned(store: Store, before: float, limit: int = 100) -> int:
 
 
 async def _a_moment(store: Store) -> float:
-    """A time by the store's clock with nothing near it: that clock is real, and may be one of coarse steps."""
-    then = store.clock() + 0.03
-    await asyncio.sleep(0.06)  # there is no event to wait for: what has to happen is that time passes
-    return then
+    """A time by the store's clock with nothing near it: that clock is real, and may be one of coarse steps. It is the
+    time of a heartbeat, as the store itself noted it: what ``store.clock`` says of a server may be off by a little."""
+    await joined(store, a_session("moment-1", "moment"))
+    await asyncio.sleep(0.03)  # there is no event to wait for: what has to happen is that time passes
+    await store.beat("moment-1", {}, [])
+    await asyncio.sleep(0.03)
+    return (await session_in(store, "moment-1")).beat_at
 
 
 class Keeping(EngineTests):
