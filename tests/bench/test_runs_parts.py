@@ -61,7 +61,8 @@ def test_every_write_is_counted_by_kind_and_every_end() -> None:
 
 def test_the_beginning_of_work_in_another_process_is_timed() -> None:
     found = latency.sqlite(samples=4)
-    assert 0 < found.created.median <= found.begun.worst <= found.known.worst
+    assert found.created.median > 0
+    assert max(found.created.worst, found.begun.worst) <= found.known.worst  # the device may be quicker than our answer
     assert "| SQLite | 4 | " in page.latencies([found])
 
 

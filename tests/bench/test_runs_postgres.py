@@ -57,4 +57,5 @@ def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> N
 def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> None:
     with database(running) as url:
         found = latency.on_postgres(url, samples=4)
-    assert 0 < found.created.median <= found.begun.worst <= found.known.worst
+    assert found.created.median > 0
+    assert max(found.created.worst, found.begun.worst) <= found.known.worst  # the device may be quicker than our answer
