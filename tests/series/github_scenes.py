@@ -36,7 +36,9 @@ def opened(server: GitHubServer, **more: Any) -> GitHubRegister:
 
 
 def service_of(register: GitHubRegister, mode: Any = "enforce", assignee: str = "robot", **more: Any) -> GitHubSeries:
-    return GitHubSeries(register, Settings(assignee, mode, **{"patience": QUICK, "by": "cron", **more}))
+    # a crowd on a machine that is busy may have to wait longer for a turn than a user would
+    usual: dict[str, Any] = {"patience": QUICK, "by": "cron", "turn_deadline": 300.0}
+    return GitHubSeries(register, Settings(assignee, mode, **(usual | more)))
 
 
 async def synced(server: GitHubServer, mode: Any = "enforce", **more: Any) -> SyncReport:
