@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from cli_scenes import asterism
 
+from tests.process_scenes import PATIENCE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LONG = 120.0
 
 
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -21,7 +22,7 @@ def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=LONG,
+        timeout=PATIENCE,
         env={**os.environ, "RELEASE_KEY": "a-key-that-nobody-may-see"},
     )
 

@@ -12,7 +12,7 @@ from asterism.testing.conforming import Elsewhere, as_a_test
 
 Tests = TypeVar("Tests", bound="EngineTests")
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """How long to wait for what has to come, in seconds. Nothing takes as long as this unless it never comes."""
 
 

@@ -22,7 +22,7 @@ from asterism.store.errors import Conflict
 from asterism.store.protocol import Notice, Offer, PutRegister, PutRun, PutSession, Store
 
 FLOW = Workflow("transcode", argv=("true",), version=1)
-FOR_EVER = 240.0
+FOR_EVER = 600.0
 """A job that takes so many seconds gets nowhere."""
 
 WRITERS = 4
