@@ -84,7 +84,7 @@ class Scene:
 
     def client(self, token: str = "") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        terms = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        terms: dict[str, Any] = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
         return httpx.AsyncClient(base_url=self.url, **terms)
 
 

@@ -330,7 +330,7 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         headers = {"authorization": f"Bearer {wanted.token}"}
-        terms = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        terms: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
         with httpx.Client(base_url=url, **terms) as client:
             for body, status in ((b"{", 400), (b"[]", 400), (b'{"protocol": 99}', 409), (b"{}", 409)):
                 answer = client.post("/v1/meet", content=body)
