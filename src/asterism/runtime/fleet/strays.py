@@ -135,11 +135,12 @@ def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Itera
     space, spared = space_of("self", proc), set(_forebears(proc))
     for entry in sorted(proc.glob("[0-9]*")):
         number = int(entry.name)
-        if number in spared or _owner(entry) != user or space_of(entry.name, proc) != space:
+        if number in spared or _owner(entry) != user:
             continue
         marks = _environment(entry)
         if (
             marks.get("ASTERISM_DEVICE") == device
+            and space_of(entry.name, proc) == space
             and marks.get("ASTERISM_FLEET") in (store, "")
             and marks.get("ASTERISM_SESSION") not in (None, alive)
             and not _lives_on(marks.get("ASTERISM_AGENT", ""), proc)
@@ -192,10 +193,13 @@ def _owner(entry: Path) -> int | None:
 
 def _environment(entry: Path) -> dict[str, str]:
     try:
-        text = (entry / "environ").read_bytes().decode(errors="surrogateescape")
+        data = (entry / "environ").read_bytes()
     except OSError:
         return {}
-    return dict(line.split("=", 1) for line in text.split("\0") if line.startswith("ASTERISM_") and "=" in line)
+    if b"ASTERISM_DEVICE=" not in data:  # so it is with almost all of them
+        return {}
+    lines = data.decode(errors="surrogateescape").split("\0")
+    return dict(line.split("=", 1) for line in lines if line.startswith("ASTERISM_") and "=" in line)
 
 
 def _lives_on(agent: str, proc: Path) -> bool:
