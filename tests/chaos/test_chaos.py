@@ -37,4 +37,4 @@ def test_a_plan_of_500_commands_outlives_every_process(tmp_path: Path) -> None:
 
 
 def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str) -> None:
-    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=120, kills=12))
+    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=80, kills=8))
