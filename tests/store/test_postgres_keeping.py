@@ -14,6 +14,7 @@ from postgres_scenes import in_a_loop, looking, opened
 from asterism.core.session import ENDED
 from asterism.runtime.fleet import retention
 from asterism.runtime.fleet.workflows import AGE, OF_PEERS, VERSIONS
+from asterism.store.postgres.connections import Opening
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import Feeding, Notice, PutRegister, PutRun, PutSession, Query, Report
 from asterism.testing.stores.records import (
@@ -179,6 +180,20 @@ async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) 
         while await store.prune(FAR, 10):
             pass
         assert ids(await store.find(Query())) == []
+
+
+@in_a_loop
+async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that asks anew for those to be forgotten, for each run there is, would forget some more each time."""
+    usual = Opening._limits
+    poor = dict.fromkeys((f"enable_{way}" for way in ("hashjoin", "mergejoin", "hashagg", "material", "sort")), "off")
+    monkeypatch.setattr(Opening, "_limits", lambda self: usual(self) | poor)
+    async with opened(postgres_url) as store:
+        await joined(store, KITCHEN)
+        await added(store, *(completed(held_by(a_run(number), KITCHEN)) for number in range(10)))
+        assert [await store.prune(FAR, 4) for _ in range(4)] == [4, 4, 2, 0]
 
 
 @in_a_loop

@@ -113,14 +113,14 @@ WHERE $1 OR state <> 'ended'
 ORDER BY id
 
 -- name: prune_runs
-WITH old AS (
-    DELETE FROM runs WHERE id IN (
-        SELECT id FROM runs
-        WHERE ended_at < $1
-            AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
-        ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
-    )
-    RETURNING id
+-- They are chosen once: a plan may ask anew for what is beside IN, and would be given some more each time.
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM runs
+    WHERE ended_at < $1
+        AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
+    ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), old AS (
+    DELETE FROM runs WHERE id IN (SELECT id FROM chosen) RETURNING id
 ), unused AS (
     DELETE FROM blob_uses WHERE run IN (SELECT id FROM old)
 )
