@@ -89,6 +89,10 @@ def located(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.locate(plan.node("below"), "attic")
 
 
+def counted(plan: RecordedConstellation, lock: RecordedLock) -> None:
+    plan.tried(plan.node("below"), 3, 1)
+
+
 def lost(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.lose(plan.node("below"))
 
@@ -122,7 +126,7 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
     ("step", "where", "what", "instead"),
     [
         (started, Frozen, "before", lambda self, *nodes: None),
-        *((step, Frozen, "before", lambda self, *nodes: None) for step in (located, lost, retried, released)),
+        *((step, Frozen, "before", lambda self, *nodes: None) for step in (located, counted, lost, retried, released)),
         (edited, Frozen, "take", only_in_turn),
         (confirmed, journal, "below", lambda node: [node]),
         (judged, journal, "_judged_by", lambda node: []),
@@ -130,6 +134,7 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
     ids=[
         "a task that changes",
         "where it is done",
+        "how often it was tried",
         "a lost device",
         "an attempt",
         "a release",

@@ -85,6 +85,12 @@ class RecordedPlan(LivingPlan):
         self.plan.locate(next(node for node in self.settled_running() if node.device), f"attic {self.tick()}")
 
     @rule()
+    @precondition(lambda self: any(node.device for node in self.settled_running()))
+    def hear_how_often_one_was_tried(self) -> None:
+        node = next(node for node in self.settled_running() if node.device)
+        self.plan.tried(node, node.attempts + 2, node.losses + 1)
+
+    @rule()
     @precondition(lambda self: self.settled_running())
     def cancel_one(self) -> None:
         self.plan.cancel(self.settled_running()[0], self.tick(), "enough")
@@ -248,14 +254,19 @@ def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_
     assert again.to_json() == plan.to_json()
 
 
-def test_where_a_task_is_done_is_recorded_while_it_runs() -> None:
+def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_runs() -> None:
     plan, lock, steps = recorded("a")
     plan.begin(1.0)
     with pytest.raises(InvalidTransition):
         plan.locate(plan.node("a"), "kitchen")
+    with pytest.raises(InvalidTransition):
+        plan.tried(plan.node("a"), 3, 1)
     plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "fleet", 2.0)
     plan.locate(plan.node("a"), "kitchen")
     assert (plan.node("a").device, steps[-1]) == ("kitchen", ["locate", "a", "kitchen"])
+    plan.tried(plan.node("a"), 3, 1)
+    assert (plan.node("a").attempts, plan.node("a").losses) == (3, 1)
+    assert steps[-1] == ["tried", "a", 3, 1]
     again = RecordedConstellation("nightly")
     again.add(Task("a"))
     replay(again, lock, steps)

@@ -184,6 +184,12 @@ class Graph:
             self._refuse(node, "locate")
         node.device = device
 
+    def tried(self, node: Node, attempts: int, losses: int) -> None:
+        """Where it was given to, a running task has been tried so often, and its device lost so often."""
+        if node.status is not RUNNING or node.device is None:
+            self._refuse(node, "be counted")
+        node.attempts, node.losses = attempts, losses
+
     def release(self, node: Node, now: float, why: str) -> None:
         """The device left before the work began: the task waits for another one, and nothing counts as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:

@@ -5,6 +5,7 @@
     begin       now                                       the plan starts
     start       task, device, now                         a task is given to a device
     locate      task, device                              which one of many it was given to
+    tried       task, attempts, losses                    how often, by the one that it was given to
     finish      task, status, now, value, error, review   it ended; with ``review`` an editor looks at that first
     retry       task, now, why                            an attempt failed and another one follows
     lose        task                                      its device vanished
@@ -123,6 +124,12 @@ class RecordedConstellation(Constellation):
             self.frozen.before(node)
         super().locate(node, device)
         self.record(["locate", node.id, device])
+
+    def tried(self, node: Node, attempts: int, losses: int) -> None:
+        if self.frozen is not None:
+            self.frozen.before(node)
+        super().tried(node, attempts, losses)
+        self.record(["tried", node.id, attempts, losses])
 
     def release(self, node: Node, now: float, why: str) -> None:
         if self.frozen is not None:
@@ -265,6 +272,7 @@ _TAKE: dict[str, Callable[..., object]] = {
     "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
     "lose": lambda plan, lock, task: plan.lose(plan.node(task)),
     "locate": lambda plan, lock, task, device: plan.locate(plan.node(task), device),
+    "tried": lambda plan, lock, task, attempts, losses: plan.tried(plan.node(task), attempts, losses),
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),

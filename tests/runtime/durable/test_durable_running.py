@@ -110,7 +110,7 @@ def test_an_execution_knows_its_run_and_epoch() -> None:
     play(scene)
 
 
-def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands() -> None:
+def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands_with_all_its_attempts() -> None:
     async def scene(stage: Stage) -> None:
         plan = Constellation("nightly")
         plan.add(task("printing", "fail", retries=2, backoff=0.1))
@@ -122,6 +122,8 @@ def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands() -> 
         assert DONE == {"printing": 3, "sorry": 1}
         [run] = await stage.store.find(Query(key="plan:nightly/printing/1"))
         assert (run.epoch, run.failures) == (3, 3)
+        assert (result["printing"].attempts, result["sorry"].attempts) == (3, 1)
+        assert (await stage.load()).plan.node("printing").attempts == 3
 
     play(scene)
 

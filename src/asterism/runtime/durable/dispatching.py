@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from asterism.core import assigning
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.jsonable import plain
+from asterism.core.node import Node
 from asterism.core.ready import Lane
 from asterism.core.run import COMPLETED, Run
 from asterism.core.status import RUNNING
@@ -187,6 +188,7 @@ class FleetDevice:
             await asyncio.get_running_loop().create_future()
             raise
         _locate(work, journal, ended)
+        _count(work, journal, ended)
         where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
         journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
         if ended.status is COMPLETED:
@@ -278,10 +280,22 @@ class FleetDevice:
 def _locate(work: Work, journal: Journal, run: Run) -> None:
     """Say in the plan which device of the fleet does it, as far as that is known: when it is given away at once, and
     when it has ended."""
+    node = _node(work, journal)
+    if node is not None and run.device not in (None, node.device):
+        journal.plan.locate(node, run.device)
+
+
+def _count(work: Work, journal: Journal, run: Run) -> None:
+    """Say in the plan how often it was tried until it ended. To the plan all of that was one attempt."""
+    tries = sum(one.reason != "declined" for one in run.previous) + (run.status is COMPLETED)
+    if tries > 1 and (node := _node(work, journal)) is not None:
+        journal.plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
+
+
+def _node(work: Work, journal: Journal) -> Node | None:
+    """The task of this execution; None if the plan has gone on without it."""
     node = journal.plan.nodes.get(work.task.id)
-    if node is None or run.device in (None, node.device) or node.epoch != work.epoch or node.status is not RUNNING:
-        return
-    journal.plan.locate(node, run.device)
+    return node if node is not None and node.epoch == work.epoch and node.status is RUNNING else None
 
 
 def _given(work: Work) -> dict[str, Any]:
