@@ -78,6 +78,10 @@ async def everything(results: dict[str, Any]) -> list[str]:
     return sorted(results)
 
 
+async def input_and_results(first: Any, results: dict[str, Any]) -> list[Any]:
+    return [first, dict(results)]
+
+
 async def whatever(**given: Any) -> list[str]:
     return sorted(given)
 

@@ -18,6 +18,7 @@ from asterism.core.task import Task
 from asterism.runtime.devices import LocalDevice
 from asterism.runtime.durable import orchestrating, resting
 from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation, keep_plan, step_record
+from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.store.protocol import Query
 
@@ -62,6 +63,32 @@ def test_a_function_gets_what_it_would_get_without_a_store() -> None:
         assert kept.values["everything-1"] == ["first"]
 
     play(scene)
+
+
+def test_a_result_is_found_although_an_input_has_the_name_of_its_task() -> None:
+    """By a function that asks for the results, and by the variables of a command."""
+
+    def plan() -> Constellation:
+        made = Constellation("nightly")
+        for name in ("first", "$results"):
+            made.add(Task(name, call="durable_work:like_a_secret"))
+        inputs = {"first": {"from": "first", "select": "result.secret"}, "n": 3}
+        made.add(Task("called", call="durable_work:input_and_results", inputs=inputs), ["first", "$results"])
+        made.add(Task("bare", call="durable_work:everything"), "$results")
+        variables = {"secret": {"from": "first"}, "LIST": {"from": "$results"}}
+        made.add(Task("told", shell='echo "[$secret, $LIST]"', inputs=inputs, env=variables), ["first", "$results"])
+        return made
+
+    async def scene() -> None:  # in real time, since there is a command
+        async with await Fleet.open("memory:") as fleet:
+            kept = await orchestrating.DurableOrchestrator(fleet, local=1).run(plan())
+        other = await Orchestrator([LocalDevice("here")]).run(plan())
+        assert kept.values == other.values
+        data = {"secret": "MY_TOKEN"}
+        assert kept.values["called"] == ["MY_TOKEN", {"first": data, "$results": data}]
+        assert kept.values["told"] == [data, data]
+
+    asyncio.run(scene())
 
 
 def test_a_result_that_looks_like_a_secret_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,13 @@ def test_a_function_gets_its_inputs_by_name_wherever_it_runs() -> None:
     assert execute(function(lambda **given: given), {"a": 1, "run": 2}) == {"a": 1, "run": 2}
 
 
+@pytest.mark.parametrize("value", [5, None, "text", [["a"]], {"a": 1}])
+def test_an_input_that_is_only_named_like_the_list_of_results_is_one_like_any_other(value: Any) -> None:
+    given = {"a": 1, "$results": value}
+    assert execute(function(lambda **given: given), given) == given
+    assert execute(function(lambda results: results), given) == given
+
+
 def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop() -> None:
     async def here() -> bool:
         return threading.current_thread() is threading.main_thread()

@@ -28,7 +28,7 @@ from asterism.runtime import inputs
 from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
-from asterism.runtime.fleet.calling import OF_TASKS
+from asterism.runtime.fleet.calling import OF_TASKS, RESULT_OF
 from asterism.runtime.fleet.filling import is_secret, literal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
@@ -130,8 +130,8 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
         call=call,
         argv=task.argv,
         shell=task.shell,
-        http=task.http,
-        env=task.env,
+        http=None if task.http is None else _pointed(dict(task.http), task.inputs),
+        env={name: _pointed(value, task.inputs) for name, value in task.env.items()},
         cwd=task.cwd,
         description=task.description,
         needs=task.needs,
@@ -305,10 +305,26 @@ def _given(work: Work) -> dict[str, Any]:
     task, results = work.task, work.results
     filled = {name: _filled(name, value, results) for name, value in task.inputs.items()}
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
-    given = {**{name: literal(value) for name, value in wanted.items()}, **filled}
-    if task.call is not None and filled:
-        given[OF_TASKS] = sorted(results.keys() - filled.keys())
+    placed = {_place(name, filled): literal(value) for name, value in wanted.items()}
+    given = {**placed, **filled}
+    if task.call is not None and given.keys() != results.keys():
+        given[OF_TASKS] = sorted(placed)
     return given
+
+
+def _place(name: str, taken: Mapping[str, Any]) -> str:
+    """The input that holds the result of a task: that of its name, unless an input of the task has it."""
+    return f"{RESULT_OF}{name}" if name in taken or name == OF_TASKS or name.startswith(RESULT_OF) else name
+
+
+def _pointed(value: Any, taken: Mapping[str, Any]) -> Any:
+    """Words of a task as those of a workflow: they refer to results, wherever these are among the inputs."""
+    if inputs.is_reference(value):
+        source = value.get("from")
+        return {**value, "from": _place(source, taken)} if isinstance(source, str) else value
+    if isinstance(value, Mapping):
+        return {key: _pointed(item, taken) for key, item in value.items()}
+    return [_pointed(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
@@ -334,6 +350,6 @@ def _named(task: Task) -> set[str]:
             for item in value:
                 look(item)
 
-    look(dict(task.env))
+    look(list(task.env.values()))
     look(dict(task.http or {}))
     return found

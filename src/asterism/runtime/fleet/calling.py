@@ -27,6 +27,9 @@ MOST_STEPS = 10**15
 OF_TASKS = "$results"
 """The input that says which of the others are results of tasks, in a constellation; all of them if it is left out."""
 
+RESULT_OF = "$result:"
+"""Before the name of a task: the input that holds its result, if another input has its name."""
+
 
 class RunStopped(AsterismError):
     """Raised by ``run.report`` in a function whose run was taken away: it should end."""
@@ -186,9 +189,11 @@ def arguments_of(
 ) -> dict[str, Any]:
     """The keyword arguments for one call: inputs by name, and ``run``. Raises TypeError naming what nothing fills."""
     results = given
-    if OF_TASKS in given:
-        results = {name: given[name] for name in given[OF_TASKS] if name in given}
-        given = {name: value for name, value in given.items() if name != OF_TASKS}
+    of_tasks = given.get(OF_TASKS)
+    if type(of_tasks) is list and all(type(name) is str for name in of_tasks):  # else somebody's input has that name
+        results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
+        others = {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
+        given = {**results, **others}
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
         arguments["run"] = current
