@@ -14,7 +14,9 @@ from asterism.core.constellation import Constellation
 from asterism.core.task import Task
 from asterism.runtime.durable.keeping import head_key, keep_plan, record_key
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister
+from asterism.store.errors import StoreBusy
+from asterism.store.protocol import PutRegister, Register
+from asterism.surfaces.constellations.finding import see_all
 
 PLAN = "tasks:\n  build: {shell: echo 1}\n  test: {shell: echo 2, after: build}\n"
 
@@ -67,6 +69,45 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(scene: Scene) -> None:
     assert result.exit_code == 64
     assert result.stdout.startswith("constellation broken cannot be read: the journal of 'broken' begins with record ")
     assert len(scene.json("store", "check", code=64)["problems"]) == 1
+
+
+@pytest.mark.parametrize("spoilt", [{"text": "{}"}, {"text": "[]"}, {"of": "many"}])
+def test_one_whose_snapshot_is_no_snapshot_is_a_finding_and_no_accident(scene: Scene, spoilt: dict[str, str]) -> None:
+    keeping(keeping(scene), "broken")
+
+    async def spoil(fleet: Fleet) -> None:
+        [record] = await fleet.store.registers("journal/broken/")
+        await fleet.store.commit([PutRegister(record.key, {**record.value, **spoilt}, record.revision)])
+
+    scene.ask(spoil)
+    [problem] = scene.json("store", "check", code=64)["problems"]
+    assert problem.startswith("constellation broken cannot be read: the journal of 'broken' is damaged: ")
+    assert [one["name"] for one in scene.json("list")] == ["nightly", "broken"]
+
+
+def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no_damage(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(fleet: Fleet) -> None:
+        registers = fleet.store.registers
+
+        async def busy(prefix: str) -> list[Register]:
+            if prefix != head_key(""):
+                raise StoreBusy("it is locked")
+            return await registers(prefix)
+
+        async def forgotten(prefix: str) -> list[Register]:
+            found = await registers(prefix)
+            await fleet.store.commit([PutRegister(one.key, None, one.revision) for one in found])
+            return found
+
+        monkeypatch.setattr(fleet.store, "registers", busy)
+        with pytest.raises(StoreBusy):
+            await see_all(fleet)
+        monkeypatch.setattr(fleet.store, "registers", forgotten)
+        assert await see_all(fleet) == []
+
+    keeping(scene).ask(look)
 
 
 @pytest.mark.parametrize(

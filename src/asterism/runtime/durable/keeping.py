@@ -245,7 +245,12 @@ async def load(store: Store, name: str, conditions: Conditions) -> Kept:
         parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
         again, _ = await head(store, name)
         if again.first == found.first:  # else it was shortened between the two looks
-            return _read(found, revision, records, parts, conditions)
+            try:
+                return _read(found, revision, records, parts, conditions)
+            except AsterismError:
+                raise
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise UnreadableJournal(f"the journal of {name!r} is damaged: {error!r}") from error
     raise StoreBusy(f"the journal of {name!r} is shortened faster than it can be read; try again")
 
 

@@ -15,6 +15,7 @@ from asterism.core.status import TERMINAL
 from asterism.runtime.durable.keeping import Head, Kept, UnknownConstellation, head, head_key, head_of
 from asterism.runtime.durable.resting import look, owner_of, paused
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Register
 from asterism.surfaces.drawing.lettering import some
 
@@ -67,6 +68,10 @@ async def known(fleet: Fleet, name: str) -> Head:
 
 async def see(fleet: Fleet, name: str) -> Seen:
     await known(fleet, name)
+    return await _seen(fleet, name)
+
+
+async def _seen(fleet: Fleet, name: str) -> Seen:
     kept = await look(fleet, name)
     if kept.head.ended:
         return Seen(kept, None, None)
@@ -74,14 +79,19 @@ async def see(fleet: Fleet, name: str) -> Seen:
 
 
 async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
-    """In the order in which they were made; what cannot be read comes last."""
+    """In the order in which they were made; what cannot be read comes last. Raises StoreUnavailable: that says nothing
+    about any of them."""
     found: list[Seen] = []
     unreadable: list[Unreadable] = []
     for register in await fleet.store.registers(PREFIX):
         name = _name(register)
         try:
             head_of(register)
-            found.append(await see(fleet, name))
+            found.append(await _seen(fleet, name))
+        except UnknownConstellation:
+            continue  # it was forgotten a moment ago
+        except StoreUnavailable:
+            raise
         except AsterismError as error:
             unreadable.append(Unreadable(name, str(error)))
     return [*sorted(found, key=lambda one: (one.kept.head.created_at, one.kept.head.name)), *unreadable]
