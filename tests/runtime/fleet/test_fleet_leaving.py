@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from fleet_scenes import WORK, Device, Stage, play
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
 from asterism.core.run import Progress, Run
-from asterism.store.protocol import PutRegister
+from asterism.store.protocol import Offer, PutRegister
 
 # -- leaving ---------------------------------------------------------------------------------------------------------
 
@@ -79,6 +80,41 @@ def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it_comes
         await kitchen.task
         found = await stage.read(run)
         assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the_answer_got_lost(hurry: bool) -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        take = stage.store.take
+
+        async def never_heard(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+            kitchen.line.loses["take"] = len(taken := await take(offer, step))
+            return taken
+
+        stage.store.take = never_heard  # type: ignore[method-assign]
+        run = await asked_for(stage, kitchen, "taken")
+        kitchen.agent.drain(hand_back=hurry)
+        if not hurry:
+            await stage.at_work(kitchen, run)
+            kitchen.hands.finish(run)
+        await kitchen.task
+        found = await stage.read(run)
+        assert (found.status, found.epoch, found.losses) == ("reassigning" if hurry else "completed", 1, 0)
+
+    play(scene)
+
+
+def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        kitchen = await stage.device("kitchen")
+        kitchen.line.down = True
+        began = stage.now()
+        kitchen.agent.drain()
+        await kitchen.task
+        assert stage.now() - began <= kitchen.agent.heart.timeout
 
     play(scene)
 

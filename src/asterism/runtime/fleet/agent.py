@@ -238,13 +238,19 @@ class DeviceAgent:
         await self.draining.wait()
         with contextlib.suppress(StoreError):  # so that nobody gives us anything more; if it is not heard, we decline
             await say_draining(self.fleet.store, self.session.id)
+        sure = False
         while True:
             await self._answered.wait()  # what was asked for before may be ours, and nobody else would begin it
             tasks = [holding.task for holding in self.desk if holding.task is not None]
             self._clear_the_desk()
             if not len(self.desk):
-                return
-            if tasks:
+                if sure:
+                    return
+                sure = True
+                with contextlib.suppress(StoreError, TimeoutError):
+                    async with asyncio.timeout(self.heart.timeout / 3):
+                        await self.lookout.adopt_all()
+            elif tasks:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(0)

@@ -125,6 +125,12 @@ class Lookout:
             self._expect(flow)
             self.desk.receive(run, flow, asked)
 
+    async def adopt_all(self) -> None:
+        """Begin all of it, without waiting for a heartbeat to tell."""
+        for run in await self.fleet.store.find(Query(session=self.desk.owner.session)):
+            if not self.desk.knows(run.id, run.epoch):
+                await self.adopt(run.id, run.epoch)
+
     def objection(self, run: Run, flow: Workflow) -> str | None:
         """What the device's policy says to this very run. An input that is kept apart is judged when it is there, just
         before the execution."""
