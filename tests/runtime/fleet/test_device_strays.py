@@ -4,6 +4,7 @@ touched. With real processes, killed in earnest."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import multiprocessing
@@ -401,6 +402,34 @@ def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
     lock.close()
     assert list((state / "devices").iterdir()) == []
     assert lock.holder() is None
+
+
+def test_who_gives_back_a_lock_whose_file_was_cleaned_away_leaves_that_of_another_alone(state: Path) -> None:
+    first, second, third = (DeviceLock(STORE, KITCHEN) for _ in range(3))
+    assert first.acquire()
+    for file in (state / "devices").iterdir():
+        file.unlink()
+    assert second.acquire()
+    first.close()
+    assert not third.acquire()
+    second.close()
+    assert third.acquire()
+    third.close()
+
+
+def test_a_lock_whose_file_cannot_be_removed_is_given_back_all_the_same(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    first, second = (DeviceLock(STORE, KITCHEN) for _ in range(2))
+    assert first.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", read_only)
+        first.close()
+    assert second.acquire()
+    second.close()
 
 
 def test_a_lock_that_is_given_back_while_another_asks_for_it_is_the_others_alone(

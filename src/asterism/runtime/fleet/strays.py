@@ -74,9 +74,11 @@ class DeviceLock:
         return None
 
     def close(self) -> None:
-        """Nothing is left of it."""
+        """Nothing is left of it, unless its file cannot be removed or is another's: somebody may have cleaned up."""
         if self._file >= 0:
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if _is(self._file, self._path):
+                    self._path.unlink()
             self.forget()
 
     def forget(self) -> None:
