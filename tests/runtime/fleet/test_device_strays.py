@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from device_scenes import lines
 
+from asterism.runtime.fleet import lives, strays
 from asterism.runtime.fleet.lives import Life, began, boot, is_same, mark, stat_of, state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
 from tests.process_scenes import alive, soon
@@ -279,7 +280,24 @@ def test_what_another_device_left_running_is_for_that_device_to_end(state: Path)
             stray.kill()
 
 
-@pytest.mark.parametrize("of_the_life", [{"space": "pid:[1]"}, {"host": "elsewhere"}, {"began": None}])
+def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lives, strays):
+        monkeypatch.setattr(module, "machine", lambda: "this-one")
+    groups = left_by(LAPTOP, state, boot="the one before")
+    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert not groups.exists()
+
+
+@pytest.mark.parametrize(
+    "of_the_life",
+    [
+        *({"space": "pid:[1]"}, {"host": "elsewhere"}, {"began": None}),
+        {"machine": "another of this name", "boot": "its own"},
+        {"machine": "", "boot": "another"},
+    ],
+)
 def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Path, of_the_life: dict[str, Any]) -> None:
     groups = left_by(LAPTOP, state, **of_the_life)
     assert end_strays(KITCHEN, STORE, "s2") == []

@@ -77,6 +77,14 @@ def boot(proc: Path = PROC) -> str:
         return ""
 
 
+def machine() -> str:
+    """Which machine this is, if it can be told: two may share a name, and containers an id."""
+    try:
+        return Path("/etc/machine-id").read_text().strip()[:12]
+    except OSError:
+        return ""
+
+
 def space_of(name: str, proc: Path = PROC) -> str:
     """Which set of process numbers a process lives among: those of a container mean nothing outside of it."""
     try:
@@ -194,8 +202,9 @@ class Life:
             self._groups = os.open(corner / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             whose = {"device": self.device, "session": self.session, "store": self.store, "host": socket.gethostname()}
             agent, since = self._agent_and_began()
-            which = {"boot": boot(self._proc), "space": space_of("self", self._proc), "agent": agent, "began": since}
-            os.write(self._groups, json.dumps({**whose, **which}).encode() + b"\n")
+            where = {"machine": machine(), "boot": boot(self._proc), "space": space_of("self", self._proc)}
+            which = {"agent": agent, "began": since}
+            os.write(self._groups, json.dumps({**whose, **where, **which}).encode() + b"\n")
             self._corner = corner
         return self._corner
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 
-from asterism.runtime.fleet.lives import state_directory
+from asterism.runtime.fleet.lives import machine, state_directory
 from asterism.runtime.fleet.strays import DeviceLock, end_strays
 
 
@@ -31,9 +30,5 @@ class OwnPresence:
 def _host() -> str:
     """The machine's name, its id if it has one (two machines may share a name, and containers an id), and the place of
     our locks: who keeps them elsewhere, such as another user, cannot know from a free lock that we are dead."""
-    try:
-        machine = Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        machine = ""
     place = os.stat(state_directory())
-    return " ".join(filter(None, (socket.gethostname(), machine[:12], f"{place.st_dev:x}-{place.st_ino:x}")))
+    return " ".join(filter(None, (socket.gethostname(), machine(), f"{place.st_dev:x}-{place.st_ino:x}")))

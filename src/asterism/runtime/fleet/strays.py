@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asterism.runtime.fleet.lives import PROC, boot, is_same, mark, space_of, stat_of, state_directory
+from asterism.runtime.fleet.lives import PROC, boot, is_same, machine, mark, space_of, stat_of, state_directory
 
 ROUNDS = 10
 """How often it is looked again for what was started while the rest was being ended."""
@@ -124,7 +124,7 @@ def end_strays(device: str, store: str, alive: str, *, proc: Path = PROC, user: 
         ours = whose["device"] == device and whose["store"] in (mark(store), "") and whose["session"] != alive
         if ours:
             ended.update(filter(_kill_group, running))
-        if ours or (not running and whose.get("space") == space_of("self", proc)):
+        if ours or (not running and _was_here(whose, proc)):
             shutil.rmtree(life, ignore_errors=True)
     return sorted(ended)
 
@@ -231,6 +231,12 @@ def _dead_lives(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
             continue  # not one of ours, or not whole: nothing is known of it
         if named and dead:
             yield life, whose, running
+
+
+def _was_here(whose: Mapping[str, Any], proc: Path) -> bool:
+    """Whether a life was one among our process numbers, on this very machine: homes may be shared, and names, too."""
+    same_machine = whose["boot"] == boot(proc) or whose.get("machine") == machine() != ""
+    return same_machine and whose.get("space") == space_of("self", proc)
 
 
 def _noted(lines: Sequence[str]) -> Iterator[tuple[int, float]]:
