@@ -85,6 +85,19 @@ def test_one_whose_snapshot_is_no_snapshot_is_a_finding_and_no_accident(scene: S
     assert [one["name"] for one in scene.json("list")] == ["nightly", "broken"]
 
 
+def test_one_of_a_later_version_keeps_no_other_from_going_on(scene: Scene) -> None:
+    keeping(keeping(scene), "newer")
+
+    async def renew(fleet: Fleet) -> None:
+        head = await fleet.store.register(head_key("newer"))
+        assert head is not None
+        await fleet.store.commit([PutRegister(head.key, {**head.value, "schema": 99}, head.revision)])
+
+    scene.ask(renew)
+    scene.ok("resume", "nightly")
+    assert "was written by a later Asterism" in scene.run("resume", "newer").stderr
+
+
 def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no_damage(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,12 @@ def head_of(register: Register) -> Head:
 
 
 async def heads(store: Store) -> list[Head]:
-    return [head_of(one) for one in await store.registers("plan/")]
+    """Those that can be read: one that cannot is no reason to do nothing about the others."""
+    found = []
+    for one in await store.registers("plan/"):
+        with contextlib.suppress(UnreadableJournal):
+            found.append(head_of(one))
+    return found
 
 
 async def head(store: Store, name: str) -> tuple[Head, int]:
