@@ -12,7 +12,7 @@ from asterism.series import stores
 from asterism.series.changing import Claim, claim
 from asterism.series.register import RegisterUnavailable, Unsure
 from asterism.series.stores import StoreRegister
-from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnwritable
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
 
@@ -99,6 +99,7 @@ class Failing(MemoryStore):
         (StoreBusy("locked"), RegisterUnavailable),
         (StoreFull("full"), RegisterUnavailable),
         (StoreReadOnly("read only"), RegisterUnavailable),
+        (StoreUnwritable("read only"), RegisterUnavailable),
     ],
 )
 def test_what_the_store_says_is_said_in_the_words_of_a_register(error: StoreError, kind: type[Exception]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlite_scenes import completed, in_a_loop, opened, run
 
-from asterism.store.errors import StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.errors import StoreCorrupt, StoreFull, StoreUnavailable, StoreUnwritable
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite.blobs import Blobs
 
@@ -76,7 +76,7 @@ def test_one_appears_whole_or_not_at_all(blobs: Blobs, folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(errno.EROFS, StoreReadOnly), (errno.EACCES, StoreReadOnly), (errno.EIO, StoreUnavailable)]
+    ("code", "error"), [(errno.EROFS, StoreUnwritable), (errno.EACCES, StoreUnwritable), (errno.EIO, StoreUnavailable)]
 )
 def test_what_the_disk_says_is_said_in_the_words_of_the_store(
     blobs: Blobs, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]

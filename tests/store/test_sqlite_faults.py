@@ -37,6 +37,7 @@ from asterism.store.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    StoreUnwritable,
 )
 from asterism.store.protocol import Offer, PutRun, PutSession, Query
 from asterism.store.sqlite import faults, writer
@@ -182,7 +183,7 @@ async def test_a_store_that_becomes_read_only_can_still_be_read(file: Path) -> N
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
         await in_the_writer(store, lambda cursor: cursor.connection.execute("PRAGMA query_only = 1") and None)
-        with pytest.raises(StoreReadOnly, match=r"fleet\.db"):
+        with pytest.raises(StoreUnwritable, match=r"fleet\.db can be read and not written; give yourself"):
             await store.commit([PutRun(run(1), None)])
         assert await ids(store) == ["run-00000"]
         await store.commit([PutRun(run(1), None)])  # another connection was opened meanwhile, which may write

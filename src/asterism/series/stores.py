@@ -22,7 +22,15 @@ from asterism.series.register import (
     decoded,
     encoded,
 )
-from asterism.store.errors import Conflict, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.errors import (
+    Conflict,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnwritable,
+)
 from asterism.store.protocol import PutRegister, Register, Store
 
 STATES = "issue-series/"
@@ -69,7 +77,7 @@ class StoreRegister:
             raise Moved(name) from error
         except StoreBusy as error:
             raise RegisterBusy(str(error)) from error
-        except (StoreFull, StoreReadOnly) as error:
+        except (StoreFull, StoreReadOnly, StoreUnwritable) as error:
             raise RegisterUnavailable(str(error)) from error
         except StoreUnavailable as error:
             raise Unsure(f"whether series {name} was changed is not known: {error}") from error

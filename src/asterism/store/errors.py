@@ -6,7 +6,8 @@
     ├── Conflict              somebody else was first: nothing of the commit happened
     ├── StoreUnavailable      out of reach just now; whether the last commit happened is not known
     │   ├── StoreBusy         locked by another process for too long; nothing happened
-    │   └── StoreFull         no room left; nothing happened
+    │   ├── StoreFull         no room left; nothing happened
+    │   └── StoreUnwritable   it was open, and can be read and not written just now; nothing happened
     ├── StoreReadOnly         it can be read and not written
     ├── StoreCorrupt          what is in it cannot be right
     ├── UnknownSchema         it was written by a later version
@@ -42,6 +43,10 @@ class StoreBusy(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """No room left; nothing happened."""
+
+
+class StoreUnwritable(StoreUnavailable):
+    """It was open, and can be read and not written just now; nothing happened."""
 
 
 class StoreReadOnly(StoreError):

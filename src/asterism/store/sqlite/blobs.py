@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from asterism.store.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreUnwritable
 from asterism.store.sqlite.link import sync_directory
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -141,5 +141,5 @@ def _store_error(error: OSError, path: Path) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(f"there is no room left for {path}, and nothing was written; make room on its disk")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreReadOnly(f"{path} cannot be written: {error}; give yourself the right to write there")
+        return StoreUnwritable(f"{path} cannot be written: {error}; give yourself the right to write there")
     return StoreUnavailable(f"{path} is out of reach: {error}")

@@ -7,7 +7,15 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from asterism.store.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from asterism.store.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnwritable,
+)
 
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 TIGHT = 256 * 1024
@@ -58,6 +66,11 @@ def corrupt(path: Path, error: object) -> StoreCorrupt:
 
 def read_only(path: Path) -> StoreReadOnly:
     return StoreReadOnly(f"{path} can be read and not written; give yourself the right to write it and its directory")
+
+
+def passing(fault: StoreError) -> StoreError:
+    """The same, of a store that is open: somebody may give it back the right to write, as a full disk gets room."""
+    return StoreUnwritable(*fault.args) if isinstance(fault, StoreReadOnly) else fault
 
 
 def moved(path: Path) -> StoreUnavailable:

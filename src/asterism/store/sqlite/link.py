@@ -16,7 +16,7 @@ from pathlib import Path
 
 from asterism.store.errors import StoreError, StoreMissing, StoreUnavailable
 from asterism.store.sqlite import schema
-from asterism.store.sqlite.faults import may_write, moved, read_only, store_error
+from asterism.store.sqlite.faults import may_write, moved, passing, read_only, store_error
 
 Identity = tuple[int, int]
 LOG_LIMIT = 64 * 1024 * 1024
@@ -96,6 +96,12 @@ class Link:
         if self._found() != self.identity:
             raise moved(self.path)
 
+    def fault(self, error: Exception) -> StoreError:
+        """What to raise for ``error``. That it cannot be written is a reason not to open a store, and passes in one
+        that is open."""
+        fault = store_error(error, self.path, self.busy_timeout)
+        return fault if self._leader is None and self.identity is None else passing(fault)
+
     def rollback(self) -> None:
         """Undo what is under way. If even that fails, the connection is given up and the next call opens another."""
         try:
@@ -117,7 +123,7 @@ class Link:
         except FileNotFoundError:
             raise moved(self.path) from None
         except OSError as error:
-            raise store_error(error, self.path, self.busy_timeout) from error
+            raise self.fault(error) from error
         return found.st_dev, found.st_ino
 
     def _open(self, *, new: bool = False) -> None:
@@ -133,7 +139,7 @@ class Link:
                 check_same_thread=self._leader is not None,  # the writer's is used by one thread at a time
             )
         except sqlite3.Error as error:
-            raise store_error(error, self.path, self.busy_timeout) from error
+            raise self.fault(error) from error
         try:
             self._prepare(connection, new)
             if self._found() != identity:
@@ -141,7 +147,7 @@ class Link:
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error):
-                raise store_error(error, self.path, self.busy_timeout) from error
+                raise self.fault(error) from error
             raise
         self._connection, self.cursor = connection, connection.cursor()
         self._beside = {path: _identity(path) for path in self._companions()}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from asterism.store.errors import StoreCorrupt, StoreUnavailable
-from asterism.store.sqlite.faults import corrupt, store_error
+from asterism.store.sqlite.faults import corrupt
 from asterism.store.sqlite.link import Link
 from asterism.store.sqlite.writer import closed
 
@@ -79,7 +79,7 @@ class Readers:
     def _fault(self, error: Exception, link: Link) -> Exception:
         fault = error
         if isinstance(error, sqlite3.Error | OSError):
-            fault = store_error(error, self._path, self._leader.busy_timeout)
+            fault = link.fault(error)
             link.close()
         elif isinstance(error, StoreUnavailable):
             self._on_moved()

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
-from asterism.store.sqlite.faults import is_busy, store_error
+from asterism.store.sqlite.faults import is_busy
 from asterism.store.sqlite.jobs import Job
 from asterism.store.sqlite.link import Link
 from asterism.store.sqlite.schema import version_of
@@ -252,7 +252,7 @@ class Writer:
         self._link.rollback()
         fault: Exception = error
         if isinstance(error, sqlite3.Error | OSError):
-            fault = store_error(error, self._link.path, self._link.busy_timeout)
+            fault = self._link.fault(error)
             if not isinstance(fault, StoreBusy | StoreFull):
                 self._link.close()
         for job in jobs:
