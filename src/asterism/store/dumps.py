@@ -2,7 +2,8 @@
 
 What is restored is what is true again, with one exception: nobody owns anything. The devices of the old store may have
 gone on after the backup was made, so their sessions are over, and what they held is assigned anew. What was wished of
-it comes true. Revisions of registers and numbers of notices begin anew.
+it comes true. Revisions of registers and numbers of notices begin anew; what people had been told of is not
+told to them again.
 
 A copy that is left to a peer and has not ended is in a backup, marked as such, and is not restored: the peer has the
 run, and goes on with it, while the restored store has no peers and would give it away. It comes back from the peer when
@@ -25,18 +26,31 @@ from asterism.core.series import Series, UnreadableSeries
 from asterism.core.session import ENDED, Session
 from asterism.store import codec
 from asterism.store.errors import StoreCorrupt, StoreError, UnknownSchema
-from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, PutSession, Register, Store, Write
+from asterism.store.protocol import (
+    NOTIFIED,
+    Notice,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Register,
+    Store,
+    Write,
+    last_notice,
+)
 
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 AT_ONCE = 500
-OF_ITS_STORE = ("store/id", "notified", "coordinator", "feed/", "peer/")
+OF_ITS_STORE = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
 """How the registers begin that belong to one store and not to what is in it: notices, for instance, are numbered anew,
 and the peers of the old store know it by its id."""
 
 
-def line(record: Run | Session | Register | Notice, left_to: str | None = None) -> dict[str, Any]:
-    """One record as a line. ``left_to`` is that of a run that is a copy."""
+def line(
+    record: Run | Session | Register | Notice, left_to: str | None = None, number: int | None = None
+) -> dict[str, Any]:
+    """One record as a line. ``left_to`` is that of a run that is a copy, ``number`` that of a notice."""
     match record:
         case Run():
             row = {"run": [*codec.fixed(record), *codec.moving(record)]}
@@ -46,7 +60,8 @@ def line(record: Run | Session | Register | Notice, left_to: str | None = None) 
         case Register():
             return {"register": record._asdict()}
         case Notice():
-            return {"notice": codec.notice_to_json(record)}
+            said = {"notice": codec.notice_to_json(record)}
+            return said if number is None else {**said, "number": number}
 
 
 def blob_line(data: bytes) -> dict[str, Any]:
@@ -66,10 +81,12 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     _check(await anext(lines, None))
     await _must_be_empty(store)
     writes: list[Write] = []
+    told = _Told(await last_notice(store))
     runs = 0
     left_out: list[tuple[str, str | None]] = []
     async for one in lines:
         write = await _write(store, one)
+        told.read(one)
         if isinstance(write, PutCopy):
             left_out.append((write.run.id, write.run.series))
         elif write is not None:
@@ -79,6 +96,7 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
             await _commit(store, writes)
             writes = []
     await _commit(store, writes)
+    await told.restore(store)
     for run_id, series in left_out:
         if series is not None:
             await _leave(store, run_id, series)
@@ -86,6 +104,32 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         words = f"open runs that were left to peers when the backup was made, and are not restored: {len(left_out)}"
         await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
+
+
+class _Told:
+    """How many of the notices in a backup people have been told of. They are the first ones, and in a store that has
+    had notices up to ``before`` they get the numbers after that. Backups of old do not number their notices: what is
+    in one of those is told again, rather than never."""
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self._numbers: list[int] = []
+        self._up_to = 0
+
+    def read(self, one: Mapping[str, Any]) -> None:
+        match one:
+            case {"notice": _, "number": int(number)}:
+                self._numbers.append(number)
+            case {"register": {"key": key, "value": {"after": int(after)}}} if key == NOTIFIED:
+                self._up_to = after
+
+    async def restore(self, store: Store) -> None:
+        left = sum(number <= self._up_to for number in self._numbers)
+        after = self._before
+        while left and (found := await store.notices(after=after, limit=min(left, AT_ONCE))):
+            after, left = found[-1][0], left - len(found)
+        if after != self._before:
+            await store.commit([PutRegister(NOTIFIED, {"after": after}, None)])
 
 
 async def _leave(store: Store, run_id: str, name: str) -> None:

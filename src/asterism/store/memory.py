@@ -357,7 +357,7 @@ class MemoryStore:
             *(dumps.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
             *(dumps.line(one) for one in self._sessions.values()),
             *(dumps.line(one) for one in await self.registers("")),
-            *(dumps.line(one) for one in self._notices.values()),
+            *(dumps.line(one, number=number) for number, one in self._notices.items()),
             *(dumps.blob_line(data) for data, _ in self._blobs.values()),
         ]
         for line in everything:

@@ -330,6 +330,16 @@ class Feeding(Protocol):
 FEED = "feed/id"
 """The register with the id of the feed."""
 
+NOTIFIED = "notified"
+"""The register that says up to which notice people have been told."""
+
+
+async def last_notice(store: Store, after: int = 0) -> int:
+    """The number of the latest notice; or ``after``, if none came after that."""
+    while found := await store.notices(after=after, limit=1000):
+        after = found[-1][0]
+    return after
+
 
 def has_feed(store: Store) -> bool:
     return hasattr(store, "start_feed")

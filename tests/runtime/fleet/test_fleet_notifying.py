@@ -18,7 +18,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy, Rules
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice
+from asterism.store.protocol import NOTIFIED, Notice
 from tests.process_scenes import alive, soon_async
 
 
@@ -65,7 +65,7 @@ async def told(policy: Policy, *messages: str, times: int = 1, **settings: Any) 
                 await notifier.deliver()
         finally:
             notifier.close()
-        cursor = await fleet.store.register(notifying.KEY)
+        cursor = await fleet.store.register(NOTIFIED)
         return 0 if cursor is None else int(cursor.value["after"])
 
 
@@ -138,5 +138,71 @@ def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
         await soon_async(lambda: not alive(int(number.read_text())))
+
+    asyncio.run(scene())
+
+
+# -- from when on ------------------------------------------------------------------------------------------------------
+
+
+async def failed(fleet: Fleet, *messages: str) -> None:
+    await fleet.store.commit([Notice(0.0, "failed", message) for message in messages])
+
+
+async def delivered(fleet: Fleet, file: Path) -> list[str]:
+    """What is told in one pass."""
+    notifier = Notifier(fleet, Policy.open())
+    try:
+        await notifier.deliver()
+    finally:
+        notifier.close()
+    return taken_from(file)
+
+
+def taken_from(file: Path) -> list[str]:
+    said = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return [json.loads(line)["message"] for line in said]
+
+
+def telling(file: Path) -> list[str]:
+    return ["sh", "-c", f'cat >> "{file}"; echo >> "{file}"']
+
+
+def test_whoever_begins_to_be_told_is_told_of_what_comes_from_then_on(tmp_path: Path) -> None:
+    file = tmp_path / "told"
+
+    async def scene() -> None:
+        async with Fleet(MemoryStore()) as fleet:
+            await failed(fleet, "long ago", "yesterday")
+            await fleet.configure(notify_command=telling(file))
+            await failed(fleet, "now")
+            assert await delivered(fleet, file) == ["now"]
+            await fleet.configure(notify_command=["sh", *telling(file)[1:]], hold=1.0)  # another one, not the first
+            await failed(fleet, "again")
+            await fleet.configure(notify_url=None)
+            assert await delivered(fleet, file) == ["again"]
+            await fleet.configure(notify_command=None)
+            await failed(fleet, "while nobody was told")
+            assert await delivered(fleet, file) == []
+            await fleet.configure(notify_command=telling(file))
+            await failed(fleet, "at last")
+            assert await delivered(fleet, file) == ["at last"]
+
+    asyncio.run(scene())
+
+
+def test_after_a_restore_only_what_had_not_been_told_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "told"
+
+    async def scene() -> None:
+        async with Fleet(MemoryStore()) as fleet, Fleet(MemoryStore()) as restored:
+            await fleet.configure(notify_command=telling(file))
+            await failed(fleet, "one", "two")
+            assert await delivered(fleet, file) == ["one", "two"]
+            await failed(fleet, "three")
+            await restored.store.load(fleet.store.dump())
+            assert await delivered(restored, file) == ["three"]
+            assert await delivered(restored, file) == []
 
     asyncio.run(scene())

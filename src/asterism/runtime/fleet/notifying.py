@@ -1,7 +1,7 @@
 """Telling a person: each notice of the store is passed to the command or address that the fleet's settings name.
 
 A notice may be told twice if a coordinator dies in between. One that cannot be delivered is tried a few times before
-the next has its turn.
+the next has its turn. Whoever begins to be told (``settings.write``) is told of what comes from then on.
 
 Whoever can write to the store names the command and the address. So the policy of the device judges them as it judges
 work, also where a redirect leads; the command gets what every command here gets, and does not outlive the device."""
@@ -23,11 +23,10 @@ from asterism.runtime.fleet.settings import Settings
 from asterism.runtime.processes import Commands
 from asterism.store.codec import notice_to_json
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister
+from asterism.store.protocol import NOTIFIED, PutRegister
 
 log = logging.getLogger("asterism.monitor")
 
-KEY = "notified"
 AT_ONCE = 100
 PATIENCE = 30.0
 GRACE = 1.0
@@ -54,9 +53,9 @@ class Notifier:
     async def deliver(self) -> None:
         store = self._fleet.store
         settings = await self._fleet.settings()
-        if settings.notify_command is None and settings.notify_url is None:
+        if not settings.tells:
             return
-        cursor = await store.register(KEY)
+        cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
         found = await store.notices(after=after, limit=AT_ONCE)
         for number, notice in found:
@@ -68,7 +67,7 @@ class Notifier:
             self._failed = 0
             if told or number == found[-1][0]:
                 try:
-                    await store.commit([PutRegister(KEY, {"after": number}, revision)])
+                    await store.commit([PutRegister(NOTIFIED, {"after": number}, revision)])
                 except Conflict:  # somebody else is telling, too
                     return
                 revision = (revision or 0) + 1

@@ -9,7 +9,7 @@ from typing import Any
 from asterism.core.errors import AsterismError
 from asterism.core.selection import Weights
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Store
+from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 
 KEY = "settings"
 DAY = 86_400.0
@@ -50,6 +50,11 @@ class Settings:
         if isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", _weights(self.weights))
 
+    @property
+    def tells(self) -> bool:
+        """Whether anybody is told of notices."""
+        return self.notify_command is not None or self.notify_url is not None
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -89,12 +94,24 @@ async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
     while True:
         found = await store.register(KEY)
         kept = {} if found is None else found.value
-        before = _known(kept).to_json()
+        old = _known(kept)
+        before = old.to_json()
         if isinstance(changes.get("weights"), Mapping):
             changes = {**changes, "weights": {**before["weights"], **changes["weights"]}}
         new = of_json({**before, **changes})
+        writes: list[Write] = [PutRegister(KEY, {**kept, **new.to_json()}, found and found.revision)]
+        if new.tells and not old.tells:
+            writes += await _from_now_on(store)
         try:
-            await store.commit([PutRegister(KEY, {**kept, **new.to_json()}, found and found.revision)])
+            await store.commit(writes)
         except Conflict:
             continue
         return new
+
+
+async def _from_now_on(store: Store) -> list[Write]:
+    """People who begin to be told are not told of all that happened before."""
+    cursor = await store.register(NOTIFIED)
+    before = 0 if cursor is None else cursor.value["after"]
+    after = await last_notice(store, before)
+    return [] if after == before else [PutRegister(NOTIFIED, {"after": after}, cursor and cursor.revision)]

@@ -47,8 +47,8 @@ class Keeping:
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(queries()["all_registers"], prefetch=PAGE):
                 yield dumps.line(Register(key, json.loads(value), revision))
-            async for _, text in connection.cursor(queries()["all_notices"], prefetch=PAGE):
-                yield dumps.line(notice_of(json.loads(text)))
+            async for number, text in connection.cursor(queries()["all_notices"], prefetch=PAGE):
+                yield dumps.line(notice_of(json.loads(text)), number=number)
             async for (data,) in connection.cursor(queries()["all_blobs"], prefetch=BLOB_PAGE):
                 yield dumps.blob_line(data)
 

@@ -12,10 +12,10 @@ from asterism.store.sqlite import reading
 from asterism.store.sqlite.queries import QUERIES
 
 PAGE = 200
-_RECORDS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("all_sessions", codec.session_of),
-    ("all_registers", reading.register_of),
-    ("all_notices", lambda row: reading.notice_of(row[0])),
+_LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
+    ("all_sessions", lambda row: dumps.line(codec.session_of(row))),
+    ("all_registers", lambda row: dumps.line(reading.register_of(row))),
+    ("all_notices", lambda row: dumps.line(reading.notice_of(row[0]), number=row[1])),
 )
 
 
@@ -27,10 +27,10 @@ def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
     cursor.execute(QUERIES["all_runs"])
     while rows := cursor.fetchmany(PAGE):
         yield [dumps.line(run, copies.get(run.id)) for run in map(codec.run_of, rows)]
-    for name, record_of in _RECORDS:
+    for name, line_of in _LINES:
         cursor.execute(QUERIES[name])
         while rows := cursor.fetchmany(PAGE):
-            yield [dumps.line(record_of(row)) for row in rows]
+            yield [line_of(row) for row in rows]
 
 
 def names_of_blobs(cursor: sqlite3.Cursor) -> set[str]:

@@ -185,7 +185,7 @@ SELECT {session_columns} FROM sessions ORDER BY rowid;
 SELECT key, value, revision FROM registers ORDER BY key;
 
 -- name: all_notices
-SELECT said FROM notices ORDER BY number;
+SELECT said, number FROM notices ORDER BY number;
 
 -- name: runs_with_blobs
 -- More than there are, since the words may stand in somebody's text; they are looked at again.
