@@ -30,7 +30,7 @@ def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
         "it counts as lost after 90 s",
         'input      {"n": 1}',
         "priority   5",
-        "attempts   3 (1 failed)",
+        "attempts   2 (1 failed)",
         "it has been running on laptop for",
         "declined: it is raining",
         "Assignments that ended",

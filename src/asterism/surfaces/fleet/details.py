@@ -20,7 +20,7 @@ from asterism.surfaces.drawing.lettering import clean, shorten
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
-from asterism.surfaces.fleet.tables import look_of, since_of, word_of
+from asterism.surfaces.fleet.tables import attempts_of, look_of, since_of, word_of
 from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, sessions_of, took, waited, why_json
 
 LONGEST = 300
@@ -113,11 +113,12 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
 
 
 def _attempts(run: Run) -> str:
-    if run.epoch <= 1:
-        return ""
+    attempts = attempts_of(run)
     counts = {"failed": run.failures, "lost": run.losses, "rounds of refusal": run.rounds}
     told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    return f"{run.epoch} ({told})" if told else str(run.epoch)
+    if run.epoch <= 1 or (attempts <= 1 and not told):
+        return ""
+    return f"{attempts} ({told})" if told else str(attempts)
 
 
 def _device(found: Details) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.calling import attempt_of
 from asterism.runtime.fleet.executing import Executor, RunWork
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.surfaces.drawing.lettering import clean, shorten
@@ -50,7 +51,8 @@ class Narrated:
         run, began = work.run, time.monotonic()
         fields = {"run": run.id, "workflow": run.workflow}
         name = f"run {short(run.id)} ({run.workflow})"
-        again = f", attempt {run.epoch}" if run.epoch > 1 else ""
+        attempt = attempt_of(run)
+        again = f", attempt {attempt}" if attempt > 1 else ""
         log.info("started %s%s", name, again, extra=fields)
         self.begun += 1
         try:
