@@ -4,6 +4,7 @@
 
     python -m asterism.testing.sim --seeds 1000      # many worlds
     python -m asterism.testing.sim --seed 4711       # one, with its log
+    python -m asterism.testing.sim --world plans     # with living plans in them; or peers
 
 One seed is one world: who exists, what they are given to do, which faults happen when, and in what order everything
 that could happen at one moment does. A world that breaks a promise raises Violation, and its seed shows it again.

@@ -110,7 +110,8 @@ class Clockwork(SimLoop):
 
 def play(seed: int, make: Callable[[], World], replay: str, seen: list[World] | None = None) -> World:
     """Make a world inside a loop that has its time, and play it to its end. Raises Violation with the first promise
-    that was broken, and ``replay``, which plays it again; ``seen`` gets the world even then."""
+    that was broken, and ``replay``, which plays it again (it is a note on whatever else is raised); ``seen`` gets the
+    world even then."""
     loop, mistakes = Clockwork(seed), Mistakes()
     loop.set_exception_handler(mistakes.left_alone)
 
@@ -124,6 +125,9 @@ def play(seed: int, make: Callable[[], World], replay: str, seen: list[World] | 
         if seen is not None:
             seen.append(world)
         loop.run_until_complete(world.play())
+    except Exception as error:
+        error.add_note(f"replay with: {replay}")
+        raise
     finally:
         mistakes.close()
         asyncio.set_event_loop(None)

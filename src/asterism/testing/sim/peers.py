@@ -30,6 +30,7 @@ from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.peer_checks import check, text_of
 from asterism.testing.sim.peer_links import Link
 from asterism.testing.sim.peer_stores import Disk, PeerStore, PeerWitness
+from asterism.testing.sim.replaying import replay_line
 from asterism.testing.sim.world import SimPresence
 
 NAMES = ("m0", "m1", "m2")
@@ -177,7 +178,7 @@ class PeerWorld:
         self.ended.append(life)
 
     def part(self, cut: Iterable[tuple[str, str]]) -> None:
-        self.cut = frozenset(cut)
+        self.cut = frozenset((one, other) for one, other in cut)
         self.witness.note(f"cut: {', '.join('-'.join(pair) for pair in sorted(self.cut)) or 'nothing'}")
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -331,8 +332,9 @@ async def _quietly(job: Any) -> None:
 
 
 def play(seed: int, seen: list[PeerWorld] | None = None, world: type[PeerWorld] = PeerWorld, **terms: Any) -> PeerWorld:
-    """Play one world. Raises Violation with what is wrong; ``seen`` gets the world even then."""
-    return clockwork.play(seed, lambda: world(seed, **terms), f"peers.play({seed}, …)", seen)
+    """Play one world. Raises Violation with what is wrong and the line that replays it; ``seen`` gets the world even
+    then."""
+    return clockwork.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
 
 
 def schedules(depth: int) -> list[tuple[frozenset[tuple[str, str]], ...]]:

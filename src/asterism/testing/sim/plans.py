@@ -35,6 +35,7 @@ from asterism.testing.sim import clockwork
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import Wire
+from asterism.testing.sim.replaying import replay_line
 from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World
 
 PLAN = "nightly"
@@ -280,4 +281,4 @@ def small_plan() -> Constellation:
 
 def play(seed: int, **terms: Any) -> PlanWorld:
     """Play one world. Raises Violation with what is wrong and the line that replays it."""
-    return clockwork.play(seed, lambda: PlanWorld(seed, **terms), f"plans.play({seed}, **{terms})")
+    return clockwork.play(seed, lambda: PlanWorld(seed, **terms), replay_line(seed, PlanWorld, terms))

@@ -21,6 +21,7 @@ from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.faults import ALL, OFTEN, Faults
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import GIVES_UP, Wire
+from asterism.testing.sim.replaying import replay_line
 from asterism.testing.sim.witness import Witness, WitnessedStore
 
 log = logging.getLogger("asterism.sim")
@@ -261,5 +262,4 @@ _FAST: dict[str, Any] = {
 def simulate(seed: int, seen: list[World] | None = None, world: type[World] = World, **terms: Any) -> World:
     """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then.
     ``world`` may be a kind of your own, and ``terms`` are for it."""
-    replay = f"python -m asterism.testing.sim --seed {seed}"
-    return clockwork.play(seed, lambda: world(seed, **terms), replay, seen)
+    return clockwork.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)

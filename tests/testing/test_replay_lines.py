@@ -1,0 +1,181 @@
+"""A world that breaks a promise says which line replays it, and that line, in a shell, replays that world."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.runtime.durable.dispatching import FleetDevice
+from asterism.runtime.durable.recording import Journal
+from asterism.runtime.peers import taking
+from asterism.store.protocol import Write
+from asterism.testing.sim import peers, plans, simulate
+from asterism.testing.sim.__main__ import main
+from asterism.testing.sim.clockwork import Deadlock
+from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.sim.peers import PeerWorld
+from asterism.testing.sim.plans import PlanWorld
+from asterism.testing.sim.replaying import COMMAND, WORLDS, replay_line, world_named
+from asterism.testing.sim.world import World
+
+ABLATED = 60
+"""In how many worlds a missing safeguard has to show."""
+
+
+def words_of(line: str) -> list[str]:
+    """What a shell makes of a line, without the command itself."""
+    assert line.startswith(f"{COMMAND} ")
+    return shlex.split(line.removeprefix(COMMAND), comments=True)
+
+
+def broken_in(play: Callable[[int], Any]) -> str:
+    """What the first world says that breaks a promise, or cannot be played to its end."""
+    for seed in range(ABLATED):
+        try:
+            play(seed)
+        except Exception as error:
+            return "\n".join([str(error), *getattr(error, "__notes__", ())])
+    raise AssertionError("no world breaks a promise")
+
+
+def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asserts that the line in these words plays a world that says the same."""
+    _, _, line = said.rpartition("\nreplay with: ")
+    capsys.readouterr()
+    assert main(words_of(line)) == 1
+    told = capsys.readouterr().out
+    assert told.rstrip().endswith(said), told[-2000:]
+    assert len(told.splitlines()) > 10, "there is no log"
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits are not recorded."""
+    record: Callable[..., Any] = Journal.record
+
+    def all_but_edits(self: Journal, step: Sequence[Any]) -> None:
+        if step[0] != "edit":
+            record(self, step)
+
+    monkeypatch.setattr(Journal, "record", all_but_edits)
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
+def test_the_line_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    replays(broken_in(lambda seed: plans.play(seed, **terms)), capsys)
+
+
+def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of: Callable[..., Any] = FleetDevice._run_of
+
+    async def anew(self: FleetDevice, work: Any, journal: Journal) -> Any:
+        work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
+        return await run_of(self, work, journal)
+
+    monkeypatch.setattr(FleetDevice, "_run_of", anew)
+    said = broken_in(lambda number: plans.play(1, dies_at=number // 2 + 1, after=bool(number % 2)))
+    assert '"dies_at"' in said
+    replays(said, capsys)
+
+
+def test_the_line_of_a_peer_world_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def nothing(*_: Any) -> list[Write]:
+        return []
+
+    monkeypatch.setattr(taking._Batch, "_lost", nothing)  # nobody is told that he lost
+    replays(broken_in(lambda seed: peers.play(seed, splits=peers.schedules(3)[seed * 7 % 512], runs=5)), capsys)
+    replays(broken_in(peers.play), capsys)
+    replays(broken_in(lambda seed: peers.play(seed, world=JumpingWorld)), capsys)
+
+
+OWN = """
+from asterism.testing.sim import simulate
+from asterism.testing.sim.plans import PlanWorld
+
+
+class Hasty(PlanWorld):
+    def __init__(self, seed, *, words="", **terms):
+        super().__init__(seed, **terms)
+        self.words = words
+
+    async def play(self):
+        self.boot("m0")
+        self.witness.broken(f"nothing was done: {self.words} {self.chance.random()}")
+
+
+if __name__ == "__main__":
+    from own import Hasty
+    simulate(7, world=Hasty, words="it's \\"late\\" & $HOME; exit")
+"""
+
+
+def test_the_line_of_a_world_of_ones_own_replays_it_in_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    around = {**os.environ, "PYTHONPATH": str(Path(sys.modules["asterism"].__file__ or "").parents[1])}
+    first = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, env=around, capture_output=True, text=True)
+    what, line = (text.partition(": ")[2] for text in first.stderr.splitlines()[-2:])
+    command = f"{shlex.quote(sys.executable)}{line.removeprefix('python')}"
+    again = subprocess.run(command, shell=True, cwd=tmp_path, env=around, capture_output=True, text=True)
+    assert again.returncode == 1, again.stderr
+    assert 'it\'s "late" & $HOME; exit' in what
+    assert again.stdout.splitlines()[-2:] == [f"seed 7: {what}", f"replay with: {line}"]
+
+
+def test_a_world_that_ends_otherwise_says_how_to_replay_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Deadlock) as found:
+        simulate(3, world=Stuck)
+    assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
+    assert main(["--seeds", "2", "--first", "3", "--world", f"{__name__}:Stuck"]) == 1
+    told = capsys.readouterr().out
+    assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in told
+    assert "2 broke a promise" in told
+
+
+class Stuck(World):
+    async def play(self) -> None:
+        raise Deadlock("nothing can happen any more")
+
+
+def test_every_world_has_the_name_by_which_it_is_found() -> None:
+    worlds = [World, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
+    assert [world_named(name) for name in WORLDS] == worlds
+    assert replay_line(1, World, {}) == f"{COMMAND} --seed 1"
+    assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
+        f'{COMMAND} --seed 1 --world plans --terms \'{{"dies_at": 3, "after": true}}\''
+    )
+
+
+def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
+    line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
+    assert line.endswith("  # without make_exchange, which only a program can give")
+    assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--world", "moon"], "there is no world 'moon'"),
+        (["--world", "asterism.testing.sim:simulate"], "is no class of worlds"),
+        (["--world", "no.such.module:World"], "there are fleet, plans"),
+        (["--terms", "[]"], "--terms is a JSON object"),
+        (["--terms", "{"], "Expecting property name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err
