@@ -124,7 +124,9 @@ def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no
 
 
 @pytest.mark.parametrize(
-    "words", [["resume"], ["standby"], ["pause"], ["show"], ["story"], ["edit", "--remove", "build"]], ids=" ".join
+    "words",
+    [["resume"], ["standby"], ["pause"], ["cancel"], ["show"], ["story"], ["edit", "--remove", "build"]],
+    ids=" ".join,
 )
 def test_a_name_that_is_not_there_is_told_with_those_that_are(scene: Scene, words: list[str]) -> None:
     missing = scene.run(words[0], "nope", *words[1:])
@@ -254,7 +256,7 @@ def test_whoever_runs_a_constellation_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
     result = scene.run("edit", "nightly", "--remove", "test")
     assert result.exit_code == 64
-    assert "is run by 'nightly@elsewhere'" in result.stderr
+    assert "is run by 'nightly@elsewhere', and meanwhile only its editor may change it" in result.stderr
 
 
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------
@@ -371,3 +373,39 @@ def test_a_name_whose_beginning_is_forgotten_is_not_compared(scene: Scene) -> No
     result = scene.run("run", write(scene.folder, PLAN, "nightly.yaml"), "--store", scene.url)
     assert result.exit_code == 64
     assert "(ready). It goes on as it is kept, whatever the plan file says now." in result.stderr
+
+
+# -- cancelling --------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_nobody_runs_is_cancelled_at_once_and_stays_so(scene: Scene) -> None:
+    keeping(scene, build="echo built >> built")
+    scene.ok("pause", "nightly")
+    assert scene.ok("cancel", "nightly", "--reason", "not tonight") == "nightly is cancelled, by ann: not tonight\n"
+    assert not (scene.folder / "built").exists()
+    told = scene.json("list")[0]
+    assert (told["state"], told["owner"], told["cancelling"]) == ("cancelled", None, False)
+    assert scene.ok("list").splitlines()[1].split() == ["nightly", "cancelled", "2/2"]
+    shown = scene.ok("show", "nightly")
+    assert "nightly is cancelled, version 0: 2 of 2 tasks done\ncancelled by ann: not tonight\n" in shown
+    assert "asked to cancel  by ann: not tonight" in scene.ok("story", "nightly")
+    assert scene.ok("cancel", "nightly") == "nightly is cancelled already, by ann: not tonight\n"
+    assert scene.json("cancel", "nightly") == {
+        "name": "nightly",
+        "state": "cancelled",
+        "cancelled": "by ann: not tonight",
+    }
+    resumed = scene.run("resume", "nightly")
+    assert resumed.exit_code == 130
+    assert "nightly has ended already: nothing is left to do." in resumed.stderr
+    again = scene.run("run", write(scene.folder, PLAN, "nightly.yaml"), "--store", scene.url)
+    assert again.exit_code == 64
+    assert "already (cancelled)." in again.stderr
+
+
+def test_one_that_has_ended_otherwise_cannot_be_cancelled(scene: Scene) -> None:
+    keeping(scene).ok("resume", "nightly")
+    late = scene.run("cancel", "nightly")
+    assert (late.exit_code, late.stdout) == (64, "")
+    assert "constellation 'nightly' is completed: it cannot be cancelled" in late.stderr
+    assert scene.json("list")[0]["state"] == "completed"

@@ -46,6 +46,7 @@ LINES = (
     Line("resume", "Go on with a constellation that was left, or paused.", "constellations", "constellations"),
     Line("standby", "Wait, and take over a constellation when nobody runs it.", "constellations", "constellations"),
     Line("pause", "Start nothing more of a constellation until it is resumed.", "constellations", "constellations"),
+    Line("cancel", "End a constellation that nobody wants any more.", "constellations", "constellations"),
     Line("list", "List the constellations of a store.", "constellations", "constellations"),
     Line("story", "Tell everything that happened to a constellation, or one task.", "constellations", "constellations"),
     Line("edit", "Edit a constellation that nobody runs, all or nothing.", "constellations", "constellations"),

@@ -184,7 +184,7 @@ def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all() -> No
         running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
         await asyncio.sleep(3.0)
         batch = EditBatch((AddTask(task("b")),))
-        with pytest.raises(AlreadyRunning, match="is run by 'nightly@here'; stop that first, or edit it there"):
+        with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and meanwhile only its editor"):
             await resting.edit(stage.fleet(), "nightly", batch)
         durable_work.gate("a").set()
         await running

@@ -31,7 +31,7 @@ from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
 from asterism.runtime.durable.joined import Joined
 from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, check_kept, head, keep, load, say_ended
 from asterism.runtime.durable.recording import Journal
-from asterism.runtime.durable.resting import owner_of, paused
+from asterism.runtime.durable.resting import cancelling, owner_of, paused
 from asterism.runtime.durable.tenure import Tenure
 from asterism.runtime.editing import Answer
 from asterism.runtime.execution import Execution
@@ -60,7 +60,7 @@ FAREWELL = 2.0
 """How long a leaving orchestrator waits for the store."""
 
 LOOK = 1.0
-"""How often a standby looks, and an orchestrator whether it is to pause, in seconds."""
+"""How often a standby looks, and an orchestrator whether it is to pause or to cancel, in seconds."""
 
 
 class DurableOrchestrator(Orchestrator):
@@ -241,15 +241,16 @@ class DurableOrchestrator(Orchestrator):
             self._journals[name] = journal
             await self._device.patiently(lambda: self._device.prepare(name, kept.head.terms))
             wished = await self._device.patiently(lambda: paused(self.fleet.store, name)) is not None
+            unwanted = await self._device.patiently(lambda: cancelling(self.fleet.store, name))
             stray = _strays(kept)
             execution = self._go_on(kept, journal)
             self._tenures[name].running.set()
-            if kept.head.cancelling:
-                execution.cancel()
-            if wished or self._tenures[name].paused:  # before anything can start
+            if kept.head.cancelling or unwanted is not None:
+                self._begin_to_cancel(execution, journal, unwanted)
+            elif wished or self._tenures[name].paused:  # before anything can start
                 self.pause(name)
             jobs = [
-                asyncio.create_task(self._mind_pauses(execution, wished)),
+                asyncio.create_task(self._mind_wishes(execution, journal, wished)),
                 asyncio.create_task(self._call_off(name, stray)),
             ]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, living]
@@ -336,10 +337,24 @@ class DurableOrchestrator(Orchestrator):
                 with contextlib.suppress(RunRefused):
                     await self._device.patiently(functools.partial(self.fleet.cancel, run.id))
 
-    async def _mind_pauses(self, execution: Execution, minded: bool) -> None:
-        """Somebody may have paused it, from wherever. What was said in this process holds until that changes."""
-        while True:
+    def _begin_to_cancel(self, execution: Execution, journal: Journal, words: str | None) -> None:
+        """Because whoever was here before had begun to, or somebody asks for it from wherever: ``words`` say who."""
+        if execution.done.done():
+            return  # it has just ended
+        if not journal.head.cancelling:
+            execution.plan.note(self.now(), "asked to cancel", None, words or "")
+            journal.wish(cancelling=True)  # with the note
+        execution.cancel()
+
+    async def _mind_wishes(self, execution: Execution, journal: Journal, minded: bool) -> None:
+        """Somebody may have paused it, from wherever, or want it no more, which is final. What was said of pausing in
+        this process holds until that changes."""
+        while not execution.cancelling:
             with contextlib.suppress(StoreUnavailable):
+                unwanted = await cancelling(self.fleet.store, execution.plan.id)
+                if unwanted is not None:
+                    self._begin_to_cancel(execution, journal, unwanted)
+                    return
                 wished = await paused(self.fleet.store, execution.plan.id) is not None
                 if wished != minded:
                     (self.pause if wished else self.resume)(execution.plan.id)

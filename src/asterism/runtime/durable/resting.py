@@ -1,8 +1,11 @@
-"""Constellations at rest: looked at, edited and paused by whoever has the store.
+"""Constellations at rest: looked at, edited, paused and cancelled by whoever has the store.
 
 An edit is one more record of the journal, so it is compared and swapped like everything else: if somebody was first,
 the plan is read again and the edit judged anew, and one that was based on an older version may be stale by then. While
 an orchestrator runs the constellation, its edits are for that orchestrator: it owns the plan.
+
+A wish to pause or to cancel is a register beside the head, for whoever runs the constellation or will. The one to pause
+can be taken back. The one to cancel cannot: it lasts as long as the constellation is kept.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from asterism.core.edits import EditBatch
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.journal import Step
 from asterism.core.session import OPEN, Session
+from asterism.core.status import ConstellationState
 from asterism.runtime import conditions
 from asterism.runtime.durable.keeping import ENDED, Head, Kept, head, head_key, load, record_key, step_record
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.retention import PREFIX
 from asterism.store.errors import Conflict
-from asterism.store.protocol import PutRegister, Query, Store
+from asterism.store.protocol import ExpectRegister, PutRegister, Query, Store
 
 
 async def owner_of(store: Store, found: Head) -> Session | None:
@@ -57,15 +61,17 @@ async def as_begun(store: Store, name: str) -> Constellation | None:
 
 async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False) -> Applied:
     """Edit a constellation that nobody runs. It is durable when this returns. Raises EditRejected with every
-    violation, and AlreadyRunning. With ``dry_run`` it is only judged."""
+    violation, AlreadyRunning, and PlanError if it is being cancelled. With ``dry_run`` it is only judged."""
     while True:
         kept = await look(fleet, name)
         if kept.plan.state in ENDED:
             raise EditRejected([Violation(None, "ended", f"constellation {name!r} is {kept.plan.state}")])
+        await _not_being_cancelled(fleet.store, kept.head, "edited")
         owner = await owner_of(fleet.store, kept.head)
         if owner is not None:
             raise AlreadyRunning(
-                f"constellation {name!r} is run by {owner.device!r}; stop that first, or edit it there"
+                f"constellation {name!r} is run by {owner.device!r}, and meanwhile only its editor may change it: "
+                f"leave it there (Ctrl-C), edit it, and `asterism resume {name}` goes on"
             )
         steps: list[Step] = []
         kept.plan.record = steps.append
@@ -108,7 +114,8 @@ async def pause(fleet: Fleet, name: str, reason: str = "") -> None:
     found, _ = await head(fleet.store, name)
     if found.ended:
         raise PlanError(f"constellation {name!r} is {found.state}: it cannot be paused")
-    value: dict[str, Any] = {"why": f"by {fleet.by}: {reason}" if reason else f"by {fleet.by}"}
+    await _not_being_cancelled(fleet.store, found, "paused")
+    value = _wish(fleet, reason)
     before = await fleet.store.register(pause_key(name))
     if before is None:
         try:
@@ -127,3 +134,42 @@ async def unpause(fleet: Fleet, name: str) -> bool:
     except Conflict:
         return False
     return True
+
+
+def _wish(fleet: Fleet, reason: str) -> dict[str, Any]:
+    return {"why": f"by {fleet.by}: {reason}" if reason else f"by {fleet.by}"}
+
+
+# -- cancelling --------------------------------------------------------------------------------------------------------
+
+
+def cancel_key(name: str) -> str:
+    return f"cancel/{name}"
+
+
+async def cancelling(store: Store, name: str) -> str | None:
+    """By whom and why it is to be cancelled, or was, in words; None if nobody with the store has asked for that."""
+    found = await store.register(cancel_key(name))
+    return None if found is None else str(found.value["why"])
+
+
+async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
+    """Ask whoever runs it, or will, to cancel it; nobody can take that back. What has been cancelled stays so. Raises
+    UnknownConstellation, and PlanError if it has ended otherwise."""
+    while True:
+        found, revision = await head(fleet.store, name)
+        if found.ended and found.state != ConstellationState.CANCELLED:
+            raise PlanError(f"constellation {name!r} is {found.state}: it cannot be cancelled")
+        if found.ended or await cancelling(fleet.store, name) is not None:
+            return
+        # only beside the head that was seen: another constellation of this name is not meant
+        writes = [ExpectRegister(head_key(name), revision), PutRegister(cancel_key(name), _wish(fleet, reason), None)]
+        with contextlib.suppress(Conflict):  # somebody has taken it up, or ended it, or was quicker
+            await fleet.store.commit(writes)
+
+
+async def _not_being_cancelled(store: Store, found: Head, what: str) -> None:
+    words = await cancelling(store, found.name)
+    if words is not None or found.cancelling:
+        by = f" {words}" if words is not None else ""
+        raise PlanError(f"constellation {found.name!r} is being cancelled{by}: it cannot be {what}")

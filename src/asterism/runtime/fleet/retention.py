@@ -83,8 +83,8 @@ async def _forget(store: Store, head: Register) -> None:
     name = _name(head)
     parts = [f"journal/{name}/", f"snapshot/{name}/", f"workflow-version/{PREFIX}{name}@"]
     found = [one for prefix in parts for one in await store.registers(prefix)]
-    paused = await store.register(f"paused/{name}")
-    found += [paused] if paused is not None else []
+    wishes = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel")]
+    found += [wish for wish in wishes if wish is not None]
     for first in range(0, len(found), AT_ONCE):
         await _remove(store, found[first : first + AT_ONCE])
     await _remove(store, [head])

@@ -1,4 +1,5 @@
-"""``asterism resume``, ``standby``, ``pause``, ``list``, ``story`` and ``edit``: constellations that a store keeps."""
+"""``asterism resume``, ``standby``, ``pause``, ``cancel``, ``list``, ``story`` and ``edit``: constellations that a store
+keeps."""
 
 from __future__ import annotations
 
@@ -147,6 +148,25 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
             click.echo(f"{name} is paused{' already' if before is not None else ''}, {now}")
 
     with_fleet(store, ask)
+
+
+@click.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the story.")
+@fleet_options
+def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
+    """End a constellation that nobody wants any more, for good.
+
+    What runs is asked to stop, nothing more is started, and whoever runs the constellation ends it; if nobody does,
+    this process ends it. Waits for that. Ctrl-C stops waiting, and takes nothing back."""
+
+    async def end(fleet: Fleet) -> int:
+        from asterism.surfaces.constellations.cancelling import cancel
+
+        return await cancel(fleet, name, reason, as_json)
+
+    with quiet_log(but=("asterism.journal", "asterism.device")):
+        return with_fleet(store, end)
 
 
 @click.command("list")

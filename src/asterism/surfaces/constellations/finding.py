@@ -1,4 +1,5 @@
-"""Constellations of a store as people look at them: each with who runs it, whether it is paused, and what it has done.
+"""Constellations of a store as people look at them: each with who runs it, whether it is paused or being
+cancelled, and what it has done.
 
 What cannot be read is named with the reason, and does not hide the others.
 """
@@ -12,8 +13,8 @@ import click
 from asterism.core.errors import AsterismError
 from asterism.core.session import Session
 from asterism.core.status import TERMINAL
-from asterism.runtime.durable.keeping import Head, Kept, UnknownConstellation, head, head_key, head_of
-from asterism.runtime.durable.resting import look, owner_of, paused
+from asterism.runtime.durable.keeping import ENDED, Head, Kept, UnknownConstellation, head, head_key, head_of
+from asterism.runtime.durable.resting import cancelling, look, owner_of, paused
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import Register
@@ -25,17 +26,26 @@ PREFIX = head_key("")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``owner`` is the living session that runs it, ``paused`` by whom and why."""
+    """``owner`` is the living session that runs it, ``paused`` by whom and why, and ``unwanted`` likewise: somebody with
+    the store has asked for its end."""
 
     kept: Kept
     owner: Session | None
-    paused: str | None
+    paused: str | None = None
+    unwanted: str | None = None
 
     @property
     def state(self) -> str:
         """The state, or what says more: one that has begun, and that nobody runs now, is at rest."""
+        if self.cancelling:
+            return "cancelling"
         resting = self.owner is None and str(self.kept.plan.state) == "executing"
         return "at rest" if resting else str(self.kept.plan.state).replace("_", " ")
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether it is being cancelled, or will be by whoever takes it up."""
+        return self.kept.plan.state not in ENDED and (self.kept.head.cancelling or self.unwanted is not None)
 
     @property
     def done(self) -> int:
@@ -73,9 +83,10 @@ async def see(fleet: Fleet, name: str) -> Seen:
 
 async def _seen(fleet: Fleet, name: str) -> Seen:
     kept = await look(fleet, name)
+    unwanted = await cancelling(fleet.store, name)
     if kept.head.ended:
-        return Seen(kept, None, None)
-    return Seen(kept, await owner_of(fleet.store, kept.head), await paused(fleet.store, name))
+        return Seen(kept, None, unwanted=unwanted)
+    return Seen(kept, await owner_of(fleet.store, kept.head), await paused(fleet.store, name), unwanted)
 
 
 async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:

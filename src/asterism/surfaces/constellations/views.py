@@ -30,7 +30,13 @@ _COLUMNS = (
     Column("HEARD", right=True, needed=False),
     Column("PAUSED", least=10, needed=False),
 )
-_LOOKS = {"executing": "running", "at rest": "waiting", "partially failed": "waiting", "created": "pending"}
+_LOOKS = {
+    "executing": "running",
+    "at rest": "waiting",
+    "partially failed": "waiting",
+    "created": "pending",
+    "cancelling": "waiting",
+}
 
 
 def constellations_table(found: Sequence[Seen | Unreadable], now: float, width: int | None) -> list[Text]:
@@ -59,6 +65,8 @@ def lines_about(seen: Seen, now: float) -> list[str]:
     ]
     if owner is not None:
         told.append(f"run by {owner.device}, heard of {span(now - owner.beat_at)} ago")
+    if seen.unwanted is not None and (seen.cancelling or seen.state == "cancelled"):
+        told.append(f"cancelled {seen.unwanted}")
     if seen.paused is not None:
         told.append(f"paused {seen.paused}")
     return told
@@ -99,6 +107,7 @@ def summary_json(one: Seen | Unreadable) -> dict[str, Any]:
         "heard_at": owner.beat_at if owner is not None else None,
         "epoch": kept.head.epoch,
         "paused": one.paused,
+        "cancelling": one.cancelling,
     }
 
 
