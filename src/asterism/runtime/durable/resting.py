@@ -163,9 +163,9 @@ async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
         if found.ended or await cancelling(fleet.store, name) is not None:
             return
         # only beside the head that was seen: another constellation of this name is not meant
-        writes = [ExpectRegister(head_key(name), revision), PutRegister(cancel_key(name), _wish(fleet, reason), None)]
+        beside = ExpectRegister(head_key(name), revision)
         with contextlib.suppress(Conflict):  # somebody has taken it up, or ended it, or was quicker
-            await fleet.store.commit(writes)
+            await fleet.store.commit([beside, PutRegister(cancel_key(name), _wish(fleet, reason), None)])
 
 
 async def _not_being_cancelled(store: Store, found: Head, what: str) -> None:

@@ -1,5 +1,5 @@
-"""``asterism resume``, ``standby``, ``pause``, ``cancel``, ``list``, ``story`` and ``edit``: constellations that a store
-keeps."""
+"""``asterism resume``, ``standby``, ``pause``, ``cancel``, ``list``, ``story`` and ``edit``: constellations that a
+store keeps."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ PREFIX = head_key("")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``owner`` is the living session that runs it, ``paused`` by whom and why, and ``unwanted`` likewise: somebody with
-    the store has asked for its end."""
+    """``owner`` is the living session that runs it, ``paused`` by whom and why, and ``unwanted`` likewise: somebody
+    with the store has asked for its end."""
 
     kept: Kept
     owner: Session | None

@@ -35,7 +35,7 @@ _LOOKS = {
     "at rest": "waiting",
     "partially failed": "waiting",
     "created": "pending",
-    "cancelling": "waiting",
+    "cancelling": "cancelled",
 }
 
 
