@@ -70,6 +70,45 @@ def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts
     play(scene)
 
 
+def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        await keep_plan(stage.store, chain("a", "b"))
+        await resting.cancel(stage.fleet(), "nightly")
+        register, asked = stage.store.register, []
+
+        async def slow_the_second_time(key: str) -> Any:
+            if key == resting.cancel_key("nightly"):
+                asked.append(key)
+                await asyncio.sleep(0.0 if len(asked) == 1 else 100.0)
+            return await register(key)
+
+        monkeypatch.setattr(stage.store, "register", slow_the_second_time)
+        assert (await stage.orchestrator().go_on("nightly")).state is CANCELLED
+        assert DONE == {}
+
+    play(scene)
+
+
+def test_a_wish_that_comes_too_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        await keep_plan(stage.store, chain("a"))
+        register = stage.store.register
+
+        async def ended_after_the_look(key: str) -> Any:
+            found = await register(key)
+            if key == resting.cancel_key("nightly"):
+                monkeypatch.setattr(stage.store, "register", register)
+                await stage.orchestrator().go_on("nightly")
+            return found
+
+        monkeypatch.setattr(stage.store, "register", ended_after_the_look)
+        with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
+            await resting.cancel(stage.fleet(), "nightly")
+        assert await resting.cancelling(stage.store, "nightly") is None
+
+    play(scene)
+
+
 def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_cancelled() -> None:
     async def scene(stage: Stage) -> None:
         await stage.device("kitchen")
