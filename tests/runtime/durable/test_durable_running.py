@@ -368,6 +368,22 @@ def test_the_result_of_a_revoked_execution_that_did_not_stop_is_not_that_of_its_
 # -- one owner ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"no_device_timeout": float("inf")}, "no_device_timeout"),
+        ({"max_losses": -1}, "losses"),
+        ({"strategy": "luck"}, "luck"),
+    ],
+)
+def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(terms: dict[str, Any], words: str) -> None:
+    async def scene(stage: Stage) -> None:
+        with pytest.raises(ValueError, match=words):
+            stage.orchestrator(**terms)
+
+    play(scene)
+
+
 def test_two_orchestrators_do_not_run_one_constellation() -> None:
     async def scene(stage: Stage) -> None:
         running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))

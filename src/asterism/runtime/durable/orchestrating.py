@@ -27,7 +27,8 @@ from asterism.core.journal import RecordedConstellation, RecordedLock
 from asterism.core.rank import Ranks
 from asterism.core.run import TERMINAL, RunStatus
 from asterism.core.status import RUNNING
-from asterism.runtime.durable.dispatching import FleetDevice, FleetRoster
+from asterism.core.workflow import Workflow
+from asterism.runtime.durable.dispatching import NOTHING_TO_DO, FleetDevice, FleetRoster
 from asterism.runtime.durable.joined import Joined
 from asterism.runtime.durable.keeping import ENDED, Kept, NotOurs, Overtaken, check_kept, head, keep, load, say_ended
 from asterism.runtime.durable.recording import Journal
@@ -97,7 +98,12 @@ class DurableOrchestrator(Orchestrator):
         self._tenures: dict[str, Tenure] = {}
         self.remembered: Kept | None = None
         """The constellation that was taken up last, as this process knows it."""
-        self._flow_terms = {"no_device_timeout": self.no_device_timeout, "losses": max_losses, "strategy": strategy}
+        self._flow_terms: dict[str, Any] = {
+            "no_device_timeout": self.no_device_timeout,
+            "losses": max_losses,
+            "strategy": strategy,
+        }
+        Workflow("terms", call=NOTHING_TO_DO, **self._flow_terms)  # complains now about terms that make no sense
         self._device = FleetDevice(fleet, at_once, self._journals.__getitem__, self._flow_terms)
         self.roster = FleetRoster([self._device], "score")
 
