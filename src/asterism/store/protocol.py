@@ -383,9 +383,10 @@ def name_each_record_once(writes: Sequence[Write]) -> None:
     depend on the order in which an engine goes about it, and no retry could make it right."""
     if len(writes) < 2:
         return
-    changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
-    if len(changed) == len(writes):
-        return  # so it is of most, and they are many
+    if type(writes[0]) is PutRun:
+        changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
+        if len(changed) == len(writes):
+            return  # so it is of many that end together
     seen = set()
     for write in writes:
         for name in _names(write):

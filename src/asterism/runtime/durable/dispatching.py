@@ -29,7 +29,7 @@ from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
 from asterism.runtime.fleet.calling import OF_TASKS, RESULT_OF
-from asterism.runtime.fleet.filling import is_secret, literal
+from asterism.runtime.fleet.filling import CONSTANTS, is_secret, literal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.ledger import UnknownRun, blob_of
@@ -307,7 +307,7 @@ def _given(work: Work) -> dict[str, Any]:
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
     placed = {_place(name, filled): literal(value) for name, value in wanted.items()}
     given = {**placed, **filled}
-    if task.call is not None and given.keys() != results.keys():
+    if task.call is not None and (filled or not placed.keys() <= wanted.keys()):
         given[OF_TASKS] = sorted(placed)
     return given
 
@@ -328,7 +328,7 @@ def _pointed(value: Any, taken: Mapping[str, Any]) -> Any:
 
 
 def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
-    if is_secret(value):
+    if type(value) in CONSTANTS or is_secret(value):
         return value
     return literal(inputs.resolve({name: value}, {}, results).inputs[name] if inputs.is_reference(value) else value)
 

@@ -188,22 +188,28 @@ def arguments_of(
     signature: calls.Signature, given: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
 ) -> dict[str, Any]:
     """The keyword arguments for one call: inputs by name, and ``run``. Raises TypeError naming what nothing fills."""
-    results = given
-    of_tasks = given.get(OF_TASKS)
-    if type(of_tasks) is list and all(type(name) is str for name in of_tasks):  # else somebody's input has that name
-        results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
-        others = {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
-        given = {**results, **others}
+    if signature.everything or "results" in signature.names:  # which is seldom, and this is on the way of every run
+        results, others = _told_apart(given)
+        given = {"results": results, **results, **others} if "results" in signature.names else {**results, **others}
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
         arguments["run"] = current
-    if "results" in signature.names and "results" not in given:  # of the tasks before it, in a constellation
-        arguments["results"] = dict(results)
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{called} needs {', '.join(map(repr, absent))}, and the input of the run has no such name")
     return arguments
+
+
+def _told_apart(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of the tasks before it by their names, and the other inputs."""
+    of_tasks = given.get(OF_TASKS)
+    if type(of_tasks) is not list or not all(
+        type(name) is str for name in of_tasks
+    ):  # somebody's input may be so named
+        return dict(given), {}
+    results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
+    return results, {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
 
 
 def _seen(job: asyncio.Future[Any]) -> None:

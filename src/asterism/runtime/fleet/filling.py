@@ -19,7 +19,7 @@ from asterism.runtime.conditions import select
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.inputs import MissingInput, Resolved
 
-_CONSTANTS = frozenset({str, int, float, bool, type(None), list})
+CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """What stands for itself, seen at a glance."""
 
 _NO_SECRETS: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
 
 def stands_for_itself(workflow: Workflow, given: Any) -> bool:
     """Whether nothing in an input or in a workflow's variables stands for something else."""
-    return type(given) is dict and not workflow.env and _CONSTANTS.issuperset(map(type, given.values()))
+    return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
 
 
 def request_terms(workflow: Workflow, resolved: Resolved, policy: Policy) -> dict[str, Any]:
@@ -87,6 +87,8 @@ def is_secret(value: Any) -> bool:
 
 def literal(value: Any) -> Any:
     """A value as an input of a run that stands for itself, whatever it looks like."""
+    if type(value) in CONSTANTS:
+        return value
     return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
 
 
