@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from fleet_scenes import WORK, Stage, play
 
+from asterism.core.run import Run
 from asterism.core.session import Session
 from asterism.runtime.fleet.election import Election
 from asterism.runtime.fleet.monitor import Monitor
@@ -69,15 +70,21 @@ def test_what_a_dead_device_had_is_given_away_in_time_when_the_clock_jumps(jump:
     play(scene)
 
 
+async def asked_in_vain(stage: Stage) -> tuple[Run, Monitor]:
+    """A run that was assigned to a device which never answers, and a monitor that is not new in office."""
+    session = Session("kitchen-1", "kitchen", stage.store.clock(), timeout=10 * HOUR)
+    await stage.store.commit([PutSession(session, None)])
+    monitor = stage.monitor()
+    await watch(monitor, 100.0)
+    run = await stage.person.create(WORK)
+    assert run.session == session.id
+    await monitor.watch()
+    return run, monitor
+
+
 def test_an_assignment_that_nobody_answers_runs_out_although_the_clock_was_set_back() -> None:
     async def scene(stage: Stage) -> None:
-        session = Session("kitchen-1", "kitchen", stage.store.clock(), timeout=10 * HOUR)
-        await stage.store.commit([PutSession(session, None)])
-        monitor = stage.monitor()
-        await watch(monitor, 100.0)  # so that it is not new in office
-        run = await stage.person.create(WORK)
-        assert run.session == session.id
-        await monitor.watch()
+        run, monitor = await asked_in_vain(stage)
         stage.jump = -HOUR
         await watch(monitor, WORK.assignment_timeout + 20.0)
         assert (await stage.read(run)).previous[0].detail == "kitchen did not answer in time"
@@ -87,12 +94,7 @@ def test_an_assignment_that_nobody_answers_runs_out_although_the_clock_was_set_b
 
 def test_who_was_just_asked_has_time_to_answer_although_the_clock_jumped_ahead() -> None:
     async def scene(stage: Stage) -> None:
-        session = Session("kitchen-1", "kitchen", stage.store.clock(), timeout=10 * HOUR)
-        await stage.store.commit([PutSession(session, None)])
-        monitor = stage.monitor()
-        await watch(monitor, 100.0)
-        run = await stage.person.create(WORK)
-        await monitor.watch()
+        run, monitor = await asked_in_vain(stage)
         stage.jump = HOUR
         await watch(monitor, 80.0)
         assert (await stage.read(run)).previous == ()

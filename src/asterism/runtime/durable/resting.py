@@ -105,8 +105,7 @@ def pause_key(name: str) -> str:
 
 async def paused(store: Store, name: str) -> str | None:
     """By whom and why, in words; None if it is not."""
-    found = await store.register(pause_key(name))
-    return None if found is None else str(found.value["why"])
+    return await _wished(store, pause_key(name))
 
 
 async def pause(fleet: Fleet, name: str, reason: str = "") -> None:
@@ -140,6 +139,11 @@ def _wish(fleet: Fleet, reason: str) -> dict[str, Any]:
     return {"why": f"by {fleet.by}: {reason}" if reason else f"by {fleet.by}"}
 
 
+async def _wished(store: Store, key: str) -> str | None:
+    found = await store.register(key)
+    return None if found is None else str(found.value["why"])
+
+
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
@@ -149,8 +153,7 @@ def cancel_key(name: str) -> str:
 
 async def cancelling(store: Store, name: str) -> str | None:
     """By whom and why it is to be cancelled, or was, in words; None if nobody with the store has asked for that."""
-    found = await store.register(cancel_key(name))
-    return None if found is None else str(found.value["why"])
+    return await _wished(store, cancel_key(name))
 
 
 async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:

@@ -43,23 +43,21 @@ class DeviceLock:
         """Whether no other living agent has it. Ours from then on."""
         if self._file >= 0:
             return True
-        self._path = state_directory() / "devices" / f"{self._key}.lock"
+        self._path = self._place()
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        file = -1
-        while file < 0:
+        while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                there = _is(file, self._path)
+                if _is(file, self._path):
+                    break
             except BlockingIOError:
                 os.close(file)
                 return False
             except BaseException:
                 os.close(file)
                 raise
-            if not there:  # whoever had it has removed it just now, and the next one makes another
-                os.close(file)
-                file = -1
+            os.close(file)  # whoever had it has removed it just now, and the next one makes another
         os.ftruncate(file, 0)
         os.write(file, b"%d\n" % os.getpid())
         self._file = file
@@ -70,8 +68,11 @@ class DeviceLock:
     def holder(self) -> int | None:
         """The process number of whoever had it last."""
         with contextlib.suppress(OSError, ValueError):
-            return int((state_directory() / "devices" / f"{self._key}.lock").read_text())
+            return int(self._place().read_text())
         return None
+
+    def _place(self) -> Path:
+        return state_directory() / "devices" / f"{self._key}.lock"
 
     def close(self) -> None:
         """Nothing is left of it, unless its file cannot be removed or is another's: somebody may have cleaned up."""
