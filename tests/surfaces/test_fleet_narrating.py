@@ -11,9 +11,10 @@ import pytest
 from asterism.core import assigning
 from asterism.core.run import Owner, Run
 from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.fleet.executing import RunWork
 from asterism.surfaces.fleet.narrating import Narrated
-from asterism.surfaces.fleet.tables import attempts_of, note_on
+from asterism.surfaces.fleet.tables import note_on
 
 FLOW = Workflow("nap", argv=("true",), version=1, retries=5, backoff=0.0)
 ME = Owner("laptop", "laptop-1")

@@ -28,7 +28,7 @@ from asterism.runtime import inputs
 from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
-from asterism.runtime.fleet.calling import OF_TASKS, RESULT_OF
+from asterism.runtime.fleet.calling import OF_TASKS, RESULT_OF, attempts_of
 from asterism.runtime.fleet.filling import CONSTANTS, is_secret, literal
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
@@ -287,7 +287,7 @@ def _locate(work: Work, journal: Journal, run: Run) -> None:
 
 def _count(work: Work, journal: Journal, run: Run) -> None:
     """Say in the plan how often it was tried until it ended. To the plan all of that was one attempt."""
-    tries = sum(one.reason != "declined" for one in run.previous) + (run.status is COMPLETED)
+    tries = attempts_of(run)
     if tries > 1 and (node := _node(work, journal)) is not None:
         journal.plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
 

@@ -90,6 +90,12 @@ def attempt_of(run: Run) -> int:
     return 1 + sum(assignment.reason != "declined" for assignment in run.previous)
 
 
+def attempts_of(run: Run) -> int:
+    """How often it was tried up to now, with the attempt that is under way; who declined has not tried."""
+    closed = bool(run.previous) and run.previous[-1].epoch == run.epoch
+    return attempt_of(run) - (closed or run.epoch == 0)
+
+
 class Calls:
     """Calls functions for one device. ``lingering`` is how many go on although their runs were taken away."""
 
@@ -204,10 +210,8 @@ def arguments_of(
 def _told_apart(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of the tasks before it by their names, and the other inputs."""
     of_tasks = given.get(OF_TASKS)
-    if type(of_tasks) is not list or not all(
-        type(name) is str for name in of_tasks
-    ):  # somebody's input may be so named
-        return dict(given), {}
+    if type(of_tasks) is not list or not all(type(name) is str for name in of_tasks):
+        return dict(given), {}  # there is none, or somebody's input has that name
     results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
     return results, {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
 

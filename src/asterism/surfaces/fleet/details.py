@@ -11,6 +11,7 @@ from rich.text import Text
 
 from asterism.core.run import COMPLETED, OWNED, Run
 from asterism.core.session import Session
+from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import blob_of
 from asterism.runtime.fleet.why import Why, why
@@ -20,7 +21,7 @@ from asterism.surfaces.drawing.lettering import clean, shorten
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
-from asterism.surfaces.fleet.tables import attempts_of, look_of, since_of, word_of
+from asterism.surfaces.fleet.tables import look_of, since_of, word_of
 from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, sessions_of, took, waited, why_json
 
 LONGEST = 300

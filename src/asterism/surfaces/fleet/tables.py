@@ -14,7 +14,7 @@ from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PRO
 from asterism.core.session import Session
 from asterism.core.task import import_path
 from asterism.core.workflow import DEFAULTS, Workflow
-from asterism.runtime.fleet.calling import attempt_of
+from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.peers.knowing import peer_of
 from asterism.store.protocol import Report
 from asterism.surfaces.drawing.ink import BOLD, DIM, mark, tone
@@ -77,12 +77,6 @@ def note_on(run: Run, now: float) -> str:
         return f"only on {run.pinned}"
     attempts = attempts_of(run)
     return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
-
-
-def attempts_of(run: Run) -> int:
-    """How often it was tried up to now, with the attempt that is under way; who declined has not tried."""
-    closed = bool(run.previous) and run.previous[-1].epoch == run.epoch
-    return attempt_of(run) - (closed or run.epoch == 0)
 
 
 def _briefly(error: str) -> str:
