@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 
+from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild
 
@@ -21,7 +22,7 @@ def main() -> int:
     logging.disable(logging.WARNING)  # broken editors are part of the game
     began, bad = time.monotonic(), 0
     for seed in seeds:
-        problems = race(seed) + wild(seed)
+        problems = race(seed) + wild(seed) + hold(seed)
         if problems:
             bad += 1
             print(f"seed {seed}: {'; '.join(problems)}")

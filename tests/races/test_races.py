@@ -23,6 +23,7 @@ from asterism.core.lock import AssignmentLock
 from asterism.runtime.cycles import Cycles
 from asterism.runtime.editing import batch_of
 from asterism.runtime.execution import Execution
+from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild
 
@@ -60,6 +61,31 @@ def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once() -> None:
     for seed in range(300):
         problems = wild(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
+
+
+def test_under_global_nothing_starts_while_an_end_is_unreviewed() -> None:
+    for seed in range(500):
+        problems = hold(seed)
+        assert not problems, f"python -m tests.races --seed {seed}: {problems}"
+
+
+def test_the_hunt_notices_a_start_in_an_open_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends that wait for a cycle are forgotten: only open cycles hold."""
+    monkeypatch.setattr(AssignmentLock, "holds_everything", property(lambda lock: bool(lock.cycles)))
+    monkeypatch.setattr(Execution, "settle_up", _settle_up_late)
+    assert any("started while" in problem for seed in range(50) for problem in hold(seed))
+
+
+def test_the_hunt_notices_a_start_with_a_time_that_is_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Execution._start
+    monkeypatch.setattr(Execution, "_start", lambda self, node, place, now: start(self, node, place, now - 1.0))
+    assert any("the record says" in problem for seed in range(50) for problem in hold(seed))
+
+
+def _settle_up_late(self: Execution) -> None:
+    """The cycle is opened one tick after the step that would open it."""
+    if not self.done.done() and not self.cancelling:
+        self.loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
 
 
 def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:

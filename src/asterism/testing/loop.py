@@ -36,10 +36,14 @@ class _Selector(selectors.SelectSelector):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """``SimLoop(seed).run_until_complete(main())``; without a seed the order is asyncio's own."""
+    """``SimLoop(seed).run_until_complete(main())``; without a seed the order is asyncio's own.
 
-    def __init__(self, seed: int | None = None) -> None:
+    With ``tick`` the clock moves on by so many seconds with every look at it: recorded times then tell the order of the
+    steps, which are otherwise all at one instant."""
+
+    def __init__(self, seed: int | None = None, tick: float = 0.0) -> None:
         self._virtual = 0.0
+        self._tick = tick
         self._random = None if seed is None else random.Random(seed)
         selector = _Selector()
         selector.loop = self
@@ -49,6 +53,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
+        if self._tick:
+            self._virtual += self._tick
+            return self._virtual
         return self._virtual if self._random is None else round(self._virtual, 6)  # without the jitter of call_at
 
     def call_at(  # type: ignore[override]
@@ -71,9 +78,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def run(main: Coroutine[Any, Any, Result], seed: int | None = None) -> Result:
-    """Run a coroutine in virtual time, and close the loop after it."""
-    loop = SimLoop(seed)
+def run(main: Coroutine[Any, Any, Result], seed: int | None = None, tick: float = 0.0) -> Result:
+    """Run a coroutine in virtual time, and close the loop after it. ``seed`` and ``tick`` are those of ``SimLoop``."""
+    loop = SimLoop(seed, tick)
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)

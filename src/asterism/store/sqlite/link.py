@@ -12,13 +12,24 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+from collections import Counter
 from pathlib import Path
 
-from asterism.store.errors import StoreError, StoreMissing, StoreUnavailable
+from asterism.store.errors import StoreCorrupt, StoreError, StoreMissing, StoreUnavailable
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.faults import may_write, moved, passing, read_only, store_error
+from asterism.store.sqlite.log_check import missing_commits
 
 Identity = tuple[int, int]
+
+_open_here: Counter[Identity] = Counter()
+"""How many connections this process has to each file. A file's locks belong to the process, so this is state of the
+process: whoever else opened and closed such a file would give up SQLite's locks on it."""
+
+_opening = threading.Lock()
+"""For changes of ``_open_here``, and for looking at a log while it is known that nobody here has it open."""
+
 LOG_LIMIT = 64 * 1024 * 1024
 """How much room the log keeps when it has been worked off, in bytes."""
 
@@ -55,7 +66,22 @@ class Link:
             sync_directory(folder)
         elif not may_write(self.path):
             raise read_only(self.path)
+        else:
+            self._check_before_opening(create)
         self._open(new=True)
+
+    def _check_before_opening(self, create: bool) -> None:
+        """Raises StoreCorrupt if SQLite would go on without commits that were acknowledged, and not say so."""
+        log, index = self._companions()
+        if self.path.stat().st_size == 0 and (not create or _size(log)):
+            raise StoreCorrupt(f"{self.path} is empty; put it back, or restore a backup with `asterism store restore`")
+        with _opening:
+            problem = None if _open_here[self._found()] else missing_commits(self.path)
+        if problem is not None:
+            raise StoreCorrupt(
+                f"commits to {self.path} are missing: {problem}. Put a whole copy of {log.name} back. "
+                f"To go on without these commits, remove {index.name}"
+            )
 
     def ready(self) -> sqlite3.Cursor:
         """The cursor. Raises StoreUnavailable if the file is not there; and once if it was replaced, since what is
@@ -113,7 +139,8 @@ class Link:
     def close(self) -> None:
         connection, self._connection, self.cursor = self._connection, None, None
         if connection is not None:
-            connection.close()
+            assert self.identity is not None
+            _close(connection, self.identity)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -130,22 +157,24 @@ class Link:
         """Only a ``new`` link fills a file that is empty: one that was in use and is empty now is being put back, or it
         is lost, and neither is for us to hide."""
         identity = self._found()
-        try:
-            connection = sqlite3.connect(
-                f"{self.path.as_uri()}?mode=rw",
-                timeout=self.busy_timeout,
-                isolation_level=None,
-                uri=True,
-                check_same_thread=self._leader is not None,  # the writer's is used by one thread at a time
-            )
-        except sqlite3.Error as error:
-            raise self.fault(error) from error
+        with _opening:
+            try:
+                connection = sqlite3.connect(
+                    f"{self.path.as_uri()}?mode=rw",
+                    timeout=self.busy_timeout,
+                    isolation_level=None,
+                    uri=True,
+                    check_same_thread=self._leader is not None,  # the writer's is used by one thread at a time
+                )
+            except sqlite3.Error as error:
+                raise self.fault(error) from error
+            _open_here[identity] += 1
         try:
             self._prepare(connection, new)
             if self._found() != identity:
                 raise moved(self.path)
         except BaseException as error:
-            connection.close()
+            _close(connection, identity)
             if isinstance(error, sqlite3.Error):
                 raise self.fault(error) from error
             raise
@@ -190,6 +219,21 @@ class Link:
         except sqlite3.Error:
             return False
         return bool(frames == done)
+
+
+def _close(connection: sqlite3.Connection, identity: Identity) -> None:
+    with _opening:
+        connection.close()
+        _open_here[identity] -= 1
+        if not _open_here[identity]:
+            del _open_here[identity]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _identity(path: Path) -> Identity | None:
