@@ -271,7 +271,7 @@ def test_work_under_way_is_cancelled_and_paused_and_goes_on(scene: Scene) -> Non
         assert scene.run("runs", "wait", run_id).exit_code == 1
         assert gone(pids)
     told = scene.json("runs", "show", run_id)
-    assert (told["status"], told["cancelled"]) == ("failed", True)
+    assert (told["status"], told["cancelled"]) == ("cancelled", True)
     assert told["error"].startswith("cancelled by ann")
 
 

@@ -75,7 +75,7 @@ async def why(fleet: Fleet, run_id: str) -> Why:
         reasons = await _Owned(fleet, run).reasons()
     else:
         reasons = await _unowned(fleet, run)
-    return Why(run.id, str(run.status), tuple(reasons))
+    return Why(run.id, run.reported_status, tuple(reasons))
 
 
 def _ended(run: Run, now: float) -> Reason:

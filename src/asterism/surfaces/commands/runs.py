@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from asterism.core.run import Run
     from asterism.runtime.fleet.fleet import Fleet
 
-STATUSES = ("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed", "open", "ended")
+STATUSES = (
+    *("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed"),
+    *("paused", "pausing", "cancelling", "cancelled", "open", "ended"),
+)
 KEEPS = ("epoch", "original", "furthest")
 FAILED = 1
 REFUSED = 64
@@ -185,11 +188,12 @@ def output(run: str, store: str | None, as_json: bool) -> int:
         found = await find_run(fleet, run)
         if not found.ended:
             note(
-                f"Run {found.id} is {found.status}: it has returned nothing yet. `asterism runs show` has what it says."
+                f"Run {found.id} is {found.reported_status}: it has returned nothing yet. "
+                "`asterism runs show` has what it says."
             )
             return REFUSED
         if found.error is not None:
-            note(f"Run {found.id} failed: {found.error}")
+            note(f"Run {found.id} {'was ' if found.cancelled else 'failed: '}{found.error}")
             return FAILED
         value = await fleet.output(found)
         if as_json or not isinstance(value, str):

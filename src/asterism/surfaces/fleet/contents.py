@@ -32,8 +32,7 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
         "store": store.url,
         "clock": now,
         "clock_ahead": round(now - time.time(), 3),
-        "runs": {str(status): counts.get(status, 0) for status in RunStatus},
-        "cancelled": cancelled,
+        "runs": _runs(counts, cancelled),
         "devices": dict(sorted(devices.items())),
         "coordinator": await fleet.coordinator(),
         "workflows": len(await fleet.workflows.all()),
@@ -42,10 +41,18 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
     }
 
 
+def _runs(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[str, int]:
+    """How many runs there are by status. The store counts cancelled ones as failed; if it is not known how many of
+    them there are, both are one number."""
+    runs = {str(status): counts.get(status, 0) for status in RunStatus}
+    failed = runs.pop(str(FAILED))
+    if cancelled is None:
+        return {**runs, "failed or cancelled": failed}
+    return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
+
+
 def contents_lines(found: Mapping[str, Any]) -> list[Text]:
-    cancelled = found["cancelled"] or 0
-    apart = {**found["runs"], str(FAILED): found["runs"][str(FAILED)] - cancelled, "cancelled": cancelled}
-    runs = {name: number for name, number in apart.items() if number}
+    runs = {name: number for name, number in found["runs"].items() if number}
     off = abs(found["clock_ahead"])
     way = "ahead of" if found["clock_ahead"] > 0 else "behind"
     facts = {

@@ -97,7 +97,7 @@ class _Asked(dict[str, Any]):
 async def _tell(fleet: Fleet, run: Run) -> None:
     """What becomes of it now; if nobody has it, what holds it."""
     if run.ended:
-        note(f"It is {run.status} already: the key {run.key!r} was used before.")
+        note(f"It is {run.reported_status} already: the key {run.key!r} was used before.")
     elif run.status in OWNED:
         score = run.scores.get(str(run.device))
         how = {ASSIGNED: "assigned to", CLAIMED: "claimed by"}.get(run.status, "running on")

@@ -30,13 +30,14 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
     owner = sessions.get(run.session) if run.session is not None else None
     return {
         **{name: getattr(run, name) for name in _SAME},
-        "status": str(run.status),
+        "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,
         "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
         "claim_expires_at": run.due_at if run.status is CLAIMED else None,
         "completed_at": run.ended_at if run.status is COMPLETED else None,
-        "failed_at": run.ended_at if run.status is FAILED else None,
+        "failed_at": run.ended_at if run.status is FAILED and not run.cancelled else None,
+        "cancelled_at": run.ended_at if run.cancelled else None,
         "avoid": list(run.avoid),
         "declined": dict(run.declined),
         "previous_assignments": [one._asdict() for one in run.previous],
