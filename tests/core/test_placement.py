@@ -157,6 +157,7 @@ SESSIONS = st.lists(
 FLOWS = st.builds(
     flow,
     needs=CAPABILITIES,
+    wants=CAPABILITIES,
     strategy=st.sampled_from(["score", "round_robin", "capability_match", "load_balance"]),
     requires=st.sampled_from([None, "quality=1.0"]),
     prefers=st.sampled_from([None, "slots=2"]),
@@ -180,6 +181,33 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         if choice.owner is not None:
             view.gave(choice.owner.device)
             given_out[choice.owner.device] += 1
+
+
+ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))
+
+
+@given(st.lists(ANY_CAPABILITIES, min_size=2, max_size=5), ANY_CAPABILITIES, ANY_CAPABILITIES)
+def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
+    devices: list[frozenset[str]], needs: frozenset[str], wants: frozenset[str]
+) -> None:
+    """All else equal, ten times that share lies between them, and the greatest share wins. It excludes nobody."""
+    sessions = [session(f"d{number}", can=can) for number, can in enumerate(devices)]
+    work = flow(needs=needs, wants=wants)
+    choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work), work)
+    able = {one.device: one.can for one in sessions if needs <= one.can}
+    assert choice.scores.keys() == able.keys()
+    if wants:
+        shares = {name: len(wants & can) / len(wants) for name, can in able.items()}
+        assert choice.scores == {name: pytest.approx(70 + 10 * share, abs=0.01) for name, share in shares.items()}
+        assert choice.owner is None or shares[choice.owner.device] == max(shares.values())
+    else:
+        assert len(set(choice.scores.values())) <= 1, "what is needed tells nobody apart"
+
+
+def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
+    sessions = [session("plain"), session("wanted", can=frozenset({"gpu"})), session("more", can=frozenset("gx"))]
+    assert chosen(outlook(*sessions), flow(strategy="capability_match", wants={"gpu"})) == "wanted"
+    assert chosen(outlook(*sessions), flow(strategy="capability_match")) == "plain"
 
 
 def test_the_best_scores_are_kept_with_the_assignment() -> None:

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run import Owner, Run
-from asterism.core.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score
+from asterism.core.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score_parts
 from asterism.core.session import OPEN, Session, ranks
 from asterism.core.workflow import Workflow
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
 """Whether an expression holds over some names, or why that cannot be told."""
+
+_Asked = tuple[frozenset[str], frozenset[str]]
+"""The capabilities that a workflow needs, and those that it wants: the score depends on nothing else of it."""
 
 MOST_SCORES = 100
 """How many scores are kept with an assignment: the best ones."""
@@ -59,7 +62,7 @@ class Outlook:
         self._last = max(self.given.values(), default=0)
         # what was found out for one run is good for the next, but for the device that got it
         self._candidates: dict[str, Candidate] = {}
-        self._scores: dict[frozenset[str], dict[str, float]] = {}  # by what is needed
+        self._scores: dict[_Asked, dict[str, float]] = {}
 
     def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
@@ -72,14 +75,14 @@ class Outlook:
         scores: dict[str, float] = {}
         free: list[Session] = []
         busy: list[str] = []
-        known = self._scores.setdefault(workflow.needs, {})
+        known = self._scores.setdefault((workflow.needs, workflow.wants), {})
         for name, session in self.sessions.items():
             why = self.objection(session, run, workflow)
             if why is not None:
                 refused[name] = why
                 continue
             if name not in known:
-                known[name] = score(self._candidate(session), (None, workflow.needs), self.weights)
+                known[name] = sum(self.score_parts(session, workflow).values())
             scores[name] = known[name]
             if self._used[name] >= session.slots:
                 busy.append(name)
@@ -89,6 +92,10 @@ class Outlook:
             return Choice(None, _best(scores), refused, tuple(busy))
         chosen = self._pick(self._preferred(free, workflow), workflow, scores)
         return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy))
+
+    def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
+        """What the score of a candidate is made of, by the names of the weights."""
+        return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
 
     def gave(self, device: str) -> None:
         """Remember that a device was given a run."""
@@ -126,7 +133,8 @@ class Outlook:
         if workflow.strategy == "score":
             return max(free, key=lambda session: scores[session.device])
         choose = STRATEGIES[workflow.strategy]
-        return self.sessions[choose([self._candidate(session) for session in free], (None, workflow.needs)).id]
+        asked = workflow.needs | workflow.wants
+        return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
 
 
 def objection(
