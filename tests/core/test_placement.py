@@ -107,6 +107,8 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
         ({}, {}, {"requires": "broken"}, "'broken' could not be evaluated"),
         ({"accepts": "run.priority=7"}, {}, {}, "its own rule: 'run.priority=7' does not hold"),
         ({"accepts": "broken"}, {}, {}, "its own rule: 'broken' could not be evaluated"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {}, "resting: it would hand this back because 'x' holds"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
     ],
 )
 def test_a_device_that_is_no_candidate_is_told_why(
@@ -125,7 +127,7 @@ def test_both_sides_must_agree() -> None:
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
     gone = [session("silent", beat_at=0.0, timeout=90.0), session("ended", state="ended")]
-    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, ())
+    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, (), ())
 
 
 def test_the_busy_are_candidates_without_room() -> None:
@@ -181,6 +183,26 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         if choice.owner is not None:
             view.gave(choice.owner.device)
             given_out[choice.owner.device] += 1
+
+
+def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
+    asleep, other = session("asleep", profile={"resting": "'x' holds"}), session("other", can=frozenset({"gpu"}))
+    view = outlook(asleep, other)
+    choice = view.choose(run_of(flow()), flow())
+    assert (choice.owner, choice.resting, set(choice.scores)) == (other.owner, ("asleep",), {"other"})
+    assert (asleep.idle, asleep.room, other.idle) == (0, 0, 2)
+    assert view.waits_for(asleep, run_of(flow()), flow())
+    assert not view.waits_for(other, run_of(flow()), flow())
+    picky = flow(needs={"gpu"})
+    assert view.choose(run_of(picky), picky).resting == ()
+    assert not view.waits_for(asleep, run_of(picky), picky)
+
+
+@pytest.mark.parametrize("told", [None, "", 7, True, {"x": 1}])
+def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
+    one = session("a", profile={"resting": told})
+    assert one.resting is None
+    assert "resting" not in one.shown()
 
 
 ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))

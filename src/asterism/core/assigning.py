@@ -21,6 +21,7 @@ from asterism.core.run import (
     MOST_EPOCHS,
     OWNED,
     PROCESSING,
+    REASSIGNING,
     TERMINAL,
     TRANSITIONS,
     UNOWNED,
@@ -36,6 +37,12 @@ from asterism.core.workflow import Workflow
 
 GIVEN_BACK = ("released", "conflict", "preempted")
 """Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
+
+DECLINED = "declined"
+"""The entry of the story of a run that a device would not take."""
+
+_TRIED = frozenset({str(REASSIGNING), DECLINED})
+"""The entries that tell that a device was tried in vain."""
 
 FORGOTTEN = "forgotten"
 """The last entry of the story of a run of which nobody knows how it ended."""
@@ -146,27 +153,36 @@ def take_back(run: Run, now: float, detail: str) -> Run:
     return _reassigned(run, now, "timeout", detail, avoid=_avoiding(run))
 
 
-def next_round(run: Run, workflow: Workflow, now: float) -> Run:
+def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
     """Every device that could take it is to be avoided: they are asked again after a while. If it was their will, only
-    so often."""
+    so often.
+
+    With ``resting`` another device could take it and only rests. Then the round is not over for those that declined:
+    they are asked again when that one has been asked, too, and until then nothing is counted. Those that failed or
+    were lost need not wait for it."""
     _may_be_given(run, "be offered again")
     if not run.avoid:
         raise _refusal(run, "be offered again: no device is avoided")
+    still = tuple(device for device in run.avoid if device in run.declined) if resting else ()
+    if still == run.avoid:
+        return run
+    tried = [device for device in run.avoid if device not in still]
     last = {one.device: f"{one.device} ({one.reason}): {one.detail}" for one in run.previous}
-    said = brief("; ".join(last.get(device, device) for device in run.avoid))
-    rounds = run.rounds + 1 if run.declined else run.rounds
+    last |= {device: f"{device} (declined): {why}" for device, why in run.declined.items()}
+    said = brief("; ".join(last.get(device, device) for device in tried))
+    rounds = run.rounds + 1 if run.declined and not resting else run.rounds
     if rounds > workflow.rounds:
         return _failed(
             run, now, f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}", rounds=rounds
         )
     # counted from the last try: who comes late to say so has nobody wait longer
     delay = workflow.delay(max(rounds, run.failures, run.losses))
-    again = max(now, (run.previous[-1].ended_at if run.previous else now) + delay)
+    again = max(now, next((entry.at for entry in reversed(run.story) if entry.what in _TRIED), now) + delay)
     return run.changed(
         revision=run.revision + 1,
         rounds=rounds,
-        avoid=(),
-        declined=NOTHING,
+        avoid=still,
+        declined=run.declined if still else NOTHING,
         not_before=again,
         waiting_since=again,
         story=(
@@ -244,16 +260,32 @@ def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, 
     return _reassigned(run, now, "failed", error, delay, failures=failures, avoid=_avoiding(run))
 
 
-def decline(run: Run, grant: Grant, reason: str, now: float, *, full: bool = False) -> Run:
-    """The device will not have it. That counts for nothing; it is not asked again this round, unless it was only
-    full. It may find out only when it has claimed the run and seen its input."""
+def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = False) -> Run:
+    """The device will not have it. That counts for nothing; it is not asked again this round, unless it declines
+    ``for_now``, since it is full or resting: then it is a candidate as before. It may find out only when it has claimed
+    the run and seen its input."""
     _fence(run, grant, "decline")
     if run.wish == "cancel":
         return _cancelled(run, now, run.wished_by, "declined", reason)
-    if full:
+    if for_now:
         return _reassigned(run, now, "declined", reason)
     declined = {**run.declined, f"{run.device}": brief(reason)}
     return _reassigned(run, now, "declined", reason, avoid=_avoiding(run), declined=declined)
+
+
+def refuse(run: Run, device: str, reason: str, now: float) -> Run:
+    """A device that looks for work will not have it, and says so before anybody grants it the run. It is not asked
+    again this round, as if it had declined."""
+    _may_be_given(run, "be refused")
+    if device in run.avoid:
+        return run
+    reason = brief(reason)
+    return run.changed(
+        revision=run.revision + 1,
+        avoid=(*run.avoid, device),
+        declined={**run.declined, device: reason},
+        story=(*run.story, Entry(now, DECLINED, None, f"by {device}: {reason}")),
+    )
 
 
 def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progress: Progress | None = None) -> Run:

@@ -1,7 +1,8 @@
 """Which device gets a run: the filter and the score, over the sessions that the store knows.
 
 A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
-``requires``, and its own rule accepts the run: both sides must agree. Among the candidates with a free slot ``prefers``
+``requires``, its own rule accepts the run, and it is not resting: both sides must agree. A run waits for a device that
+only rest keeps from it. Among the candidates with a free slot ``prefers``
 narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, and the
 strategy decides.
 """
@@ -28,13 +29,14 @@ MOST_SCORES = 100
 
 
 class Choice(NamedTuple):
-    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, and
-    ``busy`` who is one and has no room."""
+    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, ``busy``
+    names candidates that have no room, and ``resting`` those of the refused that will take it when they have rested."""
 
     owner: Owner | None
     scores: Mapping[str, float]
     refused: Mapping[str, str]
     busy: tuple[str, ...]
+    resting: tuple[str, ...] = ()
 
 
 class Outlook:
@@ -66,8 +68,15 @@ class Outlook:
 
     def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
+        return self._mismatch(session, run, workflow) or rest_objection(session.resting)
+
+    def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
+        """Whether nothing but rest keeps a device from a run."""
+        return session.resting is not None and self._mismatch(session, run, workflow) is None
+
+    def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         judged = workflow.requires is not None or session.accepts is not None
-        return objection(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+        return mismatch(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
 
     def choose(self, run: Run, workflow: Workflow, *, state: str | None = None) -> Choice:
         """The device for a run. With ``state`` only one whose session is in it is chosen."""
@@ -75,9 +84,13 @@ class Outlook:
         scores: dict[str, float] = {}
         free: list[Session] = []
         busy: list[str] = []
+        resting: list[str] = []
         known = self._scores.setdefault((workflow.needs, workflow.wants), {})
         for name, session in self.sessions.items():
-            why = self.objection(session, run, workflow)
+            why = self._mismatch(session, run, workflow)
+            if why is None and session.resting is not None:
+                why = rest_objection(session.resting)
+                resting.append(name)
             if why is not None:
                 refused[name] = why
                 continue
@@ -89,9 +102,9 @@ class Outlook:
             elif state in (None, session.state):
                 free.append(session)
         if not free:
-            return Choice(None, _best(scores), refused, tuple(busy))
+            return Choice(None, _best(scores), refused, tuple(busy), tuple(resting))
         chosen = self._pick(self._preferred(free, workflow), workflow, scores)
-        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy))
+        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy), tuple(resting))
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
         """What the score of a candidate is made of, by the names of the weights."""
@@ -137,10 +150,16 @@ class Outlook:
         return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
 
 
-def objection(
+def rest_objection(resting: str | None) -> str | None:
+    """That of a device that would hand work back, which says why in ``resting``."""
+    return None if resting is None else f"resting: it would hand this back because {resting}"
+
+
+def mismatch(
     session: Session, run: Run, workflow: Workflow, shown: Mapping[str, Any], evaluate: Evaluate
 ) -> str | None:
-    """Why a device is no candidate for a run, in words; None if it is one. ``shown`` is its profile."""
+    """Why a device is no candidate for a run, whether it is resting or not; None if it is one. ``shown`` is its
+    profile."""
     if run.pinned is not None and run.pinned != session.device:
         return f"the run is for {run.pinned} alone"
     if not workflow.needs <= session.can:

@@ -165,7 +165,7 @@ def _needs(value: Any) -> frozenset[str]:
 
 def capabilities(value: Any) -> frozenset[str] | None:
     """A list of capabilities, or a single one, as a set; None if it is neither."""
-    words = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    words: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
     return frozenset(words) if all(isinstance(word, str) for word in words) else None
 
 

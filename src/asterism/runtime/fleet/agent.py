@@ -17,9 +17,9 @@ from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.placement import against, objection
+from asterism.core.placement import against, mismatch, rest_objection
 from asterism.core.run import Owner, Run
-from asterism.core.session import Session
+from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
 from asterism.runtime.fleet.election import LEASE, Election
@@ -92,7 +92,6 @@ class DeviceAgent:
             backlog=backlog,
             accepts=accepts,
             timeout=timeout,
-            profile={**measure(), "labels": dict(labels or {})},
         )
         self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
         self._measure, self._presence = measure, presence
@@ -105,9 +104,10 @@ class DeviceAgent:
         self._asking = 0  # how many questions the store has not answered after which something may be ours
         self._answered = asyncio.Event()  # none is open
         self._answered.set()
-        self._handing_back = False
-        self._shown = self.session.shown()
+        self._resting: str | None = None  # why it would hand work back, as of the last heartbeat
+        self._shown: Mapping[str, Any] = {}
         self._make_body(heartbeat, timeout, grace)
+        self.session = replaced(self.session, profile=self._profile())
         self._monitor_every = monitor_every
         self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
         self._notifier = Notifier(fleet, policy)
@@ -135,6 +135,7 @@ class DeviceAgent:
             fleet,
             self.desk,
             willing=self._unwilling,
+            resting=lambda: rest_objection(self._resting),
             fresh=lambda flow: self.heart.fresh(flow),
             expect=lambda flow: self.heart.expect(flow),
             yields=self._leaves_to_others,
@@ -308,7 +309,7 @@ class DeviceAgent:
             self._assigned = False
             await self.lookout.look_at_own()
         await self.desk.start_waiting()
-        if not self.draining.is_set() and self.desk.slots:
+        if not self.draining.is_set() and self.desk.slots and self._resting is None:
             await self.lookout.take_offered()
             await self.desk.start_waiting()
 
@@ -316,9 +317,7 @@ class DeviceAgent:
         """Why this device will not have a run, in words."""
         if self.draining.is_set():
             return "it is being drained"
-        if self._handing_back:
-            return f"it hands work back while {self._hands_back}"
-        return objection(self.session, run, flow, self._shown, holds)
+        return rest_objection(self._resting) or mismatch(self.session, run, flow, self._shown, holds)
 
     def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
         """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
@@ -336,11 +335,22 @@ class DeviceAgent:
         profile = {**self._measure(), "labels": self._labels}
         self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
         self.lookout.forget()
-        self._handing_back = self._hands_back is not None and holds(self._hands_back, self._shown) is True
-        if self._handing_back:
+        rested, self._resting = self._resting, self._rest()
+        if self._resting is not None:
             for holding in self.desk:
                 self.desk.stop(holding, f"it hands work back while {self._hands_back}")
-        return profile
+        if rested is None and self._resting is not None:
+            log.info("resting: %s", self._resting)
+        elif rested is not None and self._resting is None:
+            log.info("takes work again")
+            self._work_assigned()  # what has waited for us need not wait for anybody's next look
+        return {**profile, RESTING: self._resting}
+
+    def _rest(self) -> str | None:
+        """Why it would hand work back now; None if it would not."""
+        if self._hands_back is None or holds(self._hands_back, self._shown) is not True:
+            return None
+        return f"{self._hands_back!r} holds"
 
     async def _watch_over_others(self, every: float) -> None:
         trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)

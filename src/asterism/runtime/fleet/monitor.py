@@ -17,7 +17,7 @@ from typing import Any
 from asterism.core import assigning
 from asterism.core.brake import braked_until
 from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
-from asterism.core.placement import Outlook, objection
+from asterism.core.placement import Outlook, mismatch
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
@@ -282,7 +282,9 @@ class Monitor:
             anew = run.changed(avoid=(), declined={})
             able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
-                await self._step(run, assigning.next_round(run, flow, self.store.clock()))
+                yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
+                resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
+                await self._step(run, assigning.next_round(run, flow, self.store.clock(), resting=resting))
 
     async def _give_up_what_nobody_can_do(self, outlook: Outlook) -> None:
         """Nobody for ``no_device_timeout``, by our clock: the store's may jump. What a device of a peer that is away
@@ -312,12 +314,12 @@ class Monitor:
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
     def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
-        """Why each device cannot do this kind of work; None if one can."""
+        """Why each device cannot do this kind of work; None if one can, or could if it did not rest."""
         sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
             why = outlook.objection(session, sample, flow)
-            if why is None:
+            if why is None or outlook.waits_for(session, sample, flow):
                 return None
             objections[session.device] = why
         return objections
@@ -326,7 +328,7 @@ class Monitor:
         """Whether a device of a peer could do this kind of work, if only the peer were met."""
         sample = sample.changed(avoid=(), declined={})
         away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
-        return any(objection(one, sample, flow, one.shown(), holds) is None for one in away)
+        return any(mismatch(one, sample, flow, one.shown(), holds) is None for one in away)
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
         """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep
@@ -366,6 +368,8 @@ class Monitor:
             found = await self.store.find(Query(workflow=flow.name, offered=True, after=found[-1].id, limit=AT_ONCE))
 
     async def _step(self, before: Run, after: Run) -> None:
+        if after is before:
+            return
         with contextlib.suppress(Conflict, RunRefused):
             consequences = await self.fleet.ledger.consequences(after)
             await self.store.commit([PutRun(after, before.revision), *consequences])

@@ -9,7 +9,7 @@ from typing import Any
 
 from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
-from asterism.core.session import ENDED, HEARD, OPEN, Session
+from asterism.core.session import ENDED, HEARD, OPEN, RESTING, Session
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
@@ -108,6 +108,8 @@ def state_of(session: Session, now: float) -> str:
         return "silent"
     if session.draining:
         return "draining"
+    if session.resting is not None:
+        return "resting"
     if session.slots == 0:
         return "watching"
     return "busy" if session.used >= session.slots else "ready"
@@ -115,7 +117,7 @@ def state_of(session: Session, now: float) -> str:
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
     shown = session.shown(rank)
-    profile = {name: value for name, value in session.profile.items() if name != "labels"}
+    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,
         "state": state_of(session, now),
@@ -134,6 +136,7 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "labels": plain(shown["labels"]),
         "accepts": session.accepts,
         "draining": session.draining,
+        "resting": session.resting,
         "timeout": session.timeout,
         "joined_at": session.joined_at,
         "last_heartbeat_at": session.beat_at,
