@@ -22,7 +22,7 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
-from asterism.runtime.fleet.election import LEASE, Election
+from asterism.runtime.fleet.election import DEPUTY, Election
 from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
 from asterism.runtime.fleet.heart import Heart
@@ -45,6 +45,9 @@ log = logging.getLogger("asterism.device")
 LOOK = 5.0
 """How often a device looks for work without being woken, in seconds."""
 
+JITTER = 0.2
+"""By which share the time between two passes of a monitor varies, so that those of many devices do not coincide."""
+
 
 class DeviceReplaced(AsterismError):
     """Another device took this one's name; everything it did was stopped."""
@@ -55,7 +58,8 @@ class DeviceAgent:
     how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run``
     and ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
     ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
-    how often it watches over the others if it is elected; None for never. ``replace`` takes the name from another
+    how often it watches over the others if it is elected; None for never. ``lease`` is how long an election lasts, that
+    of the fleet's settings if left out. ``replace`` takes the name from another
     living device. ``measure`` gives its profile."""
 
     def __init__(
@@ -75,7 +79,7 @@ class DeviceAgent:
         timeout: float = 90.0,
         grace: float = 5.0,
         monitor_every: float | None = 5.0,
-        lease: float = LEASE,
+        lease: float | None = None,
         replace: bool = False,
         presence: Presence | None = None,
         measure: Callable[[], Mapping[str, Any]] = measure,
@@ -111,9 +115,9 @@ class DeviceAgent:
         self._monitor_every = monitor_every
         self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
         self._notifier = Notifier(fleet, policy)
-        self._election = Election(
-            fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
-        )
+        self._lease = lease
+        self._election = Election(fleet.store, fleet.clock, name, self.session.id)
+        self._deputy = Election(fleet.store, fleet.clock, name, self.session.id, office=DEPUTY)
         self.joined = asyncio.Event()
 
     def _make_body(self, heartbeat: float, timeout: float, grace: float) -> None:
@@ -216,6 +220,7 @@ class DeviceAgent:
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.heart.timeout / 3):
                 await self._election.resign()
+                await self._deputy.resign()
                 await leave(self.fleet.store, self.session.id)
         log.info("left")
 
@@ -356,12 +361,22 @@ class DeviceAgent:
         trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
             try:
-                if await self._election.campaign():
-                    await self._monitor.watch()
+                await self._watch_once(every)
                 trouble.over()
             except Exception as error:  # whatever it is, it must not end the work that is done here
                 trouble.met(error)
-            await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
+            pause = every * self.fleet.chance.uniform(1.0 - JITTER, 1.0 + JITTER)
+            await self.fleet.clock.sleep(min(pause, self._monitor.due_in))
+
+    async def _watch_once(self, every: float) -> None:
+        lease = self._lease if self._lease is not None else (await self.fleet.settings()).lease
+        self._election.lease = self._deputy.lease = max(lease, 3 * every)
+        if await self._election.campaign():
+            if self._deputy.elected:
+                await self._deputy.resign()
+            await self._monitor.watch()
+        elif await self._deputy.campaign():
+            await self._monitor.stand_by(self._election.holder)
 
     async def _tell_people(self, every: float) -> None:
         """Beside the watch, since whoever is told may take long to listen."""

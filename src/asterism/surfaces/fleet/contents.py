@@ -82,6 +82,7 @@ def settings_lines(settings: Settings) -> list[Text]:
         "keep": f"{span(settings.keep)} after their end runs are forgotten",
         "large": f"beyond {size(settings.large)} inputs and outputs are kept apart",
         "most": f"beyond {size(settings.most)} they are refused",
+        "lease": f"{span(settings.lease)} is how long a coordinator that is not heard of stays in office",
         "hold": f"{span(settings.hold)} is how long nothing is taken away when most devices vanish at once",
         "peer_timeout": f"{span(settings.peer_timeout)} after the last word of a peer what is left to it is taken over",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
