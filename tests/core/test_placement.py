@@ -226,6 +226,27 @@ def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
         assert len(set(choice.scores.values())) <= 1, "what is needed tells nobody apart"
 
 
+@given(SESSIONS, FLOWS, st.frozensets(st.sampled_from(["d0", "d1", "d2", "d9"])))
+def test_devices_near_the_creator_go_first_and_nothing_else_changes(
+    made: list[Any], workflow: Workflow, near: frozenset[str]
+) -> None:
+    """No filter, objection or preference of the workflow is overridden, and scores are what they are."""
+    sessions = [
+        session(f"d{number}", can=can, slots=slots, used=used, profile={"quality": quality})
+        for number, (can, slots, used, quality) in enumerate(made)
+    ]
+    view, run = outlook(*sessions), run_of(workflow)
+    anyway, choice = view.choose(run, workflow), view.choose(run, workflow, near=near)
+    assert choice[1:] == anyway[1:]
+    assert (choice.owner is None) == (anyway.owner is None)
+    free = [one for one in sessions if one.device in anyway.scores and one.used < one.slots]
+    liked = [one for one in free if workflow.prefers is None or one.slots == 2] or free
+    local = [one for one in liked if one.device in near]
+    if choice.owner is not None:
+        assert choice.owner.device in {one.device for one in local or liked}
+        assert local or choice.owner == anyway.owner
+
+
 def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
     sessions = [session("plain"), session("wanted", can=frozenset({"gpu"})), session("more", can=frozenset("gx"))]
     assert chosen(outlook(*sessions), flow(strategy="capability_match", wants={"gpu"})) == "wanted"

@@ -99,13 +99,15 @@ def assign(
     now: float,
     scores: Mapping[str, float] = NOTHING,
     within: float | None = None,
+    why: str = "",
 ) -> Run:
-    """``to`` is asked to claim it, and has ``assignment_timeout`` to do so, or as many seconds as ``within`` says."""
+    """``to`` is asked to claim it, and has ``assignment_timeout`` to do so, or as many seconds as ``within`` says.
+    ``why`` says what decided beside the score."""
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
     told = (
-        Entry(now, f"assigning to {who}", None, f"{to.device}{won}"),
+        Entry(now, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
         Entry(now, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
     return _granted(run, ("assign",), to, by, now, told, due_at=now + patience, scores=scores)

@@ -3,14 +3,14 @@
 A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
 ``requires``, its own rule accepts the run, and it is not resting: both sides must agree. A run waits for a device that
 only rest keeps from it. Among the candidates with a free slot ``prefers``
-narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, and the
-strategy decides.
+narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, devices near
+the creator go before others, and the strategy decides.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run import Owner, Run
@@ -78,8 +78,9 @@ class Outlook:
         judged = workflow.requires is not None or session.accepts is not None
         return mismatch(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
 
-    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None) -> Choice:
-        """The device for a run. With ``state`` only one whose session is in it is chosen."""
+    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
+        """The device for a run. With ``state`` only one whose session is in it is chosen. Devices that are ``near``
+        whoever creates it go before others, as far as the workflow does not prefer those."""
         refused: dict[str, str] = {}
         scores: dict[str, float] = {}
         free: list[Session] = []
@@ -103,7 +104,7 @@ class Outlook:
                 free.append(session)
         if not free:
             return Choice(None, _best(scores), refused, tuple(busy), tuple(resting))
-        chosen = self._pick(self._preferred(free, workflow), workflow, scores)
+        chosen = self._pick(self._preferred(free, workflow, near), workflow, scores)
         return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy), tuple(resting))
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
@@ -134,13 +135,13 @@ class Outlook:
             self._candidates[name] = candidate
         return self._candidates[name]
 
-    def _preferred(self, free: list[Session], workflow: Workflow) -> list[Session]:
+    def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
         if workflow.prefers is not None:
             liked = [one for one in free if not against(workflow.prefers, self._shown(one), self._evaluate)]
             free = liked or free
         if workflow.orchestration:
             free = [one for one in free if one.device == self.coordinator] or free
-        return free
+        return [one for one in free if one.device in near] or free
 
     def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
         if workflow.strategy == "score":

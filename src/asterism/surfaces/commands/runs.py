@@ -43,6 +43,12 @@ def runs() -> None:
 @click.option(
     "--keep", type=click.Choice(KEEPS), help="Whose work counts if peers that were apart both did some; epoch."
 )
+@click.option(
+    "--prefer-local/--no-prefer-local",
+    default=True,
+    show_default=True,
+    help="Prefer a device of yours on this machine, if it is able, willing and free.",
+)
 @click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
 @fleet_options
 def create(
