@@ -9,7 +9,7 @@ import pytest
 from fleet_scenes import WORK, Device, Stage, play
 
 from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.agent import JITTER
+from asterism.runtime.fleet.coordinator import JITTER
 from asterism.runtime.fleet.monitor import Monitor
 
 EVERY = 5.0
@@ -28,7 +28,7 @@ def bound(flow: Workflow) -> float:
 async def seconds_until_free(stage: Stage, flow: Workflow, wait: float, *names: str) -> float:
     """The coordinator takes a run and dies ``wait`` seconds after; how long it takes until another begins it."""
     hub = await stage.device("hub", monitor_every=EVERY)
-    await stage.until(lambda: hub.agent._election.elected)
+    await stage.until(lambda: hub.agent._coordinator.elected)
     others = [await stage.device(name, monitor_every=EVERY) for name in names]
     await asyncio.sleep(200.0)  # the deputy has been there for a while
     run = await stage.person.create(flow)  # the coordinator has the best rank, and so the best score
@@ -73,7 +73,7 @@ def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(monkeypatc
 
 
 def offices(devices: list[Device]) -> list[tuple[bool, bool]]:
-    return [(one.agent._election.elected, one.agent._deputy.elected) for one in devices]
+    return [(one.agent._coordinator.elected, one.agent._coordinator.deputy.elected) for one in devices]
 
 
 def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_office() -> None:
@@ -81,7 +81,7 @@ def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_office() -> No
         devices = [await stage.device(name, monitor_every=EVERY) for name in ("a", "b", "c")]
         await asyncio.sleep(60.0)
         assert sorted(offices(devices)) == [(False, False), (False, True), (True, False)]
-        chief = next(one for one in devices if one.agent._election.elected)
+        chief = next(one for one in devices if one.agent._coordinator.elected)
         await chief.crash()
         await asyncio.sleep(60.0)
         left = [one for one in devices if one is not chief]
@@ -96,7 +96,7 @@ def test_a_deputy_leaves_to_a_living_coordinator_what_it_would_take_away() -> No
             await stage.device(name, monitor_every=EVERY, slots=0)
         await asyncio.sleep(200.0)
         hub, deputy = stage.devices
-        assert (hub.agent._election.elected, deputy.agent._deputy.elected) == (True, True)
+        assert (hub.agent._coordinator.elected, deputy.agent._coordinator.deputy.elected) == (True, True)
         kitchen = await stage.device("kitchen")
         run = await stage.person.create(SLOW)
         await stage.at_work(kitchen, run)
@@ -120,14 +120,14 @@ def test_a_deputy_acts_for_a_coordinator_whose_monitor_is_stuck() -> None:
         async def stuck() -> None:
             """It stays in office and does nothing."""
 
-        hub.agent._monitor.watch = stuck  # type: ignore[method-assign]
+        hub.agent._coordinator.monitor.watch = stuck  # type: ignore[method-assign]
         kitchen = await stage.device("kitchen")
         run = await stage.person.create(SLOW)
         await stage.at_work(kitchen, run)
         died = stage.now()
         await kitchen.crash()
         await stage.reaches(run, "reassigning")
-        assert hub.agent._election.elected
+        assert hub.agent._coordinator.elected
         assert stage.now() - died <= bound(SLOW) + 2.5 * EVERY + 0.1
 
     play(scene)

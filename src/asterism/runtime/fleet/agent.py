@@ -22,15 +22,13 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
-from asterism.runtime.fleet.election import DEPUTY, Election
+from asterism.runtime.fleet.coordinator import Coordinator
 from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.joining import Presence, identity, join, leave, say_draining
 from asterism.runtime.fleet.looking import Lookout
-from asterism.runtime.fleet.monitor import Monitor
-from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
@@ -44,9 +42,6 @@ log = logging.getLogger("asterism.device")
 
 LOOK = 5.0
 """How often a device looks for work without being woken, in seconds."""
-
-JITTER = 0.2
-"""By which share the time between two passes of a monitor varies, so that those of many devices do not coincide."""
 
 
 class DeviceReplaced(AsterismError):
@@ -113,11 +108,7 @@ class DeviceAgent:
         self._make_body(heartbeat, timeout, grace)
         self.session = replaced(self.session, profile=self._profile())
         self._monitor_every = monitor_every
-        self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
-        self._notifier = Notifier(fleet, policy)
-        self._lease = lease
-        self._election = Election(fleet.store, fleet.clock, name, self.session.id)
-        self._deputy = Election(fleet.store, fleet.clock, name, self.session.id, office=DEPUTY)
+        self._coordinator = Coordinator(fleet, name, self.session.id, policy, every=monitor_every or 0.0, lease=lease)
         self.joined = asyncio.Event()
 
     def _make_body(self, heartbeat: float, timeout: float, grace: float) -> None:
@@ -177,13 +168,13 @@ class DeviceAgent:
             if self.fleet.local is self:
                 self.fleet.local = None
             self._executor.close()
-            self._notifier.close()
+            self._coordinator.close()
             presence.close()
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
         if self._monitor_every is not None:
-            jobs += [self._watch_over_others(self._monitor_every), self._tell_people(self._monitor_every)]
+            jobs += [self._coordinator.watch_for_ever(), self._coordinator.tell_for_ever()]
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())
@@ -219,8 +210,7 @@ class DeviceAgent:
         """Say that nothing is being done here any more; if the store does not hear it, time will tell it."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.heart.timeout / 3):
-                await self._election.resign()
-                await self._deputy.resign()
+                await self._coordinator.resign()
                 await leave(self.fleet.store, self.session.id)
         log.info("left")
 
@@ -331,7 +321,7 @@ class DeviceAgent:
             return False
         if self.fleet.store.clock() - (run.waiting_since or 0.0) > 2 * LOOK:
             return False
-        if flow.orchestration and not self._election.elected:
+        if flow.orchestration and not self._coordinator.elected:
             return True
         return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
 
@@ -356,39 +346,6 @@ class DeviceAgent:
         if self._hands_back is None or holds(self._hands_back, self._shown) is not True:
             return None
         return f"{self._hands_back!r} holds"
-
-    async def _watch_over_others(self, every: float) -> None:
-        trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
-        while True:
-            try:
-                await self._watch_once(every)
-                trouble.over()
-            except Exception as error:  # whatever it is, it must not end the work that is done here
-                trouble.met(error)
-            pause = every * self.fleet.chance.uniform(1.0 - JITTER, 1.0 + JITTER)
-            await self.fleet.clock.sleep(min(pause, self._monitor.due_in))
-
-    async def _watch_once(self, every: float) -> None:
-        lease = self._lease if self._lease is not None else (await self.fleet.settings()).lease
-        self._election.lease = self._deputy.lease = max(lease, 3 * every)
-        if await self._election.campaign():
-            if self._deputy.elected:
-                await self._deputy.resign()
-            await self._monitor.watch()
-        elif await self._deputy.campaign():
-            await self._monitor.stand_by(self._election.holder)
-
-    async def _tell_people(self, every: float) -> None:
-        """Beside the watch, since whoever is told may take long to listen."""
-        trouble = Trouble(log, "cannot tell", "tells again", self.fleet.clock.time)
-        while True:
-            try:
-                if self._election.elected:
-                    await self._notifier.deliver()
-                trouble.over()
-            except Exception as error:
-                trouble.met(error)
-            await self.fleet.clock.sleep(every)
 
     # -- work that was created here ----------------------------------------------------------------------------------
 
