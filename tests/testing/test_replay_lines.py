@@ -19,6 +19,7 @@ from asterism.store.protocol import Write
 from asterism.testing.sim import peers, plans, simulate
 from asterism.testing.sim.__main__ import main
 from asterism.testing.sim.clockwork import Deadlock
+from asterism.testing.sim.batteries import BatteryWorld
 from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 from asterism.testing.sim.peers import PeerWorld
 from asterism.testing.sim.plans import PlanWorld
@@ -149,7 +150,7 @@ class Stuck(World):
 
 
 def test_every_world_has_the_name_by_which_it_is_found() -> None:
-    worlds = [World, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
+    worlds = [World, BatteryWorld, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
     assert [world_named(name) for name in WORLDS] == worlds
     assert replay_line(1, World, {}) == f"{COMMAND} --seed 1"
     assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
