@@ -18,8 +18,8 @@ from asterism.runtime.peers import taking
 from asterism.store.protocol import Write
 from asterism.testing.sim import peers, plans, simulate
 from asterism.testing.sim.__main__ import main
-from asterism.testing.sim.clockwork import Deadlock
 from asterism.testing.sim.batteries import BatteryWorld
+from asterism.testing.sim.clockwork import Deadlock
 from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 from asterism.testing.sim.peers import PeerWorld
 from asterism.testing.sim.plans import PlanWorld
@@ -169,7 +169,7 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     [
         (["--world", "moon"], "there is no world 'moon'"),
         (["--world", "asterism.testing.sim:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:World"], "there are fleet, plans"),
+        (["--world", "no.such.module:World"], "there are fleet, batteries, plans"),
         (["--terms", "[]"], "--terms is a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

@@ -30,7 +30,7 @@ def may_be_given(run: Run, what: str) -> None:
 
 
 def moved(run: Run, event: str, now: float, why: str, *then: Entry, **changes: Any) -> Run:
-    """The one way in which a status changes, beside ``_granted``."""
+    """The one way in which a status changes, beside ``granted``."""
     status = TRANSITIONS[event].get(run.status)
     if status is None:
         raise refusal(run, event)

@@ -201,9 +201,9 @@ class Lookout:
         if why is None:
             self._cleared.add(run.id)
             return
-        device, now = self.desk.owner.device, self.fleet.store.clock()
+        device, clock = self.desk.owner.device, self.fleet.store.clock
         with contextlib.suppress(RunRefused):  # somebody has it by now
-            await self.fleet.ledger.change(run, lambda one, _: assigning.refuse(one, device, why, now))
+            await self.fleet.ledger.change(run, lambda one, _: assigning.refuse(one, device, why, clock()))
             log.info("declined: %s", why, extra={"run": run.id})
 
     async def _learn(self, unknown: set[tuple[str, int]]) -> None:
