@@ -133,6 +133,22 @@ def test_a_deputy_acts_for_a_coordinator_whose_monitor_is_stuck() -> None:
     play(scene)
 
 
+def test_a_monitor_that_saw_something_coming_does_not_hurry_when_the_store_is_out_of_reach() -> None:
+    async def scene(stage: Stage) -> None:
+        hub = await stage.device("hub", monitor_every=EVERY, slots=0)
+        kitchen = await stage.device("kitchen")
+        run = await stage.person.create(replace(BRISK, heartbeat=0.5, timeout=1.0))
+        await stage.at_work(kitchen, run)
+        await stage.until(lambda: hub.agent._coordinator.monitor.due_in < 2.0)
+        hub.line.down = True
+        asked = hub.line.asked["register"]
+        await asyncio.sleep(100.0)
+        passes = 100.0 / (EVERY * (1 - JITTER)) + 2
+        assert hub.line.asked["register"] - asked <= 2 * passes, "the watch and the telling of people"
+
+    play(scene)
+
+
 def test_the_lease_is_a_setting_of_the_fleet_and_three_passes_at_least() -> None:
     async def scene(stage: Stage) -> None:
         await stage.person.configure(lease=60.0)

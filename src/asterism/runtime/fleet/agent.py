@@ -54,8 +54,8 @@ class DeviceAgent:
     and ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
     ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
     how often it watches over the others if it is elected; None for never. ``lease`` is how long an election lasts, that
-    of the fleet's settings if left out. ``replace`` takes the name from another
-    living device. ``measure`` gives its profile."""
+    of the fleet's settings if left out. ``replace`` takes the name from another living device. ``measure`` gives its
+    profile."""
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class Coordinator:
     async def watch_for_ever(self) -> None:
         trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
+            self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
             try:
                 await self._watch()
                 trouble.over()
