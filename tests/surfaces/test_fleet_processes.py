@@ -103,6 +103,19 @@ def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scen
     assert scene.json("runs", "create", "work")["device"] == "server"
 
 
+def test_what_a_policy_refuses_is_never_granted(scene: Scene) -> None:
+    (scene.folder / "policy.yaml").write_text("commands: [sh]\n")
+    scene.ok("workflow", "add", "any", "--argv", "{tool} x", "--rounds", "9")
+    run_id = scene.json("runs", "create", "any", "--input", '{"tool": "shred"}')["id"]
+    policy = str(scene.folder / "policy.yaml")
+    with scene.process("device", "join", "laptop", "--no-monitor", "--policy", policy) as laptop:
+        heard(laptop, "declined: ")
+        told = scene.json("runs", "show", run_id)
+        assert (told["epoch"], told["previous_assignments"]) == (0, [])
+        assert [one["what"] for one in told["story"]][:2] == ["created", "declined"]
+        assert "does not allow the command 'shred'" in told["declined"].get("laptop", told["story"][1]["why"])
+
+
 def test_a_run_that_fails_says_so_where_it_is_waited_for(scene: Scene) -> None:
     scene.ok("workflow", "add", "bad", "--shell", "echo no luck >&2; exit 3")
     with scene.process("device", "join", "laptop") as laptop:
