@@ -164,6 +164,18 @@ class RunMachine(RuleBasedStateMachine):
             if self.rounds > self.flow.rounds:
                 self.over()
 
+    @rule()
+    def next_round_while_another_rests(self) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if self.step(free and self.avoided, lambda run: assigning.next_round(run, self.flow, self.now, resting=True)):
+            self.avoided = self.declined  # those that declined are not asked again, and nothing is counted
+
+    @rule(device=st.sampled_from(["kitchen", "laptop"]), tick=ticks)
+    def refuse(self, device: str, tick: float) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if self.step(free, lambda run: assigning.refuse(run, device, "no", self.now), tick=tick):
+            self.avoided = self.declined = True
+
     @rule(luck=st.integers(0, 3))
     def give_up(self, luck: int) -> None:
         free = self.where == "waiting" and not self.held and not self.paused
@@ -207,7 +219,7 @@ class RunMachine(RuleBasedStateMachine):
             self.avoided = True
 
     def decline(self, speaker: str, tick: float, full: bool) -> None:
-        if self.said(speaker, ANYWHERE, lambda r, g: assigning.decline(r, g, "no", self.now, full=full), tick):
+        if self.said(speaker, ANYWHERE, lambda r, g: assigning.decline(r, g, "no", self.now, for_now=full), tick):
             cancelled = self.wish == "cancel"
             self.freed()
             if not full and not cancelled:

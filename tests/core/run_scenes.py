@@ -108,7 +108,7 @@ OWNERS: dict[str, Event] = {
     "fail, last": lambda run, grant, now: assigning.fail(run, grant, "exit code 1", STRICT, now),
     "fail, final": lambda run, grant, now: assigning.fail(run, grant, "exit code 1", FLOW, now, final=True),
     "decline": lambda run, grant, now: assigning.decline(run, grant, "on battery", now),
-    "decline, full": lambda run, grant, now: assigning.decline(run, grant, "it is full", now, full=True),
+    "decline, full": lambda run, grant, now: assigning.decline(run, grant, "it is full", now, for_now=True),
     "release": lambda run, grant, now: assigning.release(run, grant, "released", "low battery", now, HALF_WAY),
 }
 """What an owner says."""
@@ -119,6 +119,7 @@ OTHERS: dict[str, Event] = {
     "take, start": lambda run, grant, now: assigning.take(run, LAPTOP, FLOW, now, starts=True),
     "lose": lambda run, grant, now: assigning.lose(run, FLOW, now, "not heard of for 90 s"),
     "lose, last": lambda run, grant, now: assigning.lose(run, STRICT, now, "not heard of for 90 s"),
+    "refuse": lambda run, grant, now: assigning.refuse(run, LAPTOP.device, "on battery", now),
     "next_round": lambda run, grant, now: assigning.next_round(run, FLOW, now),
     "give_up": lambda run, grant, now: assigning.give_up(run, now, "no device for 300 s"),
     "take_back": lambda run, grant, now: assigning.take_back(run, now, "the peer was not met"),
@@ -176,7 +177,7 @@ def _check_history(run: Run, flow: Workflow) -> None:
     for name, cap in (("failures", flow.retries), ("losses", flow.losses), ("rounds", flow.rounds)):
         assert 0 <= getattr(run, name) <= cap + spare, f"more {name} than there may be"
     assert len(set(run.avoid)) == len(run.avoid)
-    assert set(run.declined) <= set(run.avoid) <= {one.device for one in run.previous}
+    assert set(run.declined) <= set(run.avoid) <= {one.device for one in run.previous} | set(run.declined)
     times = [entry.at for entry in run.story]
     assert times == sorted(times), "the story goes back in time"
     assert run.story[0].what == "created"

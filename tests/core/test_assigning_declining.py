@@ -26,7 +26,7 @@ def test_declining_costs_nothing_and_is_remembered_for_this_round() -> None:
 
 def test_a_device_that_was_only_full_may_be_asked_again() -> None:
     asked = assigned()
-    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, full=True)
+    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, for_now=True)
     assert (run.avoid, run.declined) == ((), {})
     assert run.previous[-1].reason == "declined"
 
@@ -54,6 +54,31 @@ def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_
     )
 
 
+def test_while_another_device_rests_no_round_is_counted_and_those_that_declined_are_not_asked_again() -> None:
+    run = declined(new(), KITCHEN, "not at night")
+    assert assigning.next_round(run, STRICT, 2.0, resting=True) is run
+    both = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
+    after = assigning.next_round(both, STRICT, 6.0, resting=True)
+    assert (after.rounds, after.avoid, after.declined) == (0, ("laptop",), {"laptop": "busy"})
+    assert after.story[-1].why == "in 0 s, every device was tried: kitchen (timeout): not heard of for 90 s"
+    assert assigning.next_round(after, STRICT, 7.0).status == "failed", "it counts once that one was asked, too"
+
+
+def test_a_device_may_refuse_before_it_is_given_a_run() -> None:
+    run = assigning.refuse(new(), "kitchen", "the policy forbids it", 1.0)
+    assert (run.status, run.epoch, run.previous, run.device) == ("created", 0, (), None)
+    assert (run.avoid, run.declined) == (("kitchen",), {"kitchen": "the policy forbids it"})
+    assert str(run.story[-1]) == "1.000 declined: by kitchen: the policy forbids it"
+    assert assigning.refuse(run, "kitchen", "again", 2.0) is run
+    again = assigning.next_round(run, FLOW, 1.5)
+    assert (again.rounds, again.avoid, again.not_before) == (1, (), 2.0)
+    assert again.story[-1].why == "in 0.5 s, every device was tried: kitchen (declined): the policy forbids it"
+    failed = assigning.next_round(assigning.refuse(again, "kitchen", "no", 3.0), STRICT, 3.0)
+    assert failed.error == "all devices declined, in 2 rounds. kitchen (declined): no"
+    with pytest.raises(RunRefused, match="it cannot be refused"):
+        assigning.refuse(assigned(), "laptop", "no", 2.0)
+
+
 def test_a_round_names_those_too_that_failed_or_were_lost() -> None:
     run = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
     run = assigning.next_round(run, FLOW, 6.0)
@@ -76,6 +101,6 @@ def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
 
 def test_there_is_no_next_round_while_nobody_is_avoided() -> None:
     asked = assigned()
-    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, full=True)
+    run = assigning.decline(asked, grant_of(asked), "it is full", 1.0, for_now=True)
     with pytest.raises(RunRefused, match="it cannot be offered again: no device is avoided"):
         assigning.next_round(run, FLOW, 2.0)

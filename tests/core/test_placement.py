@@ -107,6 +107,8 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
         ({}, {}, {"requires": "broken"}, "'broken' could not be evaluated"),
         ({"accepts": "run.priority=7"}, {}, {}, "its own rule: 'run.priority=7' does not hold"),
         ({"accepts": "broken"}, {}, {}, "its own rule: 'broken' could not be evaluated"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {}, "resting: it would hand this back because 'x' holds"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
     ],
 )
 def test_a_device_that_is_no_candidate_is_told_why(
@@ -125,7 +127,7 @@ def test_both_sides_must_agree() -> None:
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
     gone = [session("silent", beat_at=0.0, timeout=90.0), session("ended", state="ended")]
-    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, ())
+    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, (), ())
 
 
 def test_the_busy_are_candidates_without_room() -> None:
@@ -157,6 +159,7 @@ SESSIONS = st.lists(
 FLOWS = st.builds(
     flow,
     needs=CAPABILITIES,
+    wants=CAPABILITIES,
     strategy=st.sampled_from(["score", "round_robin", "capability_match", "load_balance"]),
     requires=st.sampled_from([None, "quality=1.0"]),
     prefers=st.sampled_from([None, "slots=2"]),
@@ -180,6 +183,74 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         if choice.owner is not None:
             view.gave(choice.owner.device)
             given_out[choice.owner.device] += 1
+
+
+def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
+    asleep, other = session("asleep", profile={"resting": "'x' holds"}), session("other", can=frozenset({"gpu"}))
+    view = outlook(asleep, other)
+    choice = view.choose(run_of(flow()), flow())
+    assert (choice.owner, choice.resting, set(choice.scores)) == (other.owner, ("asleep",), {"other"})
+    assert (asleep.idle, asleep.room, other.idle) == (0, 0, 2)
+    assert view.waits_for(asleep, run_of(flow()), flow())
+    assert not view.waits_for(other, run_of(flow()), flow())
+    picky = flow(needs={"gpu"})
+    assert view.choose(run_of(picky), picky).resting == ()
+    assert not view.waits_for(asleep, run_of(picky), picky)
+
+
+@pytest.mark.parametrize("told", [None, "", 7, True, {"x": 1}])
+def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
+    one = session("a", profile={"resting": told})
+    assert one.resting is None
+    assert "resting" not in one.shown()
+
+
+ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))
+
+
+@given(st.lists(ANY_CAPABILITIES, min_size=2, max_size=5), ANY_CAPABILITIES, ANY_CAPABILITIES)
+def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
+    devices: list[frozenset[str]], needs: frozenset[str], wants: frozenset[str]
+) -> None:
+    """All else equal, ten times that share lies between them, and the greatest share wins. It excludes nobody."""
+    sessions = [session(f"d{number}", can=can) for number, can in enumerate(devices)]
+    work = flow(needs=needs, wants=wants)
+    choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work), work)
+    able = {one.device: one.can for one in sessions if needs <= one.can}
+    assert choice.scores.keys() == able.keys()
+    if wants:
+        shares = {name: len(wants & can) / len(wants) for name, can in able.items()}
+        assert choice.scores == {name: pytest.approx(70 + 10 * share, abs=0.01) for name, share in shares.items()}
+        assert choice.owner is None or shares[choice.owner.device] == max(shares.values())
+    else:
+        assert len(set(choice.scores.values())) <= 1, "what is needed tells nobody apart"
+
+
+@given(SESSIONS, FLOWS, st.frozensets(st.sampled_from(["d0", "d1", "d2", "d9"])))
+def test_devices_near_the_creator_go_first_and_nothing_else_changes(
+    made: list[Any], workflow: Workflow, near: frozenset[str]
+) -> None:
+    """No filter, objection or preference of the workflow is overridden, and scores are what they are."""
+    sessions = [
+        session(f"d{number}", can=can, slots=slots, used=used, profile={"quality": quality})
+        for number, (can, slots, used, quality) in enumerate(made)
+    ]
+    view, run = outlook(*sessions), run_of(workflow)
+    anyway, choice = view.choose(run, workflow), view.choose(run, workflow, near=near)
+    assert choice[1:] == anyway[1:]
+    assert (choice.owner is None) == (anyway.owner is None)
+    free = [one for one in sessions if one.device in anyway.scores and one.used < one.slots]
+    liked = [one for one in free if workflow.prefers is None or one.slots == 2] or free
+    local = [one for one in liked if one.device in near]
+    if choice.owner is not None:
+        assert choice.owner.device in {one.device for one in local or liked}
+        assert local or choice.owner == anyway.owner
+
+
+def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
+    sessions = [session("plain"), session("wanted", can=frozenset({"gpu"})), session("more", can=frozenset("gx"))]
+    assert chosen(outlook(*sessions), flow(strategy="capability_match", wants={"gpu"})) == "wanted"
+    assert chosen(outlook(*sessions), flow(strategy="capability_match")) == "plain"
 
 
 def test_the_best_scores_are_kept_with_the_assignment() -> None:

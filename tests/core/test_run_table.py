@@ -46,6 +46,7 @@ decline, full  x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    
 release        x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
 lose           -    -    -    -    re   re   rp   FA   re   rp   FA   -    -    -    -
 lose, last     -    -    -    -    FA   FA   FA   FA   FA   FA   FA   -    -    -    -
+refuse         cr   -    -    -    -    -    -    -    -    -    -    re   -    -    -
 next_round     -    -    -    -    -    -    -    -    -    -    -    re   -    -    -
 give_up        FA   -    -    -    -    -    -    -    -    -    -    FA   -    -    -
 take_back      -    -    -    -    re   -    -    -    -    -    -    -    -    -    -

@@ -31,7 +31,7 @@ RUN_FIELDS = {
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
     *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
-    *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "avoid", "declined"),
+    *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
     *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded"),
 }
 """The fields of a run as JSON, which programs count on."""

@@ -22,6 +22,7 @@ DEVICE_FIELDS = {
         "state",
         "coordinator",
         "session",
+        "resting",
         "host",
         "peer",
         "can",
@@ -100,6 +101,22 @@ def test_devices_are_listed_with_their_state(scene: Scene) -> None:
     assert "42%" in words["ready"]
     assert words["ready"][-2:] == ["ffmpeg,", "gpu"]
     assert words["busy"][2:5] == ["1/1", "1.00", "0.50"]
+
+
+def test_a_device_that_rests_is_shown_as_resting_and_not_chosen(scene: Scene) -> None:
+    scene.workflow("hard", argv=("true",))
+    scene.device("laptop", profile={"battery": 0.1, "resting": "'battery < 0.2' holds"})
+    [told] = scene.json("device", "list")
+    assert (told["state"], told["resting"]) == ("resting", "'battery < 0.2' holds")
+    assert "resting" not in told["profile"]
+    assert " resting " in scene.ok("device", "list")
+    [told] = scene.json("device", "scores", "hard")["devices"]
+    words = "resting: it would hand this back because 'battery < 0.2' holds"
+    assert (told["candidate"], told["chosen"], told["score"], told["why"]) == (False, False, None, words)
+    assert words in scene.ok("device", "scores", "hard")
+    result = scene.run("runs", "create", "hard")
+    assert "It waits: laptop is resting: it would hand it back because 'battery < 0.2' holds." in result.stderr
+    assert [one["kind"] for one in scene.json("why", result.stdout.strip())["reasons"]] == ["resting"]
 
 
 def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -75,6 +76,44 @@ def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
                 assert (code, output) == (0, "")
                 assert errors.splitlines()[-1].endswith("  left")
     assert {one["state"] for one in scene.json("device", "list")} == {"left"}
+
+
+def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scene) -> None:
+    """Though another one has the better score; not if that is not wanted, nor if the device was killed."""
+    scene.ok("workflow", "add", "work", "--argv", "true")
+    scene.ok("workflow", "add", "elsewhere", "--argv", "true", "--requires", "name == 'server'")
+    scene.ok("workflow", "add", "preferring", "--argv", "true", "--prefers", "name == 'server'")
+    scene.device("server", slots=1000)
+    with scene.process("device", "join", "laptop", "--no-monitor") as laptop:
+        heard(laptop, "joined as laptop")
+        result = scene.run("runs", "create", "work")
+        assert re.search(r"It is assigned to laptop, score [0-9.]+, on this machine\.", result.stderr), result.stderr
+        told = scene.json("runs", "show", result.stdout.strip())
+        [why] = [one["why"] for one in told["story"] if one["what"] == "assigning to other"]
+        assert re.fullmatch(
+            r"laptop, score [0-9.]+ of 2, preferred, since it is on the machine where the run was created", why
+        )
+        until(scene, told["id"], status="completed")
+        assert scene.json("runs", "create", "work", "--no-prefer-local")["device"] == "server"
+        assert scene.json("runs", "create", "elsewhere")["device"] == "server", "no filter is overridden"
+        assert scene.json("runs", "create", "preferring")["device"] == "server", "nor what the workflow prefers"
+        laptop.kill()
+        ended(laptop)
+    assert {one["name"]: one["state"] for one in scene.json("device", "list")}["laptop"] == "ready", "as far as known"
+    assert scene.json("runs", "create", "work")["device"] == "server"
+
+
+def test_what_a_policy_refuses_is_never_granted(scene: Scene) -> None:
+    (scene.folder / "policy.yaml").write_text("commands: [sh]\n")
+    scene.ok("workflow", "add", "any", "--argv", "{tool} x", "--rounds", "9")
+    run_id = scene.json("runs", "create", "any", "--input", '{"tool": "shred"}')["id"]
+    policy = str(scene.folder / "policy.yaml")
+    with scene.process("device", "join", "laptop", "--no-monitor", "--policy", policy) as laptop:
+        heard(laptop, "declined: ")
+        told = scene.json("runs", "show", run_id)
+        assert (told["epoch"], told["previous_assignments"]) == (0, [])
+        assert [one["what"] for one in told["story"]][:2] == ["created", "declined"]
+        assert "does not allow the command 'shred'" in told["declined"].get("laptop", told["story"][1]["why"])
 
 
 def test_a_run_that_fails_says_so_where_it_is_waited_for(scene: Scene) -> None:
@@ -271,7 +310,7 @@ def test_work_under_way_is_cancelled_and_paused_and_goes_on(scene: Scene) -> Non
         assert scene.run("runs", "wait", run_id).exit_code == 1
         assert gone(pids)
     told = scene.json("runs", "show", run_id)
-    assert (told["status"], told["cancelled"]) == ("failed", True)
+    assert (told["status"], told["cancelled"]) == ("cancelled", True)
     assert told["error"].startswith("cancelled by ann")
 
 

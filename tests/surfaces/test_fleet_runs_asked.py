@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
+import pytest
 from command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
 
 from asterism.core import assigning
 from asterism.core.run import Progress, Run
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Report
+from asterism.surfaces.fleet import listing
 
 
 def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
@@ -123,8 +125,8 @@ def test_runs_are_cancelled_at_once_or_their_devices_are_asked(tmp_path: Path) -
     ]
     assert result.stderr == (f"Run {done.id}: it is completed and will not change any more: it cannot be cancelled.\n")
     again = scene.json("runs", "cancel", busy.id)
-    assert [(run["status"], run["wish"], run["wished_by"]) for run in again] == [("processing", "cancel", "ann")]
-    assert scene.ok("runs", "cancel", busy.id) == f"{busy.id[-8:]} is as it was: processing\n"
+    assert [(run["status"], run["wish"], run["wished_by"]) for run in again] == [("cancelling", "cancel", "ann")]
+    assert scene.ok("runs", "cancel", busy.id) == f"{busy.id[-8:]} is as it was: cancelling\n"
     assert " cancelling " in scene.ok("runs", "list")
     assert " cancelled " in scene.ok("runs", "list")
 
@@ -149,6 +151,45 @@ def test_runs_are_paused_with_a_reason_and_resumed(tmp_path: Path) -> None:
         64,
         f"Run {new.id}: it is created: it cannot be resumed: it is not paused.\n",
     )
+
+
+def test_lists_json_and_why_report_one_status_for_a_run(tmp_path: Path) -> None:
+    """Every word of the table is one of --status, finds the runs that it is said of, and no others."""
+    scene = Scene(tmp_path)
+    done, bad, busy, new = a_few(scene)
+    other = scene.create(device="desktop")
+    scene.ok("runs", "cancel", new.id, busy.id)
+    scene.ok("runs", "pause", other.id, "--reason", "lunch")
+    statuses = {done.id: "completed", bad.id: "failed", new.id: "cancelled", busy.id: "cancelling", other.id: "paused"}
+    assert {run["id"]: run["status"] for run in scene.json("runs", "list")} == statuses
+    for run_id, status in statuses.items():
+        assert [run["id"] for run in scene.json("runs", "list", "--status", status)] == [run_id]
+        assert f" {status} " in scene.ok("runs", "list", "--status", status)
+        assert scene.json("runs", "show", run_id)["status"] == status
+        assert scene.json("why", run_id)["status"] == status
+        assert scene.ok("why", run_id).startswith(f"Run {run_id} is {status}:")
+    assert "it is paused by ann: lunch" in scene.ok("why", other.id)
+    ended = {run["id"] for run in scene.json("runs", "list", "--status", "ended")}
+    opened = {run["id"] for run in scene.json("runs", "list", "--status", "open")}
+    assert (ended, opened) == ({done.id, bad.id, new.id}, {busy.id, other.id})
+    shown = scene.json("runs", "show", new.id)
+    assert (shown["failed_at"], shown["cancelled_at"]) == (None, shown["ended_at"])
+
+
+def test_cancelled_runs_are_found_behind_any_number_of_failed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+    scene = Scene(tmp_path)
+    scene.workflow()
+    cancelled = [scene.create() for _ in range(3)]
+    scene.ok("runs", "cancel", *(run.id for run in cancelled))
+    for _ in range(5):
+        scene.step(scene.create(), taken_by("laptop"), started, failed("no luck"))
+    found = [run["id"] for run in scene.json("runs", "list", "--status", "cancelled", "--limit", "2")]
+    assert found == [cancelled[1].id, cancelled[2].id]
+    assert "--limit 0" in scene.run("runs", "list", "--status", "cancelled", "--limit", "2").stderr
+    assert len(scene.json("runs", "list", "--status", "cancelled", "--limit", "0")) == 3
 
 
 def test_a_retry_is_a_new_run_that_names_the_old_one(tmp_path: Path) -> None:

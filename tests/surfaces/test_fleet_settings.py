@@ -21,13 +21,15 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         "large": 65_536,
         "most": 67_108_864,
         "hold": 90.0,
+        "lease": 15.0,
         "peer_timeout": 3600.0,
         "notify_command": None,
         "notify_url": None,
         "weights": {"load": 40.0, "connection": 30.0, "rank": 20.0, "capability": 10.0},
     }
     told = scene.json(
-        *("fleet", "set", "--keep", "7d", "--large", "10k", "--most", "1G", "--hold", "2m", "--weight", "load=50"),
+        *("fleet", "set", "--keep", "7d", "--large", "10k", "--most", "1G", "--hold", "2m", "--lease", "40"),
+        *("--weight", "load=50"),
         *("--weight", "rank=0", "--notify-command", "mail -s 'it failed' ann", "--notify-url", "http://localhost/x"),
     )
     assert told == {
@@ -35,6 +37,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         "large": 10_240,
         "most": 1 << 30,
         "hold": 120.0,
+        "lease": 40.0,
         "peer_timeout": 3600.0,
         "notify_command": ["mail", "-s", "it failed", "ann"],
         "notify_url": "http://localhost/x",

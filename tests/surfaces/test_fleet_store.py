@@ -46,10 +46,9 @@ def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
     assert told == {
         "store": scene.url,
         "runs": {
-            **dict.fromkeys(("assigned", "claimed", "processing", "failed", "reassigning"), 0),
+            **dict.fromkeys(("assigned", "claimed", "processing", "failed", "cancelled", "reassigning"), 0),
             **{"created": 3, "completed": 1},
         },
-        "cancelled": 0,
         "devices": {"ready": 1},
         "coordinator": None,
         "workflows": 1,

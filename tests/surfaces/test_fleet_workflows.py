@@ -46,6 +46,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
     given = {
         "--requires": "'gpu' in can",
         "--prefers": "load < 0.5",
+        "--wants": "gpu, tape",
         "--device": "laptop",
         "--strategy": "round_robin",
         "--priority": "-3",
@@ -78,6 +79,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "device": "laptop",
         "requires": "'gpu' in can",
         "prefers": "load < 0.5",
+        "wants": ["gpu", "tape"],
         "strategy": "round_robin",
         "orchestration": True,
         "preemptible": True,

@@ -18,6 +18,7 @@ from asterism.runtime.peers import taking
 from asterism.store.protocol import Write
 from asterism.testing.sim import peers, plans, simulate
 from asterism.testing.sim.__main__ import main
+from asterism.testing.sim.batteries import BatteryWorld
 from asterism.testing.sim.clockwork import Deadlock
 from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 from asterism.testing.sim.peers import PeerWorld
@@ -149,7 +150,7 @@ class Stuck(World):
 
 
 def test_every_world_has_the_name_by_which_it_is_found() -> None:
-    worlds = [World, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
+    worlds = [World, BatteryWorld, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
     assert [world_named(name) for name in WORLDS] == worlds
     assert replay_line(1, World, {}) == f"{COMMAND} --seed 1"
     assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
@@ -168,7 +169,7 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     [
         (["--world", "moon"], "there is no world 'moon'"),
         (["--world", "asterism.testing.sim:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:World"], "there are fleet, plans"),
+        (["--world", "no.such.module:World"], "there are fleet, batteries, plans"),
         (["--terms", "[]"], "--terms is a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

@@ -71,9 +71,25 @@ def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(monitor.Monitor, "_silent_for", lambda *_: 1e9)
 
 
+def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
+    """It would act on the store's clock alone."""
+    left, holds = monitor.Monitor._left, monitor.Monitor._holds
+
+    async def never_holds(self: monitor.Monitor, *args: Any, tells: bool = True) -> bool:
+        return await holds(self, *args, tells=tells) and tells
+
+    patch.setattr(monitor.Monitor, "_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
+    patch.setattr(monitor.Monitor, "_holds", never_holds)
+
+
 @pytest.mark.parametrize(
     "ablation",
-    [no_fencing, no_self_fencing, heartbeats_by_the_clock_of_the_device],
+    [
+        no_fencing,
+        no_self_fencing,
+        heartbeats_by_the_clock_of_the_device,
+        a_deputy_that_has_observed_nothing,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_a_missing_safeguard_is_noticed(

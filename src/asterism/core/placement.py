@@ -1,37 +1,42 @@
 """Which device gets a run: the filter and the score, over the sessions that the store knows.
 
 A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
-``requires``, and its own rule accepts the run: both sides must agree. Among the candidates with a free slot ``prefers``
-narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, and the
-strategy decides.
+``requires``, its own rule accepts the run, and it is not resting: both sides must agree. A run waits for a device that
+only rest keeps from it. Among the candidates with a free slot ``prefers``
+narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, devices near
+the creator go before others, and the strategy decides.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run import Owner, Run
-from asterism.core.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score
+from asterism.core.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score_parts
 from asterism.core.session import OPEN, Session, ranks
 from asterism.core.workflow import Workflow
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
 """Whether an expression holds over some names, or why that cannot be told."""
 
+_Asked = tuple[frozenset[str], frozenset[str]]
+"""The capabilities that a workflow needs, and those that it wants: the score depends on nothing else of it."""
+
 MOST_SCORES = 100
 """How many scores are kept with an assignment: the best ones."""
 
 
 class Choice(NamedTuple):
-    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, and
-    ``busy`` who is one and has no room."""
+    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, ``busy``
+    names candidates that have no room, and ``resting`` those of the refused that will take it when they have rested."""
 
     owner: Owner | None
     scores: Mapping[str, float]
     refused: Mapping[str, str]
     busy: tuple[str, ...]
+    resting: tuple[str, ...] = ()
 
 
 class Outlook:
@@ -59,36 +64,52 @@ class Outlook:
         self._last = max(self.given.values(), default=0)
         # what was found out for one run is good for the next, but for the device that got it
         self._candidates: dict[str, Candidate] = {}
-        self._scores: dict[frozenset[str], dict[str, float]] = {}  # by what is needed
+        self._scores: dict[_Asked, dict[str, float]] = {}
 
     def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
-        judged = workflow.requires is not None or session.accepts is not None
-        return objection(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+        return self._mismatch(session, run, workflow) or rest_objection(session.resting)
 
-    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None) -> Choice:
-        """The device for a run. With ``state`` only one whose session is in it is chosen."""
+    def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
+        """Whether nothing but rest keeps a device from a run."""
+        return session.resting is not None and self._mismatch(session, run, workflow) is None
+
+    def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+        judged = workflow.requires is not None or session.accepts is not None
+        return mismatch(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+
+    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
+        """The device for a run. With ``state`` only one whose session is in it is chosen. Devices that are ``near``
+        whoever creates it go before others, as far as the workflow does not prefer those."""
         refused: dict[str, str] = {}
         scores: dict[str, float] = {}
         free: list[Session] = []
         busy: list[str] = []
-        known = self._scores.setdefault(workflow.needs, {})
+        resting: list[str] = []
+        known = self._scores.setdefault((workflow.needs, workflow.wants), {})
         for name, session in self.sessions.items():
-            why = self.objection(session, run, workflow)
+            why = self._mismatch(session, run, workflow)
+            if why is None and session.resting is not None:
+                why = rest_objection(session.resting)
+                resting.append(name)
             if why is not None:
                 refused[name] = why
                 continue
             if name not in known:
-                known[name] = score(self._candidate(session), (None, workflow.needs), self.weights)
+                known[name] = sum(self.score_parts(session, workflow).values())
             scores[name] = known[name]
             if self._used[name] >= session.slots:
                 busy.append(name)
             elif state in (None, session.state):
                 free.append(session)
         if not free:
-            return Choice(None, _best(scores), refused, tuple(busy))
-        chosen = self._pick(self._preferred(free, workflow), workflow, scores)
-        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy))
+            return Choice(None, _best(scores), refused, tuple(busy), tuple(resting))
+        chosen = self._pick(self._preferred(free, workflow, near), workflow, scores)
+        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy), tuple(resting))
+
+    def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
+        """What the score of a candidate is made of, by the names of the weights."""
+        return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
 
     def gave(self, device: str) -> None:
         """Remember that a device was given a run."""
@@ -114,25 +135,32 @@ class Outlook:
             self._candidates[name] = candidate
         return self._candidates[name]
 
-    def _preferred(self, free: list[Session], workflow: Workflow) -> list[Session]:
+    def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
         if workflow.prefers is not None:
             liked = [one for one in free if not against(workflow.prefers, self._shown(one), self._evaluate)]
             free = liked or free
         if workflow.orchestration:
             free = [one for one in free if one.device == self.coordinator] or free
-        return free
+        return [one for one in free if one.device in near] or free
 
     def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
         if workflow.strategy == "score":
             return max(free, key=lambda session: scores[session.device])
         choose = STRATEGIES[workflow.strategy]
-        return self.sessions[choose([self._candidate(session) for session in free], (None, workflow.needs)).id]
+        asked = workflow.needs | workflow.wants
+        return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
 
 
-def objection(
+def rest_objection(resting: str | None) -> str | None:
+    """That of a device that would hand work back, which says why in ``resting``."""
+    return None if resting is None else f"resting: it would hand this back because {resting}"
+
+
+def mismatch(
     session: Session, run: Run, workflow: Workflow, shown: Mapping[str, Any], evaluate: Evaluate
 ) -> str | None:
-    """Why a device is no candidate for a run, in words; None if it is one. ``shown`` is its profile."""
+    """Why a device is no candidate for a run, whether it is resting or not; None if it is one. ``shown`` is its
+    profile."""
     if run.pinned is not None and run.pinned != session.device:
         return f"the run is for {run.pinned} alone"
     if not workflow.needs <= session.can:

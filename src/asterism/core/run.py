@@ -66,6 +66,15 @@ OWNED = frozenset({ASSIGNED, CLAIMED, PROCESSING})
 UNOWNED = frozenset({CREATED, REASSIGNING})
 """The states in which it waits for somebody."""
 
+REPORTED: dict[str, frozenset[RunStatus]] = {
+    **{str(status): frozenset({status}) for status in RunStatus},
+    "paused": UNOWNED,
+    "pausing": frozenset({CLAIMED, PROCESSING}),
+    "cancelling": frozenset({CLAIMED, PROCESSING}),
+    "cancelled": frozenset({FAILED}),
+}
+"""What ``Run.reported_status`` may be, and in which states a run is then."""
+
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
 
@@ -192,6 +201,16 @@ class Run:
     def offered(self) -> bool:
         """Whether a device may have it (once ``not_before`` has passed)."""
         return self.status in UNOWNED and self.paused is None and not self.held
+
+    @property
+    def reported_status(self) -> str:
+        """The status as lists, JSON and ``why`` report it, one of REPORTED: what a person asked of the run says more
+        than the state it is in."""
+        if self.cancelled:
+            return "cancelled"
+        if self.wish is not None:
+            return "cancelling" if self.wish == "cancel" else "pausing"
+        return "paused" if self.paused is not None else str(self.status)
 
     @property
     def kind(self) -> str:

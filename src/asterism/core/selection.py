@@ -2,9 +2,9 @@
 
 Filter: capable, reachable, not excluded. Then one of four strategies. ``score`` is the default::
 
-    40 * (1 - load) + 30 * connection quality + 20 * election rank + 10 if it has a capability the task names
+    40 * (1 - load) + 30 * connection quality + 20 * election rank + 10 * relevant capabilities
 
-Loads, qualities and ranks are in 0…1.
+All four are in 0…1. Relevant capabilities are the share of what is wanted that the device has.
 """
 
 from __future__ import annotations
@@ -61,14 +61,28 @@ def needs_of(lane: Lane) -> frozenset[str]:
 DEFAULT_WEIGHTS = Weights()
 
 
-def score(device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS) -> float:
-    relevant = bool(needs_of(lane) & device.can)
-    return (
-        weights.load * (1.0 - device.load)
-        + weights.connection * device.connection
-        + weights.rank * device.rank
-        + weights.capability * relevant
-    )
+def score_parts(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """What the score is made of, by the names of the weights."""
+    return {
+        "load": weights.load * (1.0 - device.load),
+        "connection": weights.connection * device.connection,
+        "rank": weights.rank * device.rank,
+        "capability": weights.capability * _relevant(device.can, wants or needs_of(lane)),
+    }
+
+
+def score(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> float:
+    return sum(score_parts(device, lane, weights, wants).values())
+
+
+def _relevant(can: frozenset[str], asked: frozenset[str]) -> float:
+    """The share of what is asked for that a device has. ``asked`` is what is wanted, or needed if nothing is: every
+    candidate has all of the latter, so only what is wanted tells candidates apart."""
+    return len(asked & can) / len(asked) if asked else 0.0
 
 
 def by_score(devices: Sequence[Candidate], lane: Lane) -> Candidate:
@@ -80,8 +94,10 @@ def round_robin(devices: Sequence[Candidate], lane: Lane) -> Candidate:
 
 
 def capability_match(devices: Sequence[Candidate], lane: Lane) -> Candidate:
-    """The most specialised device that fits: it has the fewest capabilities the task does not ask for."""
-    return min(devices, key=lambda device: (len(device.can - needs_of(lane)), device.load))
+    """The most specialised device that fits: it has the fewest capabilities the task does not ask for, and of equals
+    the most of those it does."""
+    asked = needs_of(lane)
+    return min(devices, key=lambda device: (len(device.can - asked), -len(device.can & asked), device.load))
 
 
 def load_balance(devices: Sequence[Candidate], lane: Lane) -> Candidate:

@@ -21,12 +21,16 @@ OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
 HEARD = (OPEN, ABROAD)
 """The states of those that may be given work."""
 
+RESTING = "resting"
+"""The name in the profile under which a device says why it would hand work back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """``beat_at`` is when the store last heard of it, by the store's clock; ``timeout`` is how long it counts as
     reachable after that. ``used`` is how many runs it owns. ``profile`` is what it says of itself: os, cpu, battery,
-    labels and so on. ``accepts`` is its own rule about the runs it will have, an expression."""
+    labels and so on, and whether it is resting. ``accepts`` is its own rule about the runs it will have, an
+    expression."""
 
     id: str
     device: str
@@ -61,7 +65,14 @@ class Session:
     @property
     def _takes_work(self) -> bool:
         """A backlog is of no use to a device without a slot: nothing in it would ever begin."""
-        return self.state in HEARD and not self.draining and self.slots > 0
+        return self.state in HEARD and not self.draining and self.slots > 0 and self.resting is None
+
+    @property
+    def resting(self) -> str | None:
+        """Why it would hand work back, such as "'battery < 0.2' holds"; None if it would not. The device says so with
+        each heartbeat, in its profile."""
+        told = self.profile.get(RESTING)
+        return told if isinstance(told, str) and told else None
 
     def reachable(self, now: float) -> bool:
         """One of a peer that was heard of in the future is not: the store's clock was set back since."""
@@ -76,7 +87,8 @@ class Session:
     def shown(self, rank: float = 0.0) -> dict[str, Any]:
         """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
-        known_of = {name: value for name, value in self.profile.items() if value is not None}  # no battery: always full
+        # no battery: always full
+        known_of = {name: value for name, value in self.profile.items() if value is not None and name != RESTING}
         told = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}, **known_of}
         own = {"name": self.device, "host": self.host, "can": sorted(self.can), "slots": self.slots}
         known = {"used": self.used, "load": min(load, 1.0), "quality": self.quality, "rank": rank}

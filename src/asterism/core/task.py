@@ -157,10 +157,16 @@ def _priority(value: Any) -> Priority:
 
 
 def _needs(value: Any) -> frozenset[str]:
-    needs = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
-    if all(isinstance(need, str) for need in needs):
-        return frozenset(needs)
-    raise InvalidTask(f"needs is a list of strings, not {value!r}")
+    needs = capabilities(value)
+    if needs is None:
+        raise InvalidTask(f"needs is a list of strings, not {value!r}")
+    return needs
+
+
+def capabilities(value: Any) -> frozenset[str] | None:
+    """A list of capabilities, or a single one, as a set; None if it is neither."""
+    words: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    return frozenset(words) if all(isinstance(word, str) for word in words) else None
 
 
 def _argv(value: Any) -> tuple[str, ...]:

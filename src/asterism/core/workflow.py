@@ -13,7 +13,7 @@ from typing import Any
 from asterism.core.errors import InvalidTask, InvalidWorkflow, shown
 from asterism.core.jsonable import plain
 from asterism.core.selection import STRATEGIES
-from asterism.core.task import ACTIONS, NOTHING, Task, import_path
+from asterism.core.task import ACTIONS, NOTHING, Task, capabilities, import_path
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Workflow:
     """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell`` and ``http`` says what is
     executed; ``{name}`` in a word of ``argv`` or in a URL stands for an input of the run.
 
-    ``needs`` lists capabilities, ``device`` fixes one device, ``requires`` and ``prefers`` are expressions over a
-    device's profile: it must satisfy the first, and if any satisfies the second only those are considered.
+    ``needs`` lists the capabilities that a device must have, ``wants`` those that raise its score. ``device`` fixes one
+    device, ``requires`` and ``prefers`` are expressions over a device's profile: it must satisfy the first, and if any
+    satisfies the second only those are considered.
 
     Times are in seconds. ``heartbeat`` is how often the owner renews, ``timeout`` when an owner that did not is taken
     for lost; an assignment lasts ``assignment_timeout`` unless it is claimed, a claim ``claim_timeout`` unless work
@@ -41,6 +42,7 @@ class Workflow:
     cwd: str | None = None
     description: str = ""
     needs: frozenset[str] = frozenset()
+    wants: frozenset[str] = frozenset()
     device: str | None = None
     requires: str | None = None
     prefers: str | None = None
@@ -63,6 +65,11 @@ class Workflow:
 
     def __post_init__(self) -> None:
         problems = _problems(self)
+        wants = capabilities(self.wants)
+        if wants is None:
+            problems.append(f"wants is a list of strings, not {shown(self.wants)}")
+        else:
+            object.__setattr__(self, "wants", wants)
         try:  # a workflow acts as a task does, so the same rules hold for what it executes
             action = Task("it", **{name: getattr(self, name) for name in _ACTION})
         except InvalidTask as error:
@@ -100,7 +107,7 @@ class Workflow:
                 continue
             if name == "call":
                 value = import_path(value, self.name)
-            elif name == "needs":
+            elif name in ("needs", "wants"):
                 value = sorted(value)
             out[name] = plain(value, f"{name} of workflow {self.name!r}")
         return out

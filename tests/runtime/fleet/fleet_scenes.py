@@ -110,6 +110,9 @@ class Hands:
     def check(self, work: RunWork) -> str | None:
         return self.will_not or self.refuses
 
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return True
+
     def allow(self, run_id: str, seconds: float) -> None:
         """There is no guard."""
 

@@ -42,6 +42,9 @@ class Worker:
     def check(self, work: RunWork) -> None:
         return None
 
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return False
+
     def allow(self, run_id: str, seconds: float) -> None:
         """Nothing to guard."""
 

@@ -17,20 +17,18 @@ from typing import Any
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.placement import against, objection
+from asterism.core.placement import against, mismatch, rest_objection
 from asterism.core.run import Owner, Run
-from asterism.core.session import Session
+from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
-from asterism.runtime.fleet.election import LEASE, Election
+from asterism.runtime.fleet.coordinator import Coordinator
 from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.joining import Presence, identity, join, leave, say_draining
 from asterism.runtime.fleet.looking import Lookout
-from asterism.runtime.fleet.monitor import Monitor
-from asterism.runtime.fleet.notifying import Notifier
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.presence import OwnPresence
 from asterism.runtime.fleet.profile import measure
@@ -55,8 +53,9 @@ class DeviceAgent:
     how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run``
     and ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
     ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
-    how often it watches over the others if it is elected; None for never. ``replace`` takes the name from another
-    living device. ``measure`` gives its profile."""
+    how often it watches over the others if it is elected; None for never. ``lease`` is how long an election lasts, that
+    of the fleet's settings if left out. ``replace`` takes the name from another living device. ``measure`` gives its
+    profile."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class DeviceAgent:
         timeout: float = 90.0,
         grace: float = 5.0,
         monitor_every: float | None = 5.0,
-        lease: float = LEASE,
+        lease: float | None = None,
         replace: bool = False,
         presence: Presence | None = None,
         measure: Callable[[], Mapping[str, Any]] = measure,
@@ -92,7 +91,6 @@ class DeviceAgent:
             backlog=backlog,
             accepts=accepts,
             timeout=timeout,
-            profile={**measure(), "labels": dict(labels or {})},
         )
         self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
         self._measure, self._presence = measure, presence
@@ -105,15 +103,12 @@ class DeviceAgent:
         self._asking = 0  # how many questions the store has not answered after which something may be ours
         self._answered = asyncio.Event()  # none is open
         self._answered.set()
-        self._handing_back = False
-        self._shown = self.session.shown()
+        self._resting: str | None = None  # why it would hand work back, as of the last heartbeat
+        self._shown: Mapping[str, Any] = {}
         self._make_body(heartbeat, timeout, grace)
+        self.session = replaced(self.session, profile=self._profile())
         self._monitor_every = monitor_every
-        self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
-        self._notifier = Notifier(fleet, policy)
-        self._election = Election(
-            fleet.store, fleet.clock, name, self.session.id, max(lease, 3 * (monitor_every or 0.0))
-        )
+        self._coordinator = Coordinator(fleet, name, self.session.id, policy, every=monitor_every or 0.0, lease=lease)
         self.joined = asyncio.Event()
 
     def _make_body(self, heartbeat: float, timeout: float, grace: float) -> None:
@@ -135,6 +130,7 @@ class DeviceAgent:
             fleet,
             self.desk,
             willing=self._unwilling,
+            resting=lambda: rest_objection(self._resting),
             fresh=lambda flow: self.heart.fresh(flow),
             expect=lambda flow: self.heart.expect(flow),
             yields=self._leaves_to_others,
@@ -172,13 +168,13 @@ class DeviceAgent:
             if self.fleet.local is self:
                 self.fleet.local = None
             self._executor.close()
-            self._notifier.close()
+            self._coordinator.close()
             presence.close()
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
         if self._monitor_every is not None:
-            jobs += [self._watch_over_others(self._monitor_every), self._tell_people(self._monitor_every)]
+            jobs += [self._coordinator.watch_for_ever(), self._coordinator.tell_for_ever()]
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())
@@ -214,7 +210,7 @@ class DeviceAgent:
         """Say that nothing is being done here any more; if the store does not hear it, time will tell it."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.heart.timeout / 3):
-                await self._election.resign()
+                await self._coordinator.resign()
                 await leave(self.fleet.store, self.session.id)
         log.info("left")
 
@@ -308,7 +304,7 @@ class DeviceAgent:
             self._assigned = False
             await self.lookout.look_at_own()
         await self.desk.start_waiting()
-        if not self.draining.is_set() and self.desk.slots:
+        if not self.draining.is_set() and self.desk.slots and self._resting is None:
             await self.lookout.take_offered()
             await self.desk.start_waiting()
 
@@ -316,9 +312,7 @@ class DeviceAgent:
         """Why this device will not have a run, in words."""
         if self.draining.is_set():
             return "it is being drained"
-        if self._handing_back:
-            return f"it hands work back while {self._hands_back}"
-        return objection(self.session, run, flow, self._shown, holds)
+        return rest_objection(self._resting) or mismatch(self.session, run, flow, self._shown, holds)
 
     def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
         """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
@@ -327,7 +321,7 @@ class DeviceAgent:
             return False
         if self.fleet.store.clock() - (run.waiting_since or 0.0) > 2 * LOOK:
             return False
-        if flow.orchestration and not self._election.elected:
+        if flow.orchestration and not self._coordinator.elected:
             return True
         return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
 
@@ -336,34 +330,22 @@ class DeviceAgent:
         profile = {**self._measure(), "labels": self._labels}
         self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
         self.lookout.forget()
-        self._handing_back = self._hands_back is not None and holds(self._hands_back, self._shown) is True
-        if self._handing_back:
+        rested, self._resting = self._resting, self._rest()
+        if self._resting is not None:
             for holding in self.desk:
                 self.desk.stop(holding, f"it hands work back while {self._hands_back}")
-        return profile
+        if rested is None and self._resting is not None:
+            log.info("resting: %s", self._resting)
+        elif rested is not None and self._resting is None:
+            log.info("takes work again")
+            self._work_assigned()  # what has waited for us need not wait for anybody's next look
+        return {**profile, RESTING: self._resting}
 
-    async def _watch_over_others(self, every: float) -> None:
-        trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
-        while True:
-            try:
-                if await self._election.campaign():
-                    await self._monitor.watch()
-                trouble.over()
-            except Exception as error:  # whatever it is, it must not end the work that is done here
-                trouble.met(error)
-            await self.fleet.clock.sleep(every * self.fleet.chance.uniform(0.8, 1.2))
-
-    async def _tell_people(self, every: float) -> None:
-        """Beside the watch, since whoever is told may take long to listen."""
-        trouble = Trouble(log, "cannot tell", "tells again", self.fleet.clock.time)
-        while True:
-            try:
-                if self._election.elected:
-                    await self._notifier.deliver()
-                trouble.over()
-            except Exception as error:
-                trouble.met(error)
-            await self.fleet.clock.sleep(every)
+    def _rest(self) -> str | None:
+        """Why it would hand work back now; None if it would not."""
+        if self._hands_back is None or holds(self._hands_back, self._shown) is not True:
+            return None
+        return f"{self._hands_back!r} holds"
 
     # -- work that was created here ----------------------------------------------------------------------------------
 

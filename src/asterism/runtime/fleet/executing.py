@@ -77,6 +77,11 @@ class Executor(Protocol):
 
     def check(self, work: RunWork) -> str | None: ...
 
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. Only
+        looks at what it is given, and may be called in any thread."""
+        ...
+
     async def execute(self, work: RunWork) -> Any: ...
 
     def allow(self, run_id: str, seconds: float) -> None:
@@ -131,6 +136,10 @@ class Executors:
         except Exception:
             return None
         return None
+
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        """Not a function with an input that stands for itself: what is judged of it is known from its workflow."""
+        return workflow.call is None or not stands_for_itself(workflow, given)
 
     def _judge(self, work: RunWork, resolved: Resolved) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,6 +42,10 @@ SETTINGS_FRESH = 5.0
 
 SPARE = 3600.0
 """How long something large is kept that no run refers to, in seconds: its run may be on its way."""
+
+
+NEAR = "preferred, since it is on the machine where the run was created"
+"""Why a device was chosen, for the story."""
 
 
 class UnknownDevice(AsterismError):
@@ -106,11 +110,14 @@ class Fleet:
         priority: int | None = None,
         device: str | None = None,
         keep: str = "epoch",
+        near: Collection[str] = (),
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns. With a ``key`` that was used
         before, the run of that time is returned. ``series`` lets at most one of its runs be active, in the order in
         which they were created. ``device`` fixes one. ``keep`` says which record is kept if peers that were cut off
-        from each other both gave it away: ``epoch``, ``original`` or ``furthest`` (core/resolve.py)."""
+        from each other both gave it away: ``epoch``, ``original`` or ``furthest`` (core/resolve.py). ``near`` names
+        devices that are preferred because they are where the run is created (presence.py), if they are able, willing
+        and free."""
         flow = await self._workflow(workflow)
         for name, text in (("key", key), ("series", series), ("device", device)):
             _check_name(name, text)
@@ -139,11 +146,11 @@ class Fleet:
             device=device,
             keep=keep,
         )
-        return await self.place(run, flow)
+        return await self.place(run, flow, near=near)
 
-    async def place(self, run: Run, flow: Workflow, add: Add | None = None) -> Run:
-        """Put a new run into the store, given to a device in the same write if there is one for it. ``add`` does the
-        writing; the ledger unless it is told otherwise."""
+    async def place(self, run: Run, flow: Workflow, add: Add | None = None, *, near: Collection[str] = ()) -> Run:
+        """Put a new run into the store, given to a device in the same write if there is one for it, one that is
+        ``near`` first. ``add`` does the writing; the ledger unless it is told otherwise."""
         add = add or self.ledger.add
         local = self.local
         if local is not None and local.reserve(run, flow):
@@ -158,13 +165,19 @@ class Fleet:
         outlook, settings = await self.outlook(), await self.settings()
 
         def give(offered: Run) -> Run:
-            choice = outlook.choose(offered, flow)
+            choice = outlook.choose(offered, flow, near=near)
             if choice.owner is None:
                 return offered
             outlook.gave(choice.owner.device)
-            within = time_to_answer(outlook, choice.owner, settings)
             return assigning.assign(
-                offered, choice.owner, flow, by=self.by, now=self.store.clock(), scores=choice.scores, within=within
+                offered,
+                choice.owner,
+                flow,
+                by=self.by,
+                now=self.store.clock(),
+                scores=choice.scores,
+                within=time_to_answer(outlook, choice.owner, settings),
+                why=NEAR if choice.owner.device in near else "",
             )
 
         return await add(run, give)

@@ -13,7 +13,7 @@ from typing import Protocol
 from asterism.core.errors import AsterismError
 from asterism.core.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.runtime.fleet.clock import Clock
-from asterism.runtime.fleet.election import KEY as COORDINATOR
+from asterism.runtime.fleet.election import OFFICES
 from asterism.store.errors import Conflict, StoreUnavailable
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 
@@ -88,9 +88,10 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
             continue
         if old.host == session.host:  # we hold the lock of this device here, so its process is dead
             writes.append(PutSession(old.changed(state=ENDED), old.revision))
-            office = await store.register(COORDINATOR)
-            if office is not None and office.value["session"] == old.id:  # nobody has to wait for a dead coordinator
-                writes.append(PutRegister(COORDINATOR, {**office.value, "until": 0.0}, office.revision))
+            for name in OFFICES:  # nobody has to wait for a dead coordinator
+                office = await store.register(name)
+                if office is not None and office.value["session"] == old.id:
+                    writes.append(PutRegister(name, {**office.value, "until": 0.0}, office.revision))
         elif old.reachable(now) and not replace:
             raise DeviceNameTaken(
                 f"a device {session.device!r} is joined from {old.host} and was heard of {now - old.beat_at:.0f} s "

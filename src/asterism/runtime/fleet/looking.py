@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from asterism.core import assigning
 from asterism.core.errors import InvalidWorkflow, RunRefused
@@ -27,28 +29,47 @@ AT_ONCE = 0.01
 """What is taken within so many seconds is taken at one time: then most of what is written of one is written of all."""
 
 
-class _Unknown(Exception):
-    """A kind of work was met again that has to be read before anything can be said of it."""
+JUDGED_AHEAD = 16
+"""How many runs are judged at a time, at least, if that takes more than to know their workflow."""
+
+
+class _Enough(Exception):
+    """So much has to be read or judged before more can be taken that it is done first."""
+
+
+class _Unseen(NamedTuple):
+    """What a look met that has to be read, and what has to be judged, before it can be taken: that is done by the
+    device itself, not inside the store's transaction."""
+
+    kinds: set[tuple[str, int]]
+    runs: list[tuple[Run, Workflow]]
+
+    @property
+    def nothing(self) -> bool:
+        return not self.kinds and not self.runs
 
 
 class Lookout:
-    """``willing`` says why the device will not have a run, or None. ``fresh`` says whether the device has been heard of
-    recently enough to be given work of a workflow, and ``expect`` sees to it that it is. ``yields`` says whether a run
-    is left to others for now."""
+    """``willing`` says why the device will not have a run, or None; ``resting`` why it will have none for now.
+    ``fresh`` says whether the device has been heard of recently enough to be given work of a workflow, and ``expect``
+    sees to it that it is. ``yields`` says whether a run is left to others for now."""
 
     def __init__(
         self,
         fleet: Fleet,
         desk: Desk,
         willing: Callable[[Run, Workflow], str | None],
+        resting: Callable[[], str | None],
         fresh: Callable[[Workflow], bool],
         expect: Callable[[Workflow], None],
         yields: Callable[[Run, Workflow], bool],
     ) -> None:
         self.fleet, self.desk = fleet, desk
-        self._willing, self._fresh, self._expect, self._yields = willing, fresh, expect, yields
+        self._willing, self._resting, self._fresh = willing, resting, fresh
+        self._expect, self._yields = expect, yields
         self._able: set[str] = set()
         self._not_kinds: set[str] = set()
+        self._cleared: set[str] = set()  # the ids of runs that were judged, and would be executed here
         self._calls = 0
         self._nothing_at = -1
 
@@ -56,6 +77,7 @@ class Lookout:
         """What the device would not do, it may do now: its profile has changed."""
         self._not_kinds.clear()
         self._able.clear()
+        self._cleared.clear()
 
     # -- what is assigned to us --------------------------------------------------------------------------------------
 
@@ -81,12 +103,16 @@ class Lookout:
         self._expect(flow)
         if not self._fresh(flow):
             return  # the heartbeat that was asked for brings us back here
-        why = self._willing(run, flow) or self.objection(run, flow)
+        resting = self._resting()
+        why = resting or self._willing(run, flow) or self.objection(run, flow)
         asked = self.fleet.clock.time()
         starts = self.desk.reserve(run.id)
         full = not starts and not self.desk.expect(run.id)
+        for_now = resting is not None
+        if why is None and full:
+            why, for_now = "it is full", True
         try:
-            after = await self.fleet.ledger.change(run, self._answer(run, why, starts, full))
+            after = await self.fleet.ledger.change(run, self._answer(run, why, starts, for_now))
             if why is not None:
                 log.info("declined: %s", why, extra={"run": run.id})
             if after.session == self.desk.owner.session:
@@ -97,16 +123,14 @@ class Lookout:
         finally:
             self.desk.unreserve(run.id)
 
-    def _answer(self, assigned: Run, why: str | None, starts: bool, full: bool) -> Callable[[Run, Workflow], Run]:
+    def _answer(self, assigned: Run, why: str | None, starts: bool, for_now: bool) -> Callable[[Run, Workflow], Run]:
         grant = assigned.grant
         assert grant is not None
 
         def step(run: Run, flow: Workflow) -> Run:
             now = self.fleet.store.clock()
             if why is not None:
-                return assigning.decline(run, grant, why, now)
-            if full:
-                return assigning.decline(run, grant, "it is full", now, full=True)
+                return assigning.decline(run, grant, why, now, for_now=for_now)
             claimed = assigning.claim(run, grant, flow, now)
             return assigning.start(claimed, grant, now) if starts else claimed
 
@@ -150,19 +174,37 @@ class Lookout:
         return self._calls != self._nothing_at
 
     async def take_offered(self) -> None:
-        for _ in range(ROUNDS):
-            if self.desk.room <= 0 or not self.may_find:
-                break
+        rounds = 0
+        while rounds < ROUNDS and self.desk.room > 0 and self.may_find:
             calls, room = self._calls, self.desk.room
-            taken, unknown = await self._take(self.desk.free, room, None)
-            if not unknown:
+            taken, unseen = await self._take(self.desk.free, room, None)
+            if unseen.nothing:
                 if taken < room:  # there was no more: not to be asked for again, each time that a slot is free
                     self._nothing_at = calls
                 break
-            await self._learn(unknown)
+            rounds += not unseen.runs  # those that were judged are not met again, so this comes to an end
+            await self._see(unseen)
         if self.desk.room <= 0:
             await self._preempt()
         self.desk.make_way()
+
+    async def _see(self, unseen: _Unseen) -> None:
+        await self._learn(unseen.kinds)
+        for outcome in await asyncio.gather(*(self._judge(*one) for one in unseen.runs), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _judge(self, run: Run, flow: Workflow) -> None:
+        """Whether a run would be executed here. If not, that is written into it without a grant: the store does not
+        offer it to this device again in this round, and everybody can see why."""
+        why = self.objection(run, flow)
+        if why is None:
+            self._cleared.add(run.id)
+            return
+        device, clock = self.desk.owner.device, self.fleet.store.clock
+        with contextlib.suppress(RunRefused):  # somebody has it by now
+            await self.fleet.ledger.change(run, lambda one, _: assigning.refuse(one, device, why, clock()))
+            log.info("declined: %s", why, extra={"run": run.id})
 
     async def _learn(self, unknown: set[tuple[str, int]]) -> None:
         for name, version in sorted(unknown):
@@ -176,10 +218,10 @@ class Lookout:
                 able = self.desk.executor.objection(flow) is None
                 (self._able if able else self._not_kinds).add(kind)
 
-    async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, set[tuple[str, int]]]:
-        """Take up to ``limit`` runs and start the first ``free`` of them. Returns how many it were, and the workflows
-        that have to be read first."""
-        unknown: set[tuple[str, int]] = set()
+    async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, _Unseen]:
+        """Take up to ``limit`` runs and start the first ``free`` of them. Returns how many it were, and what has to be
+        read or judged first."""
+        unseen = _Unseen(set(), [])
         stale: list[Workflow] = []
         known: dict[tuple[str, int], Workflow] = {}  # what we are able to do, and fresh enough for
         starts, moment = 0, float("-inf")
@@ -189,10 +231,9 @@ class Lookout:
             kind = (run.workflow, run.version)
             flow = known.get(kind) or self.fleet.workflows.remembered(*kind)
             if flow is None or (kind not in known and run.kind not in self._able):
-                # judged by us, not inside the store's transaction
-                if kind in unknown:
-                    raise _Unknown  # the whole queue may be of that kind
-                unknown.add(kind)
+                if kind in unseen.kinds:
+                    raise _Enough  # the whole queue may be of that kind
+                unseen.kinds.add(kind)
                 return None
             if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
                 return None
@@ -203,6 +244,12 @@ class Lookout:
                     stale.append(flow)
                     return None
                 known[kind] = flow
+            if run.id not in self._cleared and self.desk.executor.judges_each(flow, run.input):
+                if len(unseen.runs) >= max(limit, JUDGED_AHEAD):
+                    raise _Enough
+                unseen.runs.append((run, flow))
+            if unseen.runs:
+                return None  # nothing overtakes what has to be judged first
             starts += 1
             now = self.fleet.store.clock()
             if not (run.waiting_since or 0.0) <= moment <= now < moment + AT_ONCE:
@@ -213,15 +260,15 @@ class Lookout:
         offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
         try:
             taken = await self.fleet.store.take(offer, step)
-        except _Unknown:
-            return 0, unknown
+        except _Enough:
+            return 0, unseen
         for flow in stale[:1]:
             self._expect(flow)
         for flow in known.values():  # of most kinds there are many runs
             self._expect(flow)
         for run in taken:
             self.desk.receive(run, known[run.workflow, run.version], asked)
-        return len(taken), unknown
+        return len(taken), unseen
 
     async def _preempt(self) -> None:
         """Give up the least urgent work that may be given up, if something more urgent waits."""
@@ -231,14 +278,14 @@ class Lookout:
             if not victims or self.desk.room < 0:
                 return  # there is nobody to go, or somebody is going already
             victim = min(victims, key=worth)
-            taken, unknown = await self._take(0, 1, victim.run.priority)
+            taken, unseen = await self._take(0, 1, victim.run.priority)
             if taken:
                 if self.desk.room < 0 and self.desk.get(victim.run.id) is victim:
                     self.desk.stop(victim, "preempted")
                 return
-            if not unknown:
+            if unseen.nothing:
                 return
-            await self._learn(unknown)
+            await self._see(unseen)
 
 
 def _nothing(_: object) -> None:

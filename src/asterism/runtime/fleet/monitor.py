@@ -5,6 +5,18 @@ revision it has seen, and a run is taken from a silent device only if no heartbe
 
 While it cannot be sure that silence means anything, nothing is taken away: when it is new in office, when the store's
 clock has jumped, and when most of the fleet fell silent at once.
+
+A coordinator that dies cannot take away its own runs, and its successor would have to observe its silence for the whole
+timeout first. So there is a deputy, which observes the same sessions and clocks without being elected (``stand_by``).
+It takes away the runs of a coordinator as soon as their time is up, and those of other devices if they are still there
+when the coordinator would have taken them. That is safe for the reason why two monitors are: whoever takes a run away
+has itself observed, by its own clock, that no heartbeat of the owner came in for the run's whole timeout; the store's
+clock says the same; and the commit fails if the owner was heard of since. An owner stops work a margin before that
+(heart.py). None of this depends on who is in office. A deputy that is elected is not new in office, since it knows
+how the clocks went.
+
+So the runs of a device that dies, be it the coordinator or not, are free after their timeout and one pass, unless
+coordinator and deputy die together: then they are after the lease, the timeout and two passes.
 """
 
 from __future__ import annotations
@@ -17,7 +29,7 @@ from typing import Any
 from asterism.core import assigning
 from asterism.core.brake import braked_until
 from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
-from asterism.core.placement import Outlook, objection
+from asterism.core.placement import Outlook, mismatch
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
@@ -43,6 +55,9 @@ LONGEST_GAP = 30.0
 FORGOTTEN = 3600.0
 """How long a device that fell silent is shown as one of the fleet, in seconds."""
 
+SOON = 0.01
+"""How many seconds after something runs out the pass begins that takes it away."""
+
 PRUNE_EVERY = 600.0
 PRUNED_AT_ONCE = 10
 """How often ``AT_ONCE`` runs are forgotten in one pass: there is other work to do."""
@@ -61,7 +76,10 @@ class Monitor:
 
     def __init__(self, fleet: Fleet, name: str, *, every: float = 5.0) -> None:
         self.fleet, self.store, self.name = fleet, fleet.store, name
+        self._every = every
         self._longest_gap = max(LONGEST_GAP, 3 * every)
+        self._coordinators: set[str] = set()  # the sessions that were in office while we stood by
+        self.due_in = float("inf")  # in how many seconds more may run out, since the last pass
         self._seen: tuple[float, float] | None = None  # the store's clock and ours, at the last pass
         self._hold_until: float | None = None  # by our clock: nothing runs out before
         self._heard: dict[str, tuple[int, float]] = {}  # the last we saw of each session, and when, by our clock
@@ -84,6 +102,7 @@ class Monitor:
         self._hear(sessions)
         held = await self._holds(sessions, now, own)
         await self._take_from_the_silent(now, own, held)
+        await self._look_ahead(now, own)
         if not held:
             await self._take_what_is_overdue(now)
             if self._set_back:
@@ -97,6 +116,18 @@ class Monitor:
         if not held:
             await self._adopting.adopt(sessions)
             await self._prune(now)
+
+    async def stand_by(self, coordinator: str | None) -> None:
+        """One pass of the deputy. ``coordinator`` is the session that is in office."""
+        now, own = self.store.clock(), self.fleet.clock.time()
+        sessions = await self.store.sessions()
+        known = {one.id for one in sessions}
+        self._coordinators = {one for one in (*self._coordinators, coordinator) if one in known}
+        self._abroad = {one.id: one for one in sessions if one.state == ABROAD}
+        self._hear(sessions)
+        held = await self._holds(sessions, now, own, tells=False)
+        await self._take_from_the_silent(now, own, held, deputy=True)
+        await self._look_ahead(now, own, deputy=True)
 
     # -- when nothing is taken away ----------------------------------------------------------------------------------
 
@@ -114,8 +145,9 @@ class Monitor:
         revision, since = self._heard.get(session.id, (0, own))
         return own - since if revision == session.revision else 0.0
 
-    async def _holds(self, sessions: Sequence[Session], now: float, own: float) -> bool:
-        """Whether expiry waits, because the clock jumped or most of the fleet vanished at once."""
+    async def _holds(self, sessions: Sequence[Session], now: float, own: float, *, tells: bool = True) -> bool:
+        """Whether expiry waits, because the clock jumped or most of the fleet vanished at once. Whoever is in office
+        ``tells`` people of it."""
         hold = (await self.fleet.settings()).hold
         # in which everybody who is alive is heard of
         chance = min(hold, max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0) / 2)
@@ -125,33 +157,34 @@ class Monitor:
             self._hold_until = own + chance
             self._set_back = True
         else:
-            await self._notice_a_jump((now - self._seen[0]) - (own - self._seen[1]), own, max(hold, chance))
+            words = self._notice_a_jump((now - self._seen[0]) - (own - self._seen[1]), own, max(hold, chance))
+            if words is not None and tells:
+                await self._tell("clock", words)
         self._seen = (now, own)
         if self._hold_until is not None and own < self._hold_until:
             return True
         until = braked_until(sessions, now, hold)
         braked = until is not None and now < until
-        if braked and not self._braked:
+        if braked and not self._braked and tells:
             reachable = [one.reachable(now) for one in sessions if one.state == OPEN]
             await self._tell(
                 "brake",
                 f"{reachable.count(False)} of {len(reachable)} devices vanished at once: nothing is taken away for "
                 f"{hold:g} s",
             )
-        self._braked = braked
+        self._braked = braked and tells
         return braked
 
-    async def _notice_a_jump(self, jump: float, own: float, hold: float) -> None:
+    def _notice_a_jump(self, jump: float, own: float, hold: float) -> str | None:
+        """What is to be told of a clock that has jumped, if it has."""
         if abs(jump) <= JUMP:
-            return
+            return None
         self._nobody_since.clear()
         if jump > 0:
             self._hold_until = own + hold
-            words = f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
-        else:
-            self._set_back = True
-            words = f"the store's clock was set back by {-jump:.0f} s"
-        await self._tell("clock", words)
+            return f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
+        self._set_back = True
+        return f"the store's clock was set back by {-jump:.0f} s"
 
     async def _tell(self, kind: str, message: str) -> None:
         log.warning(message)
@@ -159,13 +192,13 @@ class Monitor:
 
     # -- taking away ---------------------------------------------------------------------------------------------------
 
-    async def _take_from_the_silent(self, now: float, own: float, held: bool) -> None:
+    async def _take_from_the_silent(self, now: float, own: float, held: bool, *, deputy: bool = False) -> None:
         """When their time is up by the store's clock, and by ours as well. Those that are known to have ended need no
-        clock to be judged by."""
+        clock to be judged by, and are left to whoever is in office."""
         found = [
             (run, owner)
             for run, owner in await self.store.orphans(now, AT_ONCE)
-            if owner.state == ENDED or (not held and self._silent_for(owner, own) >= run.timeout)
+            if (owner.state == ENDED and not deputy) or (not held and self._left(run, owner, own, deputy) <= 0.0)
         ]
         reports = await self.store.reports([run.id for run, _ in found]) if found else {}
         for run, session in found:
@@ -174,6 +207,20 @@ class Monitor:
             report = reports.get(run.id)
             kept = run.changed(progress=report.progress or run.progress) if report is not None else run
             await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], of_a_peer(session))
+
+    def _left(self, run: Run, owner: Session, own: float, deputy: bool) -> float:
+        """How much longer we have to observe the silence of an owner before we take a run away. What a coordinator in
+        office would take, the deputy leaves to it for two passes."""
+        left_to_another = deputy and owner.id not in self._coordinators
+        return run.timeout - self._silent_for(owner, own) + (2.5 * self._every if left_to_another else 0.0)
+
+    async def _look_ahead(self, now: float, own: float, *, deputy: bool = False) -> None:
+        """When the next pass has something to take away, if that is before it is due anyway."""
+        self.due_in = float("inf")
+        for run, owner in await self.store.orphans(now + 1.5 * self._every, AT_ONCE):
+            left = max(self._left(run, owner, own, deputy), owner.beat_at + run.timeout - now)
+            if left > 0.0 and owner.state != ENDED:
+                self.due_in = min(self.due_in, max(left + SOON, self._every / 10))
 
     async def _take_what_is_overdue(self, now: float) -> None:
         overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, judged=True, limit=AT_ONCE)
@@ -282,7 +329,9 @@ class Monitor:
             anew = run.changed(avoid=(), declined={})
             able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
-                await self._step(run, assigning.next_round(run, flow, self.store.clock()))
+                yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
+                resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
+                await self._step(run, assigning.next_round(run, flow, self.store.clock(), resting=resting))
 
     async def _give_up_what_nobody_can_do(self, outlook: Outlook) -> None:
         """Nobody for ``no_device_timeout``, by our clock: the store's may jump. What a device of a peer that is away
@@ -312,12 +361,12 @@ class Monitor:
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
     def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
-        """Why each device cannot do this kind of work; None if one can."""
+        """Why each device cannot do this kind of work; None if one can, or could if it did not rest."""
         sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
             why = outlook.objection(session, sample, flow)
-            if why is None:
+            if why is None or outlook.waits_for(session, sample, flow):
                 return None
             objections[session.device] = why
         return objections
@@ -326,7 +375,7 @@ class Monitor:
         """Whether a device of a peer could do this kind of work, if only the peer were met."""
         sample = sample.changed(avoid=(), declined={})
         away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
-        return any(objection(one, sample, flow, one.shown(), holds) is None for one in away)
+        return any(mismatch(one, sample, flow, one.shown(), holds) is None for one in away)
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
         """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep
@@ -366,6 +415,8 @@ class Monitor:
             found = await self.store.find(Query(workflow=flow.name, offered=True, after=found[-1].id, limit=AT_ONCE))
 
     async def _step(self, before: Run, after: Run) -> None:
+        if after is before:
+            return
         with contextlib.suppress(Conflict, RunRefused):
             consequences = await self.fleet.ledger.consequences(after)
             await self.store.commit([PutRun(after, before.revision), *consequences])

@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.core.selection import Weights
+from asterism.runtime.fleet.election import LEASE
 from asterism.store.errors import Conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 
@@ -22,21 +23,23 @@ class InvalidSettings(AsterismError, ValueError):
 @dataclass(frozen=True)
 class Settings:
     """``keep`` is how long ended runs are kept, in seconds. Inputs and outputs over ``large`` bytes are kept apart,
-    over ``most`` refused. ``hold`` is how long the brake lasts. After ``peer_timeout`` seconds without a word of a
-    peer, what is left to it is adopted. ``notify_command`` (a list of words) and ``notify_url``
-    are told of every run that failed and everything else a person should know."""
+    over ``most`` refused. ``hold`` is how long the brake lasts, ``lease`` how long the coordinator stays in office
+    without being heard of, or three passes of its monitor if that is longer. After ``peer_timeout`` seconds without a
+    word of a peer, what is left to it is adopted. ``notify_command`` (a list of words) and ``notify_url`` are told of
+    every run that failed and everything else a person should know."""
 
     keep: float = 30 * DAY
     large: int = 64 * 1024
     most: int = 64 * 1024 * 1024
     hold: float = 90.0
+    lease: float = LEASE
     peer_timeout: float = 3600.0
     notify_command: tuple[str, ...] | None = None
     notify_url: str | None = None
     weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
-        for name in ("keep", "large", "most", "hold", "peer_timeout"):
+        for name in ("keep", "large", "most", "hold", "lease", "peer_timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InvalidSettings(f"{name} is a number, 0 or more, not {value!r}")

@@ -13,6 +13,7 @@ no_device     no device is there that could do it
 silent        a device that could be meant is not heard of
 objection     a device that is there will not, or cannot, have it
 busy          a device that could do it has no free slot
+resting       a device that could do it would hand it back for now, such as one that is low on battery
 turn          nothing: a device with a free slot is about to have it
 assigned      a device was given it and has not answered yet
 claimed       a device has claimed it and has not begun
@@ -75,7 +76,7 @@ async def why(fleet: Fleet, run_id: str) -> Why:
         reasons = await _Owned(fleet, run).reasons()
     else:
         reasons = await _unowned(fleet, run)
-    return Why(run.id, str(run.status), tuple(reasons))
+    return Why(run.id, run.reported_status, tuple(reasons))
 
 
 def _ended(run: Run, now: float) -> Reason:
@@ -238,8 +239,10 @@ def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Se
     if choice.owner is not None:
         device = choice.owner.device
         return [Reason("turn", device, f"{device} can take it and has a free slot: it is about to")]
-    if choice.busy:
-        return [_busy(outlook, device) for device in choice.busy[:MOST]]
+    waited_for = [_busy(outlook, device) for device in choice.busy]
+    waited_for += [_resting(outlook, device) for device in choice.resting]
+    if waited_for:
+        return waited_for[:MOST]
     reasons = [_nobody(run, outlook)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
     reasons += [Reason("objection", name, f"{name}: {text}") for name, text in asked[:MOST]]
@@ -264,6 +267,11 @@ def _busy(outlook: Outlook, device: str) -> Reason:
     slots = outlook.sessions[device].slots
     taken = "its slot is taken" if slots == 1 else f"all of its {slots} slots are taken"
     return Reason("busy", device, f"{device} can take it, but {taken}")
+
+
+def _resting(outlook: Outlook, device: str) -> Reason:
+    why = outlook.sessions[device].resting
+    return Reason("resting", device, f"{device} is resting: it would hand it back because {why}")
 
 
 def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:

@@ -36,6 +36,9 @@ def show(store: str | None, as_json: bool) -> None:
 @click.option("--most", type=size, metavar="SIZE", help="Inputs and outputs beyond that are refused, such as 64M.")
 @click.option("--hold", type=duration, metavar="DURATION", help="How long the brake lasts when most devices vanish.")
 @click.option(
+    "--lease", type=duration, metavar="DURATION", help="How long a coordinator that is not heard of stays in office."
+)
+@click.option(
     "--peer-timeout",
     type=duration,
     metavar="DURATION",

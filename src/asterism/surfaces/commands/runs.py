@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from asterism.core.run import Run
     from asterism.runtime.fleet.fleet import Fleet
 
-STATUSES = ("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed", "open", "ended")
+STATUSES = (
+    *("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed"),
+    *("paused", "pausing", "cancelling", "cancelled", "open", "ended"),
+)
 KEEPS = ("epoch", "original", "furthest")
 FAILED = 1
 REFUSED = 64
@@ -39,6 +42,12 @@ def runs() -> None:
 @click.option("--device", metavar="NAME", help="This device and no other.")
 @click.option(
     "--keep", type=click.Choice(KEEPS), help="Whose work counts if peers that were apart both did some; epoch."
+)
+@click.option(
+    "--prefer-local/--no-prefer-local",
+    default=True,
+    show_default=True,
+    help="Prefer a device of yours on this machine, if it is able, willing and free.",
 )
 @click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
 @fleet_options
@@ -185,11 +194,12 @@ def output(run: str, store: str | None, as_json: bool) -> int:
         found = await find_run(fleet, run)
         if not found.ended:
             note(
-                f"Run {found.id} is {found.status}: it has returned nothing yet. `asterism runs show` has what it says."
+                f"Run {found.id} is {found.reported_status}: it has returned nothing yet. "
+                "`asterism runs show` has what it says."
             )
             return REFUSED
         if found.error is not None:
-            note(f"Run {found.id} failed: {found.error}")
+            note(f"Run {found.id} {'was ' if found.cancelled else 'failed: '}{found.error}")
             return FAILED
         value = await fleet.output(found)
         if as_json or not isinstance(value, str):

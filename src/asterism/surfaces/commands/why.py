@@ -20,7 +20,7 @@ def why(run: str, store: str | None, as_json: bool) -> None:
 
     RUN is the id of a run, or any part of it that no other has. The answer names what holds it: another run of its
     series, a person who paused it, a pause before the next try, no device that could do it, or that all of them are
-    busy, silent or being asked."""
+    busy, resting, silent or being asked."""
 
     async def tell(fleet: Fleet) -> None:
         from asterism.runtime.fleet.why import why as reasons_of

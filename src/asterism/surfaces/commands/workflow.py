@@ -55,6 +55,13 @@ _terms = options(
         metavar="WORD",
         help="A capability that a device must have; several with commas.",
     ),
+    click.option(
+        "--wants",
+        multiple=True,
+        callback=capabilities,
+        metavar="WORD",
+        help="A capability that raises a device's score; several with commas.",
+    ),
     click.option("--device", metavar="NAME", help="This device and no other."),
     click.option("--requires", metavar="EXPR", help="What a device's profile must satisfy, in CEL."),
     click.option("--prefers", metavar="EXPR", help="Which devices go before others, in CEL."),

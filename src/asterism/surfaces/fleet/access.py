@@ -159,7 +159,7 @@ async def find_run(fleet: Fleet, text: str) -> Run:
     if len(found) == 1:
         return found[0]
     more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
-    lines = "".join(f"\n  {run.id}  {run.workflow}  {run.status}" for run in found[:MOST_CANDIDATES])
+    lines = "".join(f"\n  {run.id}  {run.workflow}  {run.reported_status}" for run in found[:MOST_CANDIDATES])
     raise NotOneRun(f"{text!r} is in the ids of several runs; give more of the id:{lines}{more}")
 
 

@@ -32,8 +32,7 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
         "store": store.url,
         "clock": now,
         "clock_ahead": round(now - time.time(), 3),
-        "runs": {str(status): counts.get(status, 0) for status in RunStatus},
-        "cancelled": cancelled,
+        "runs": _runs(counts, cancelled),
         "devices": dict(sorted(devices.items())),
         "coordinator": await fleet.coordinator(),
         "workflows": len(await fleet.workflows.all()),
@@ -42,10 +41,18 @@ async def contents(fleet: Fleet) -> dict[str, Any]:
     }
 
 
+def _runs(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[str, int]:
+    """How many runs there are by status. The store counts cancelled ones as failed; if it is not known how many of
+    them there are, both are one number."""
+    runs = {str(status): counts.get(status, 0) for status in RunStatus}
+    failed = runs.pop(str(FAILED))
+    if cancelled is None:
+        return {**runs, "failed or cancelled": failed}
+    return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
+
+
 def contents_lines(found: Mapping[str, Any]) -> list[Text]:
-    cancelled = found["cancelled"] or 0
-    apart = {**found["runs"], str(FAILED): found["runs"][str(FAILED)] - cancelled, "cancelled": cancelled}
-    runs = {name: number for name, number in apart.items() if number}
+    runs = {name: number for name, number in found["runs"].items() if number}
     off = abs(found["clock_ahead"])
     way = "ahead of" if found["clock_ahead"] > 0 else "behind"
     facts = {
@@ -75,6 +82,7 @@ def settings_lines(settings: Settings) -> list[Text]:
         "keep": f"{span(settings.keep)} after their end runs are forgotten",
         "large": f"beyond {size(settings.large)} inputs and outputs are kept apart",
         "most": f"beyond {size(settings.most)} they are refused",
+        "lease": f"{span(settings.lease)} is how long a coordinator that is not heard of stays in office",
         "hold": f"{span(settings.hold)} is how long nothing is taken away when most devices vanish at once",
         "peer_timeout": f"{span(settings.peer_timeout)} after the last word of a peer what is left to it is taken over",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",

@@ -12,6 +12,7 @@ from asterism.core.run import ASSIGNED, CLAIMED, OWNED, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.presence import devices_here
 from asterism.runtime.fleet.why import why
 from asterism.surfaces.fleet.access import find_workflow, note, short
 from asterism.surfaces.fleet.hints import hints
@@ -31,13 +32,23 @@ async def create_run(
     of it beside that. ``waiting`` is whether its end will be told, too."""
     flow = wanted if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
     _check_input(flow, given)
-    run = await fleet.create(flow, given, **{name: value for name, value in terms.items() if value is not None})
+    wished = {name: value for name, value in terms.items() if value is not None}
+    near = await _here(fleet) if wished.pop("prefer_local", False) else frozenset()
+    run = await fleet.create(flow, given, near=near, **wished)
     if not quiet:
         click.echo(run.id)
-        await _tell(fleet, run)
+        await _tell(fleet, run, near)
         if not run.ended and not waiting:
             note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")
     return run
+
+
+async def _here(fleet: Fleet) -> frozenset[str]:
+    """The devices of the store that live on this machine and are ours."""
+    found = await fleet.store.register("store/id")
+    if found is None:  # no device has ever joined
+        return frozenset()
+    return devices_here(str(found.value["id"]), await fleet.store.sessions())
 
 
 def workflow_in(path: str, name: str | None, given: Mapping[str, Any]) -> Workflow:
@@ -94,14 +105,15 @@ class _Asked(dict[str, Any]):
         return ""
 
 
-async def _tell(fleet: Fleet, run: Run) -> None:
+async def _tell(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
     """What becomes of it now; if nobody has it, what holds it."""
     if run.ended:
-        note(f"It is {run.status} already: the key {run.key!r} was used before.")
+        note(f"It is {run.reported_status} already: the key {run.key!r} was used before.")
     elif run.status in OWNED:
         score = run.scores.get(str(run.device))
         how = {ASSIGNED: "assigned to", CLAIMED: "claimed by"}.get(run.status, "running on")
-        note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}.")
+        here = ", on this machine" if run.device in near else ""
+        note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
     else:
         answer = await why(fleet, run.id)
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")

@@ -21,7 +21,7 @@ from asterism.surfaces.drawing.lettering import clean, shorten
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
-from asterism.surfaces.fleet.tables import look_of, since_of, word_of
+from asterism.surfaces.fleet.tables import look_of, since_of
 from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, sessions_of, took, waited, why_json
 
 LONGEST = 300
@@ -62,7 +62,7 @@ def lines(found: Details, width: int | None) -> Iterator[Text]:
     run = found.run
     look = tone(look_of(run))
     yield Text.assemble(
-        (f"{mark(look_of(run))} ", look), (run.id, BOLD), f"  {clean(run.kind)}  ", (word_of(run), look)
+        (f"{mark(look_of(run))} ", look), (run.id, BOLD), f"  {clean(run.kind)}  ", (run.reported_status, look)
     )
     facts = [(name, text) for name, text in _facts(found) if text]
     wide = max(len(name) for name, _ in facts)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from asterism.core.run import OWNED, TERMINAL, Run, RunStatus
+from asterism.core.run import OWNED, REPORTED, Run, RunStatus
 from asterism.core.session import Session
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Report
 from asterism.surfaces.fleet.views import sessions_of
+
+PAGE = 250
+"""How many runs are read at a time to find those with a status that only the whole record tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,16 @@ async def listed(
     newest: bool,
 ) -> Listed:
     """The last ones that were created, ``limit`` at most or all with 0; the newest of them last unless ``newest``."""
+    words = _words(statuses)
     query = Query(
-        statuses=_statuses(statuses),
+        statuses=_states(words),
         workflow=workflow,
         device=device,
         series=series,
         newest=True,
-        limit=limit + 1 if limit else None,
+        limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
     )
-    found = await fleet.runs(query)
+    found = await _reported(fleet, query, words, limit)
     more = bool(limit) and len(found) > limit
     shown = found[:limit] if limit else found
     if not newest:
@@ -51,15 +55,26 @@ async def listed(
     return Listed(shown, await sessions_of(fleet), reports, more, any((statuses, workflow, device, series)))
 
 
-def _statuses(words: tuple[str, ...]) -> frozenset[RunStatus] | None:
-    if not words:
+async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
+    """The runs whose reported status is among ``words``, one more than ``limit`` if there are so many. A store knows
+    the states only, so it is read page by page until enough were found."""
+    found: list[Run] = []
+    while True:
+        page = await fleet.runs(query)
+        found += [run for run in page if words is None or run.reported_status in words]
+        if query.limit is None or len(page) < query.limit or len(found) > limit:
+            return found[: limit + 1] if limit else found
+        query = replace(query, after=page[-1].id)
+
+
+def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
+    """Which statuses are asked for; None for all."""
+    if not statuses:
         return None
-    meant: set[RunStatus] = set()
-    for word in words:
-        if word == "ended":
-            meant |= TERMINAL
-        elif word == "open":
-            meant |= set(RunStatus) - TERMINAL
-        else:
-            meant.add(RunStatus(word))
-    return frozenset(meant)
+    groups = {"ended": {"completed", "failed", "cancelled"}}
+    groups["open"] = set(REPORTED) - groups["ended"]
+    return frozenset().union(*(groups.get(word, {word}) for word in statuses))
+
+
+def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
+    return None if words is None else frozenset().union(*(REPORTED[word] for word in words))

@@ -41,6 +41,9 @@ class Narrated:
     def check(self, work: RunWork) -> str | None:
         return self._executor.check(work)
 
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return self._executor.judges_each(workflow, given)
+
     def allow(self, run_id: str, seconds: float) -> None:
         self._executor.allow(run_id, seconds)
 

@@ -9,10 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from asterism.core import assigning
-from asterism.core.placement import Outlook
 from asterism.core.run import Run
-from asterism.core.selection import Weights
-from asterism.core.session import HEARD, Session
+from asterism.core.session import HEARD
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.surfaces.drawing.ink import BOLD, DIM
@@ -47,18 +45,6 @@ class Scored:
         }
 
 
-def parts_of(session: Session, outlook: Outlook, workflow: Workflow) -> dict[str, float]:
-    """What ``core.selection.score`` adds up."""
-    weights: Weights = outlook.weights
-    candidate = session.candidate(outlook.now, outlook.ranks[session.device])
-    return {
-        "load": weights.load * (1.0 - candidate.load),
-        "connection": weights.connection * candidate.connection,
-        "rank": weights.rank * candidate.rank,
-        "capability": weights.capability if workflow.needs & session.can else 0.0,
-    }
-
-
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[Scored]:
     """For a run, or for one that might be created now: candidates first, the best at the top."""
     meant = run or assigning.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
@@ -68,7 +54,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
     found = []
     for session in outlook.sessions.values():
         refusal = choice.refused.get(session.device)
-        parts = parts_of(session, outlook, workflow) if refusal is None else None
+        parts = outlook.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else "")
         found.append(Scored(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():

@@ -37,20 +37,17 @@ _LOOKS = {
 
 OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
 
-_DEVICE_LOOKS = {"busy": "running", "ready": "completed", "draining": "waiting", "silent": "failed"}
+_DEVICE_LOOKS = {
+    "busy": "running",
+    "ready": "completed",
+    "draining": "waiting",
+    "resting": "waiting",
+    "silent": "failed",
+}
 
 
 def look_of(run: Run) -> str:
     return "cancelled" if run.cancelled else _LOOKS[run.status]
-
-
-def word_of(run: Run) -> str:
-    """The status, or what says more: a run that was cancelled did not fail by itself."""
-    if run.cancelled:
-        return "cancelled"
-    if not run.ended and run.wish is not None:
-        return {"cancel": "cancelling", "pause": "pausing"}.get(run.wish, str(run.status))
-    return "paused" if run.paused is not None else str(run.status)
 
 
 def since_of(run: Run) -> float:
@@ -108,7 +105,7 @@ def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapp
         Text(mark(look_of(run)), style),
         Text(short(run.id)),
         run.workflow,
-        Text(word_of(run), style),
+        Text(run.reported_status, style),
         Text(clean(run.device or ""), DIM if run.ended else ""),
         for_how_long,
         _beat(owner, run, now),

@@ -9,7 +9,7 @@ from typing import Any
 
 from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
-from asterism.core.session import ENDED, HEARD, OPEN, Session
+from asterism.core.session import ENDED, HEARD, OPEN, RESTING, Session
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
@@ -30,13 +30,14 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
     owner = sessions.get(run.session) if run.session is not None else None
     return {
         **{name: getattr(run, name) for name in _SAME},
-        "status": str(run.status),
+        "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,
         "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
         "claim_expires_at": run.due_at if run.status is CLAIMED else None,
         "completed_at": run.ended_at if run.status is COMPLETED else None,
-        "failed_at": run.ended_at if run.status is FAILED else None,
+        "failed_at": run.ended_at if run.status is FAILED and not run.cancelled else None,
+        "cancelled_at": run.ended_at if run.cancelled else None,
         "avoid": list(run.avoid),
         "declined": dict(run.declined),
         "previous_assignments": [one._asdict() for one in run.previous],
@@ -107,6 +108,8 @@ def state_of(session: Session, now: float) -> str:
         return "silent"
     if session.draining:
         return "draining"
+    if session.resting is not None:
+        return "resting"
     if session.slots == 0:
         return "watching"
     return "busy" if session.used >= session.slots else "ready"
@@ -114,7 +117,7 @@ def state_of(session: Session, now: float) -> str:
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
     shown = session.shown(rank)
-    profile = {name: value for name, value in session.profile.items() if name != "labels"}
+    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,
         "state": state_of(session, now),
@@ -133,6 +136,7 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "labels": plain(shown["labels"]),
         "accepts": session.accepts,
         "draining": session.draining,
+        "resting": session.resting,
         "timeout": session.timeout,
         "joined_at": session.joined_at,
         "last_heartbeat_at": session.beat_at,

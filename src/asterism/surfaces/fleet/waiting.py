@@ -41,9 +41,9 @@ def answer(before: Run, after: Run) -> str:
     """What became of what was asked of a run."""
     name = short(after.id)
     if after.id != before.id:
-        return f"{after.id} is a retry of {short(before.id)}: {after.status}"
+        return f"{after.id} is a retry of {short(before.id)}: {after.reported_status}"
     if after is before or after.revision == before.revision:
-        return f"{name} is as it was: {after.status}"
+        return f"{name} is as it was: {after.reported_status}"
     if after.ended:
         return clean(f"{name} {after.error or after.status}")
     if after.paused is not None:

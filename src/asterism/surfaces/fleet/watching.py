@@ -161,4 +161,4 @@ def _line(run: Run, entry: Entry) -> str:
 
 def _object(run: Run, entry: Entry) -> str:
     told = {"at": entry.at, "run": run.id, "workflow": run.workflow, "what": entry.what, "why": entry.why}
-    return json.dumps(told | {"status": str(run.status), "epoch": run.epoch, "device": run.device})
+    return json.dumps(told | {"status": run.reported_status, "epoch": run.epoch, "device": run.device})

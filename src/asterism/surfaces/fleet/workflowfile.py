@@ -120,10 +120,10 @@ class _File:
             except ValueError as error:
                 self.blame((*path, key), f"{key} {error}, not {value!r}")
                 return DEFAULTS[key]
-        elif key == "needs" and isinstance(value, list):
+        elif key in ("needs", "wants") and isinstance(value, list):
             for word in (one for one in value if isinstance(one, str) and "," in one):
                 parts = ", ".join(part.strip() for part in word.split(",") if part.strip())
-                self.blame((*path, key), f"needs: a capability has no comma in it, so {word!r} is [{parts}]")
+                self.blame((*path, key), f"{key}: a capability has no comma in it, so {word!r} is [{parts}]")
         elif key in _EXPRESSIONS and isinstance(value, str):
             problem = conditions.check(value)
             if problem is not None:

@@ -26,6 +26,9 @@ class SimExecutor:
     def check(self, work: RunWork) -> str | None:
         return None
 
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return True
+
     async def execute(self, work: RunWork) -> Any:
         asked = self._machine.time()
         await self._machine.gate()

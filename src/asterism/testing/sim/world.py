@@ -108,11 +108,15 @@ class World:
             lease=6.0,
             replace=replace,
             presence=SimPresence(f"{name}/{self._hosts[name]}"),
-            measure=dict,
+            **self.device_terms(name),
         )
         wire.session = agent.session.id
         self.witness.note(f"{name} boots")
         self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
+
+    def device_terms(self, name: str) -> dict[str, Any]:
+        """What else the device of a machine is like; for worlds of another kind."""
+        return {"measure": dict}
 
     async def _live(self, agent: DeviceAgent) -> None:
         """A device that is thrown out or cannot reach the store tries again, as a service would."""

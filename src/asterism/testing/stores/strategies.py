@@ -80,7 +80,7 @@ def _fail(words: str, final: bool) -> Step:
 
 
 def _decline(words: str, full: bool) -> Step:
-    return lambda run, flow, now: assigning.decline(run, _grant(run), words, now, full=full)
+    return lambda run, flow, now: assigning.decline(run, _grant(run), words, now, for_now=full)
 
 
 def _release(reason: str, words: str, progress: Progress | None) -> Step:

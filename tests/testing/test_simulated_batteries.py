@@ -1,0 +1,48 @@
+"""Fleets whose machines run low on battery, in virtual time; and that the simulator notices a missing safeguard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asterism.core.placement import Outlook
+from asterism.core.session import Session
+from asterism.runtime.fleet import looking
+from asterism.testing.sim import Violation, simulate
+from asterism.testing.sim.batteries import BatteryWorld
+
+WORLDS = 60
+ABLATED = 60
+"""In how many worlds a missing safeguard has to show."""
+
+
+def hunt(worlds: int) -> None:
+    for seed in range(worlds):
+        simulate(seed, world=BatteryWorld)
+
+
+def test_no_run_fails_because_devices_rest() -> None:
+    hunt(WORLDS)
+
+
+def declines_that_count(patch: pytest.MonkeyPatch) -> None:
+    """A device that rests is chosen as any other, and declines as any other."""
+    patch.setattr(Session, "resting", property(lambda _: None))
+    decline = looking.assigning.decline
+    patch.setattr(looking.assigning, "decline", lambda *args, for_now: decline(*args))
+
+
+def nobody_waits(patch: pytest.MonkeyPatch) -> None:
+    """A run that only resting devices could do counts as one that nobody can."""
+    patch.setattr(Outlook, "waits_for", lambda *_: False)
+
+
+@pytest.mark.parametrize("ablation", [declines_that_count, nobody_waits], ids=lambda one: one.__name__)
+def test_a_missing_safeguard_is_noticed(
+    ablation: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablation(monkeypatch)
+    with pytest.raises(Violation, match=r"rounds|given up"):
+        hunt(ABLATED)
