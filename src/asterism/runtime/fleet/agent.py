@@ -22,6 +22,7 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
+from asterism.runtime.fleet.circuit import Circuit
 from asterism.runtime.fleet.election import LEASE, Election
 from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
@@ -107,6 +108,7 @@ class DeviceAgent:
         self._answered.set()
         self._handing_back = False
         self._shown = self.session.shown()
+        self._circuit = Circuit(fleet, name, self._circuit_changed)
         self._make_body(heartbeat, timeout, grace)
         self._monitor_every = monitor_every
         self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
@@ -130,6 +132,8 @@ class DeviceAgent:
             unbroken=lambda run, asked: self.heart.unbroken(run, asked),
             on_free=self._freed,
             on_news=lambda: self.heart.news(),
+            on_end=self._circuit.ended,
+            allowance=self._circuit.allowance,
         )
         self.lookout = Lookout(
             fleet,
@@ -177,6 +181,7 @@ class DeviceAgent:
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
+        jobs.append(self._circuit.watch_for_ever())
         if self._monitor_every is not None:
             jobs += [self._watch_over_others(self._monitor_every), self._tell_people(self._monitor_every)]
         tasks = [asyncio.create_task(job) for job in jobs]
@@ -331,9 +336,21 @@ class DeviceAgent:
             return True
         return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
 
+    def _circuit_changed(self) -> None:
+        """The device has stopped taking work, or takes it again: everybody is told, and what waits here goes elsewhere
+        or may be joined by more."""
+        why = self._circuit.suspended
+        for holding in self.desk if why is not None else ():
+            if not holding.started:
+                self.desk.stop(holding, f"it has stopped taking work: {why}")
+        self.heart.hurry()
+        self._work_assigned()
+
     def _profile(self) -> dict[str, Any]:
         """What it tells of itself with each heartbeat; and what follows from it."""
         profile = {**self._measure(), "labels": self._labels}
+        if self._circuit.suspended is not None:
+            profile["suspended"] = self._circuit.suspended
         self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
         self.lookout.forget()
         self._handing_back = self._hands_back is not None and holds(self._hands_back, self._shown) is True

@@ -280,7 +280,7 @@ class Monitor:
             if flow is None:
                 continue
             anew = run.changed(avoid=(), declined={})
-            able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
+            able = [one for one in outlook.sessions.values() if outlook.objection(one.resumed(), anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 await self._step(run, assigning.next_round(run, flow, self.store.clock()))
 
@@ -312,11 +312,11 @@ class Monitor:
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
     def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
-        """Why each device cannot do this kind of work; None if one can."""
+        """Why each device cannot do this kind of work; None if one can, now or when it takes work again."""
         sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
-            why = outlook.objection(session, sample, flow)
+            why = outlook.objection(session.resumed(), sample, flow)
             if why is None:
                 return None
             objections[session.device] = why

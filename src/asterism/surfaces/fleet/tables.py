@@ -37,7 +37,10 @@ _LOOKS = {
 
 OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
 
-_DEVICE_LOOKS = {"busy": "running", "ready": "completed", "draining": "waiting", "silent": "failed"}
+_DEVICE_LOOKS = {
+    **{"busy": "running", "ready": "completed", "draining": "waiting"},
+    **{"silent": "failed", "suspended": "failed"},
+}
 
 
 def look_of(run: Run) -> str:
