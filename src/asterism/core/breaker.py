@@ -15,7 +15,8 @@ another device has completed a run of one of the same workflows since the row be
 fails everywhere stops no device, and work that fails here and there never stops all of them: whoever completed
 something after all others had begun to fail is not stopped. A good end forgets everything.
 
-An open breaker lets nothing in for a pause. Then it is half-open and lets one run in. A good end closes it; so does a
+An open breaker lets nothing in for a pause. Then it is half-open and lets one run in, if the device finds that it can
+do its own part (``runtime/fleet/circuit.py``); else that is one more trouble. A good end closes it; so does a
 quick failure, if trouble had opened it, since the work did begin. Any other end opens it for twice as long.
 """
 

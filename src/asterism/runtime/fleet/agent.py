@@ -108,7 +108,7 @@ class DeviceAgent:
         self._answered.set()
         self._handing_back = False
         self._shown = self.session.shown()
-        self._circuit = Circuit(fleet, name, self._circuit_changed)
+        self._circuit = Circuit(fleet, name, lambda: self._executor.probe(), self._circuit_changed)
         self._make_body(heartbeat, timeout, grace)
         self._monitor_every = monitor_every
         self._monitor = Monitor(fleet, name, every=monitor_every or 0.0)
@@ -314,6 +314,7 @@ class DeviceAgent:
             await self.lookout.look_at_own()
         await self.desk.start_waiting()
         if not self.draining.is_set() and self.desk.slots:
+            await self._circuit.try_again()
             await self.lookout.take_offered()
             await self.desk.start_waiting()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from asterism.core.breaker import CLOSED, QUICK, Breaker
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
@@ -22,16 +22,20 @@ log = logging.getLogger("asterism.device")
 COMPARED = 100
 """How many of the last runs of a workflow a device looks at when it compares itself with others."""
 
-COMPARES_EVERY = 5.0
+COMPARES_EVERY = 1.0
 """How often it does so at most, in seconds."""
 
 
 class Circuit:
-    """``on_change`` is called when the device stops taking work, and when it takes work again."""
+    """``probe`` raises DeviceTrouble as long as the device cannot do its own part. ``on_change`` is called when it
+    stops taking work, and when it takes work again."""
 
-    def __init__(self, fleet: Fleet, device: str, on_change: Callable[[], None]) -> None:
-        self._fleet, self._device, self._on_change = fleet, device, on_change
+    def __init__(
+        self, fleet: Fleet, device: str, probe: Callable[[], Awaitable[None]], on_change: Callable[[], None]
+    ) -> None:
+        self._fleet, self._device, self._probe, self._on_change = fleet, device, probe, on_change
         self._breaker = CLOSED
+        self._probed: float | None = None  # the ``retry_at`` after which the probe succeeded
         self._told = False  # whether the last notice said that we have stopped
         self._compared_at = float("-inf")
         self._something_to_do = asyncio.Event()
@@ -46,6 +50,8 @@ class Circuit:
         retry_at = self._breaker.retry_at
         if retry_at is None:  # so it is nearly always, and this is on the way of every run
             return None
+        if self._probed != retry_at:
+            return 0
         return self._breaker.allowance(self._fleet.clock.time(), sum(one.since >= retry_at for one in held))
 
     def ended(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
@@ -73,6 +79,19 @@ class Circuit:
         else:
             log.error("stops taking work: %s", self._breaker.why)
         self._on_change()
+
+    async def try_again(self) -> None:
+        """When the pause is over, see whether the device can do its own part, before a run is put at risk."""
+        retry_at = self._breaker.retry_at
+        if retry_at is None or self._probed == retry_at or self._fleet.clock.time() < retry_at:
+            return
+        try:
+            await self._probe()
+        except DeviceTrouble as error:
+            if self._breaker.retry_at == retry_at:
+                self._breaker = self._breaker.trouble(self._fleet.clock.time(), str(error))
+        else:
+            self._probed = retry_at
 
     # -- what takes time ---------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
 from asterism.core.jsonable import plain
 from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
@@ -44,6 +44,10 @@ from asterism.runtime.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, C
 
 LONGEST = 128 * 1024 - 1
 """How long one word or variable of a command may be, in bytes: Linux takes no longer one."""
+
+
+PROBE = 30.0
+"""How long an empty command may take, in seconds."""
 
 
 class LimitReached(AsterismError, TimeoutError):
@@ -79,6 +83,10 @@ class Executor(Protocol):
     def check(self, work: RunWork) -> str | None: ...
 
     async def execute(self, work: RunWork) -> Any: ...
+
+    async def probe(self) -> None:
+        """Do what a device does for any work, without any. Raises DeviceTrouble if it cannot."""
+        ...
 
     def allow(self, run_id: str, seconds: float) -> None:
         """Called with every heartbeat: the device is sure of the run for so much longer."""
@@ -193,6 +201,15 @@ class Executors:
             command = self._command(work, resolved)
         return await self._run(work, command, resolved)
 
+    async def probe(self) -> None:
+        """All that a device does for a command, with one that does nothing. Raises DeviceTrouble."""
+        with self._corner({}, None) as (_, files, in_child):
+            environment = {**self._life.marks(), **files}
+            try:
+                await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE)
+            except (CommandFailed, OSError, subprocess.SubprocessError) as error:
+                raise DeviceTrouble(f"not even an empty command ends well: {error}") from error
+
     def allow(self, run_id: str, seconds: float) -> None:
         """The device is sure of a run for so much longer: its command may go on, even if we are frozen meanwhile."""
         self._commands.allow(run_id, seconds)
@@ -257,7 +274,7 @@ class Executors:
 
     async def _run(self, work: RunWork, command: _Command, resolved: Resolved) -> Any:
         veil = Veil(resolved)
-        with self._corner(work, command.cwd) as (progress, files, in_child):
+        with self._corner(work.given, command.cwd) as (progress, files, in_child):
             watch = Watch(progress, veil, work.on_output, work.on_progress)
             self._watches.add(watch)
             try:
@@ -288,7 +305,9 @@ class Executors:
                 watch.close()
 
     @contextlib.contextmanager
-    def _corner(self, work: RunWork, cwd: str | None) -> Iterator[tuple[Path, dict[str, str], Callable[[], None]]]:
+    def _corner(
+        self, given: Mapping[str, Any], cwd: str | None
+    ) -> Iterator[tuple[Path, dict[str, str], Callable[[], None]]]:
         """What a command needs of us, for as long as it runs: the file for its progress, the variables that name its
         files, and what its process does first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
@@ -297,10 +316,10 @@ class Executors:
                 undo.callback(shutil.rmtree, desk, ignore_errors=True)
                 ticket, in_child = self._life.admit(None if self.policy.everything else cwd)
                 undo.callback(self._life.finished, ticket)
-                progress, given = desk / "progress", desk / "input.json"
-                _write_input(given, work.given)
+                progress, file = desk / "progress", desk / "input.json"
+                _write_input(file, given)
                 progress.touch(mode=0o600)
-            yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(given)}, in_child
+            yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
 
 
 _INSTEAD = "let it read its input from the file $ASTERISM_INPUT"

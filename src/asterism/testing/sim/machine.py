@@ -1,4 +1,5 @@
-"""A machine in a simulated world: it has a clock that runs a little wrong, and can be frozen, crash and come back."""
+"""A machine in a simulated world: it has a clock that runs a little wrong, and can be frozen, be sick, crash and come
+back."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ class Machine:
     def __init__(self, name: str, rate: float, skew: float) -> None:
         self.name, self.rate, self.skew = name, rate, skew
         self.dead = False
+        self.sick = False  # it can do nothing for the work, such as one with a full disk
         self.frozen_at: list[tuple[float, float]] = []
         self._loop = asyncio.get_running_loop()
         self._runs = asyncio.Event()
