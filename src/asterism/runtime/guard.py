@@ -42,10 +42,10 @@ def end(ticket, mark=b""):
         except OSError:
             pass
 while True:
-    wait = min(ends.values(), default=None)
+    wait = min((at for one, at in ends.items() if one in groups), default=None)  # one may be late to be born
     wait = None if wait is None else min(1.0, max(0.0, wait - time.clock_gettime(clock)))
     if not select.select([0], [], [], wait)[0]:  # what was said in time is heard before anything is ended
-        for ticket in [one for one, at in ends.items() if at <= time.clock_gettime(clock)]:
+        for ticket in [one for one in groups if ends.get(one, float("inf")) <= time.clock_gettime(clock)]:
             end(ticket, ticket + b"\\n")
         continue
     data = os.read(0, 65536)
