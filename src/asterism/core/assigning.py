@@ -4,6 +4,10 @@ Three parties speak. A *coordinator* (whoever creates, monitors or hands on work
 *owner* claims, starts, completes, fails, declines and releases, and shows its grant. A *person* cancels, pauses and
 resumes. Every step is an entry of the story, with its reason. A step that would change nothing returns the record as it
 is.
+
+``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
+recorded at ``run.time_of(now)``, which is never before the step that was recorded last. Deadlines are counted from
+``now`` itself.
 """
 
 from __future__ import annotations
@@ -97,31 +101,29 @@ def assign(
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
+    at = run.time_of(now)
     told = (
-        Entry(now, f"assigning to {who}", None, f"{to.device}{won}"),
-        Entry(now, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
+        Entry(at, f"assigning to {who}", None, f"{to.device}{won}"),
+        Entry(at, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return _granted(run, ("assign",), to, by, now, told, due_at=now + patience, scores=scores)
+    return _granted(run, ("assign",), to, by, at, told, due_at=now + patience, scores=scores)
 
 
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
     """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
     same step."""
-    device = owner.device
-    told = _taking(now, device, run.epoch + 1, starts)
+    device, at = owner.device, run.time_of(now)
+    told = _taking(at, device, run.epoch + 1, starts)
     if not starts:
-        return _granted(run, ("take",), owner, device, now, told, due_at=now + workflow.claim_timeout, claimed_at=now)
-    return _granted(run, ("take", "start"), owner, device, now, told, claimed_at=now, started_at=now)
+        return _granted(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
+    return _granted(run, ("take", "start"), owner, device, at, told, claimed_at=at, started_at=at)
 
 
 @lru_cache(64)
-def _taking(now: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
+def _taking(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
     """What is told of a run that a device takes: the same of all that it takes at one time."""
-    told = (
-        Entry(now, "assigning to self", None, device),
-        Entry(now, "claimed", None, f"by {device}, epoch {epoch}"),
-    )
-    return (*told, Entry(now, "processing", None, f"on {device}")) if starts else told
+    told = (Entry(at, "assigning to self", None, device), Entry(at, "claimed", None, f"by {device}, epoch {epoch}"))
+    return (*told, Entry(at, "processing", None, f"on {device}")) if starts else told
 
 
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
@@ -161,7 +163,8 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
         )
     # counted from the last try: who comes late to say so has nobody wait longer
     delay = workflow.delay(max(rounds, run.failures, run.losses))
-    again = max(now, (run.previous[-1].ended_at if run.previous else now) + delay)
+    tried = run.previous[-1].ended_at if run.previous else now
+    again = min(now + delay, max(now, tried + delay))  # by a clock that was set back since, that may be far away
     return run.changed(
         revision=run.revision + 1,
         rounds=rounds,
@@ -169,10 +172,7 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
         declined=NOTHING,
         not_before=again,
         waiting_since=again,
-        story=(
-            *run.story,
-            Entry(now, "offered again", None, f"in {again - now:.3g} s, every device was tried: {said}"),
-        ),
+        story=run.told(now, "offered again", f"in {again - now:.3g} s, every device was tried: {said}"),
     )
 
 
@@ -185,7 +185,7 @@ def give_up(run: Run, now: float, error: str) -> Run:
 def forgotten(run: Run, now: float, error: str) -> Run:
     """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
     after = _failed(run, now, error, "timeout")
-    return after.changed(story=(*after.story, Entry(now, FORGOTTEN, None, error)))
+    return after.changed(story=after.told(now, FORGOTTEN, error))
 
 
 def adopt(run: Run, now: float, why: str) -> Run:
@@ -196,7 +196,7 @@ def adopt(run: Run, now: float, why: str) -> Run:
         revision=run.revision + 1,
         not_before=now,
         waiting_since=now,
-        story=(*run.story, Entry(now, "adopted", None, why)),
+        story=run.told(now, "adopted", why),
     )
 
 
@@ -208,7 +208,7 @@ def let_go(run: Run, now: float) -> Run:
         revision=run.revision + 1,
         held=False,
         waiting_since=now,
-        story=(*run.story, Entry(now, "its turn", None, f"it is the active run of series {run.series}")),
+        story=run.told(now, "its turn", f"it is the active run of series {run.series}"),
     )
 
 
@@ -217,19 +217,21 @@ def let_go(run: Run, now: float) -> Run:
 
 def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
     _fence(run, grant, "claim")
-    return _moved(run, "claim", now, f"by {run.device}", claimed_at=now, due_at=now + workflow.claim_timeout)
+    at = run.time_of(now)
+    return _moved(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
 
 
 def start(run: Run, grant: Grant, now: float) -> Run:
     _fence(run, grant, "start")
-    return _moved(run, "start", now, f"on {run.device}", started_at=now, due_at=None)
+    at = run.time_of(now)
+    return _moved(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
 
 
 def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
     """The work is done, and that stands whatever was wished of its owner meanwhile."""
     _fence(run, grant, "complete")
-    why = f"on {run.device}"
-    return _moved(run, "complete", now, why, output=output, ended_at=now, session=None, wish=None, wished_by=None)
+    why, at = f"on {run.device}", run.time_of(now)
+    return _moved(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
@@ -301,7 +303,7 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     words = f"by {who}"
     if run.status is ASSIGNED:
         return _reassigned(run, now, "released", f"paused {words}", paused=words)
-    return run.changed(revision=run.revision + 1, paused=words, story=(*run.story, Entry(now, "paused", None, words)))
+    return run.changed(revision=run.revision + 1, paused=words, story=run.told(now, "paused", words))
 
 
 def resume(run: Run, now: float, by: str) -> Run:
@@ -314,7 +316,7 @@ def resume(run: Run, now: float, by: str) -> Run:
         wish=None,
         wished_by=None,
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
-        story=(*run.story, Entry(now, "resumed", None, f"by {by}")),
+        story=run.told(now, "resumed", f"by {by}"),
     )
 
 
@@ -345,19 +347,19 @@ def _may_be_given(run: Run, what: str) -> None:
     raise _refusal(run, what)
 
 
-def _moved(run: Run, event: str, now: float, why: str, *then: Entry, **changes: Any) -> Run:
-    """The one way in which a status changes, beside ``_granted``."""
+def _moved(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
+    """The one way in which a status changes, beside ``_granted``. ``at`` is a time for the record, as in those."""
     status = TRANSITIONS[event].get(run.status)
     if status is None:
         raise _refusal(run, event)
     changes["status"] = status
     changes["revision"] = run.revision + 1
-    changes["story"] = (*run.story, Entry(now, str(status), None, why), *then)
+    changes["story"] = (*run.story, Entry(at, str(status), None, why), *then)
     return run.with_changes(changes)
 
 
 def _granted(
-    run: Run, events: tuple[str, ...], to: Owner, by: str, now: float, told: tuple[Entry, ...], **changes: Any
+    run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, told: tuple[Entry, ...], **changes: Any
 ) -> Run:
     _may_be_given(run, "be given to a device")
     if run.pinned is not None and run.pinned != to.device:
@@ -369,17 +371,17 @@ def _granted(
     changes["revision"] = run.revision + 1
     changes["epoch"] = run.epoch + 1
     changes["device"], changes["session"] = to
-    changes["assigned_by"], changes["assigned_at"] = by, now
+    changes["assigned_by"], changes["assigned_at"] = by, at
     changes["waiting_since"] = None
     changes["story"] = run.story + told
     return run.with_changes(changes)
 
 
-def _closed(run: Run, now: float, reason: str, detail: str) -> dict[str, Any]:
+def _closed(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
     """What changes whenever an assignment ends before its time."""
     changes: dict[str, Any] = {"session": None, "due_at": None, "wish": None, "wished_by": None}
     if run.session is not None:
-        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, now, reason, detail)
+        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
         changes["previous"] = (*run.previous, ended)
     return changes
 
@@ -393,11 +395,12 @@ def _reassigned(
         return _failed(run, now, error, reason, **changes)
     if run.wish == "pause":
         paused = f"by {run.wished_by}"
-    then = (Entry(now, "paused", None, paused),) if paused is not None else ()
+    at = run.time_of(now)
+    then = (Entry(at, "paused", None, paused),) if paused is not None else ()
     return _moved(
         run,
         "reassign",
-        now,
+        at,
         f"{reason}: {detail}" if detail else reason,
         *then,
         device=None,
@@ -409,24 +412,24 @@ def _reassigned(
         waiting_since=now + delay,
         not_before=now + delay,
         paused=paused,
-        **_closed(run, now, reason, detail),
+        **_closed(run, at, reason, detail),
         **changes,
     )
 
 
 def _failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
-    error = brief(error)
+    error, at = brief(error), run.time_of(now)
     return _moved(
         run,
         "fail",
-        now,
+        at,
         error,
         error=error,
-        ended_at=now,
+        ended_at=at,
         waiting_since=None,
         held=False,
         paused=None,
-        **_closed(run, now, reason, error),
+        **_closed(run, at, reason, error),
         **changes,
     )
 
@@ -437,8 +440,8 @@ def _cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) -
 
 
 def _wished(run: Run, wish: str, now: float, by: str) -> Run:
-    entry = Entry(now, f"asked to {wish}", None, f"by {by}")
-    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=(*run.story, entry))
+    story = run.told(now, f"asked to {wish}", f"by {by}")
+    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
 
 
 def _avoiding(run: Run) -> tuple[str, ...]:
