@@ -18,6 +18,9 @@ ALL = (
 )
 """The names of what can go wrong, all equally likely."""
 
+WITH_WALL_CLOCKS = (*(name for name in ALL if name != "clock_jump"), "wall_jump", "wall_jump")
+"""What goes wrong where the store's clock is right and each machine has to know it from afar."""
+
 OFTEN = 4.0
 """How many seconds lie between two faults, on average."""
 
@@ -127,6 +130,14 @@ class Faults:
             await asyncio.sleep(self._chance.choice([1.0, 10.0, 30.0]))
             life.machine.sick = False
             self._note(f"{life.machine.name} is well again")
+
+    async def wall_jump(self) -> None:
+        """Somebody sets the clock of one machine."""
+        life = self._world.someone()
+        if life is not None:
+            jump = self._chance.choice([-3600.0, 3600.0])
+            life.machine.wall += jump
+            self._note(f"{life.machine.name}: its wall clock jumps by {jump:g} s")
 
     # -- ambushes ----------------------------------------------------------------------------------------------------
 
