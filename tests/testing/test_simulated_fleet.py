@@ -14,12 +14,14 @@ import pytest
 from asterism.core import assigning
 from asterism.core.run import Run
 from asterism.core.workflow import Workflow
-from asterism.runtime.fleet import heart, monitor, working
+from asterism.runtime.fleet import heart, monitor, outcomes, working
 from asterism.runtime.fleet.agent import DeviceAgent
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.holding import Holding
+from asterism.runtime.fleet.ledger import Step
 from asterism.store.protocol import Offer
 from asterism.testing.loop import run as in_virtual_time
-from asterism.testing.sim import Violation, simulate
+from asterism.testing.sim import Violation, simulate, wall_clocks
 from asterism.testing.sim import network as sim_network
 from asterism.testing.sim.executor import SimExecutor
 from asterism.testing.sim.machine import Machine
@@ -82,6 +84,19 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(monitor.Monitor, "_holds", never_holds)
 
 
+def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
+    """Its own trouble would count as a failure of the work."""
+
+    def failed(desk: working.Desk, holding: Holding, seconds: float, error: Exception) -> Step:
+        return outcomes.failed(holding, str(error), desk.fleet.store.clock)
+
+    patch.setattr(working.Desk, "_troubled", failed)
+
+
+def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("asterism.core.run.time_of_step", lambda last, now: now)
+
+
 @pytest.mark.parametrize(
     "ablation",
     [
@@ -89,6 +104,8 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
         no_self_fencing,
         heartbeats_by_the_clock_of_the_device,
         a_deputy_that_has_observed_nothing,
+        what_a_sick_machine_cannot_do_has_failed,
+        stories_that_go_backwards,
     ],
     ids=lambda one: one.__name__,
 )
@@ -98,6 +115,24 @@ def test_a_missing_safeguard_is_noticed(
     ablation(monkeypatch)
     with pytest.raises(Violation, match=r"python -m asterism.testing.sim --seed \d+"):
         hunt(ABLATED)
+
+
+# -- wall clocks ---------------------------------------------------------------------------------------------------
+
+
+def hunt_with_wall_clocks(worlds: int) -> None:
+    for seed in range(worlds):
+        simulate(seed, world=wall_clocks.WallClockWorld)
+
+
+def test_no_jump_of_a_wall_clock_shows_in_what_is_written() -> None:
+    hunt_with_wall_clocks(ABLATED)
+
+
+def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wall_clocks, "own_clock", lambda machine: machine.wall_time)
+    with pytest.raises(Violation, match="--world wall-clocks"):
+        hunt_with_wall_clocks(ABLATED)
 
 
 # -- a look after every wait: too rare to meet by chance, so it is staged ------------------------------------------

@@ -4,6 +4,10 @@ Three parties speak. A *coordinator* (whoever creates, monitors or hands on work
 *owner* claims, starts, completes, fails, declines and releases, and shows its grant. A *person* cancels, pauses and
 resumes. Every step is an entry of the story, with its reason. A step that would change nothing returns the record as it
 is.
+
+``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
+recorded at ``run.time_of(now)``, which is never before the step that was recorded last. Deadlines are counted from
+``now`` itself.
 """
 
 from __future__ import annotations
@@ -113,31 +117,29 @@ def assign(
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
+    at = run.time_of(now)
     told = (
-        Entry(now, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
-        Entry(now, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
+        Entry(at, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
+        Entry(at, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return granted(run, ("assign",), to, by, now, told, due_at=now + patience, scores=scores)
+    return granted(run, ("assign",), to, by, at, told, due_at=now + patience, scores=scores)
 
 
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
     """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
     same step."""
-    device = owner.device
-    told = _taking(now, device, run.epoch + 1, starts)
+    device, at = owner.device, run.time_of(now)
+    told = _taking(at, device, run.epoch + 1, starts)
     if not starts:
-        return granted(run, ("take",), owner, device, now, told, due_at=now + workflow.claim_timeout, claimed_at=now)
-    return granted(run, ("take", "start"), owner, device, now, told, claimed_at=now, started_at=now)
+        return granted(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
+    return granted(run, ("take", "start"), owner, device, at, told, claimed_at=at, started_at=at)
 
 
 @lru_cache(64)
-def _taking(now: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
+def _taking(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
     """What is told of a run that a device takes: the same of all that it takes at one time."""
-    told = (
-        Entry(now, "assigning to self", None, device),
-        Entry(now, "claimed", None, f"by {device}, epoch {epoch}"),
-    )
-    return (*told, Entry(now, "processing", None, f"on {device}")) if starts else told
+    told = (Entry(at, "assigning to self", None, device), Entry(at, "claimed", None, f"by {device}, epoch {epoch}"))
+    return (*told, Entry(at, "processing", None, f"on {device}")) if starts else told
 
 
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
@@ -186,7 +188,8 @@ def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = Fals
         )
     # counted from the last try: who comes late to say so has nobody wait longer
     delay = workflow.delay(max(rounds, run.failures, run.losses))
-    again = max(now, next((entry.at for entry in reversed(run.story) if entry.what in _TRIED), now) + delay)
+    tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED), now)
+    again = min(now + delay, max(now, tried_at + delay))  # by a clock that was set back since, that may be far away
     return run.changed(
         revision=run.revision + 1,
         rounds=rounds,
@@ -194,10 +197,7 @@ def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = Fals
         declined=run.declined if still else NOTHING,
         not_before=again,
         waiting_since=again,
-        story=(
-            *run.story,
-            Entry(now, "offered again", None, f"in {again - now:.3g} s, every device was tried: {said}"),
-        ),
+        story=run.told(now, "offered again", f"in {again - now:.3g} s, every device was tried: {said}"),
     )
 
 
@@ -210,7 +210,7 @@ def give_up(run: Run, now: float, error: str) -> Run:
 def forgotten(run: Run, now: float, error: str) -> Run:
     """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
     after = failed(run, now, error, "timeout")
-    return after.changed(story=(*after.story, Entry(now, FORGOTTEN, None, error)))
+    return after.changed(story=after.told(now, FORGOTTEN, error))
 
 
 def adopt(run: Run, now: float, why: str) -> Run:
@@ -221,7 +221,7 @@ def adopt(run: Run, now: float, why: str) -> Run:
         revision=run.revision + 1,
         not_before=now,
         waiting_since=now,
-        story=(*run.story, Entry(now, "adopted", None, why)),
+        story=run.told(now, "adopted", why),
     )
 
 
@@ -233,7 +233,7 @@ def let_go(run: Run, now: float) -> Run:
         revision=run.revision + 1,
         held=False,
         waiting_since=now,
-        story=(*run.story, Entry(now, "its turn", None, f"it is the active run of series {run.series}")),
+        story=run.told(now, "its turn", f"it is the active run of series {run.series}"),
     )
 
 
@@ -242,19 +242,21 @@ def let_go(run: Run, now: float) -> Run:
 
 def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
     _fence(run, grant, "claim")
-    return moved(run, "claim", now, f"by {run.device}", claimed_at=now, due_at=now + workflow.claim_timeout)
+    at = run.time_of(now)
+    return moved(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
 
 
 def start(run: Run, grant: Grant, now: float) -> Run:
     _fence(run, grant, "start")
-    return moved(run, "start", now, f"on {run.device}", started_at=now, due_at=None)
+    at = run.time_of(now)
+    return moved(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
 
 
 def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
     """The work is done, and that stands whatever was wished of its owner meanwhile."""
     _fence(run, grant, "complete")
-    why = f"on {run.device}"
-    return moved(run, "complete", now, why, output=output, ended_at=now, session=None, wish=None, wished_by=None)
+    why, at = f"on {run.device}", run.time_of(now)
+    return moved(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
@@ -293,7 +295,7 @@ def refuse(run: Run, device: str, reason: str, now: float) -> Run:
         revision=run.revision + 1,
         avoid=(*run.avoid, device),
         declined={**run.declined, device: reason},
-        story=(*run.story, Entry(now, DECLINED, None, f"by {device}: {reason}")),
+        story=run.told(now, DECLINED, f"by {device}: {reason}"),
     )
 
 
@@ -342,7 +344,7 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     words = f"by {who}"
     if run.status is ASSIGNED:
         return reassigned(run, now, "released", f"paused {words}", paused=words)
-    return run.changed(revision=run.revision + 1, paused=words, story=(*run.story, Entry(now, "paused", None, words)))
+    return run.changed(revision=run.revision + 1, paused=words, story=run.told(now, "paused", words))
 
 
 def resume(run: Run, now: float, by: str) -> Run:
@@ -355,7 +357,7 @@ def resume(run: Run, now: float, by: str) -> Run:
         wish=None,
         wished_by=None,
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
-        story=(*run.story, Entry(now, "resumed", None, f"by {by}")),
+        story=run.told(now, "resumed", f"by {by}"),
     )
 
 

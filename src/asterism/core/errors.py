@@ -17,6 +17,8 @@
     ├── NotJson                   a value that has to be stored or sent and is not JSON
     ├── DeviceUnavailable         a device that left before the work began: the task is assigned anew
     ├── DeviceLost                a device that vanished in the middle of the work
+    ├── DeviceTrouble             a device that could not do its own part: no descriptors, no room on its disk, …
+    │   └── LeaseExpired          (runtime/processes.py) a command whose lease ran out while its device was frozen
     ├── NoDevice                  no device could take the task for the stated time
     ├── AlreadyRunning            a constellation that another orchestrator is running
     ├── CycleGone                 (core/lock.py) no such open cycle
@@ -192,6 +194,11 @@ class DeviceUnavailable(AsterismError):
 
 class DeviceLost(AsterismError):
     """Raised by a device that vanished in the middle of the work, whose outcome is unknown."""
+
+
+class DeviceTrouble(AsterismError):
+    """The device could not do its own part, such as starting a process or writing a file. Nothing is wrong with the
+    work: it counts as lost, not as failed, and another device may do it."""
 
 
 class NoDevice(AsterismError):

@@ -29,7 +29,7 @@ from asterism.core.status import (
     ConstellationState,
     TaskStatus,
 )
-from asterism.core.story import Entry
+from asterism.core.story import Entry, time_of_step
 from asterism.core.task import Dependency
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
@@ -83,7 +83,11 @@ class Graph:
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
     def tell(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self._story.append((now, what, task_id, why))
+        self._story.append((self.time_of(now), what, task_id, why))
+
+    def time_of(self, now: float) -> float:
+        """When what happens now happened: never before what happened last, whatever the clock says."""
+        return time_of_step(self._story[-1][0], now) if self._story else now
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         """Put something into the story that changes nothing."""
@@ -96,7 +100,7 @@ class Graph:
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
             raise PlanError(f"constellation {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now
+        self.started_at = now = self.time_of(now)
         self.tell(now, "began")
         for node in self.nodes.values():
             self.requeue(node)
@@ -105,6 +109,7 @@ class Graph:
         """Give a ready task to a device. Returns the epoch: the name of this one execution.
 
         A running task without a device is one that waits for its next attempt; it keeps its status."""
+        now = self.time_of(now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
                 self._refuse(node, "start")
@@ -130,6 +135,7 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record a task's end. With ``review`` its children are held, in this same step, until ``settle``."""
+        now = self.time_of(now)
         if not node.provisional:
             self.move(node, EVENTS[status])
             self._story.append((now, status, node.id, reason_of(error)))
@@ -171,7 +177,7 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
-        node.worked += now - node.begun_at
+        node.worked += self.time_of(now) - node.begun_at
         self.tell(now, "attempt failed", node.id, why)
 
     def lose(self, node: Node) -> None:
@@ -212,7 +218,7 @@ class Graph:
         else:
             stopped = []
         self.move(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, now, 0, why
+        node.entry, node.ended_at, node.epoch, node.reason = None, self.time_of(now), 0, why
         self.tell(now, "cancelled", node.id, why)
         return stopped
 
@@ -239,7 +245,7 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = now
+        self.ended_at = self.time_of(now)
         self.tell(now, str(self.state))
         return self.state
 
@@ -250,7 +256,7 @@ class Graph:
             node.needless, why = self._why_never(node)
             self.unreachable += not node.needless
         self.move(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, now, why
+        node.entry, node.ended_at, node.reason = None, self.time_of(now), why
         self.tell(now, "cancelled", node.id, why)
 
     def _why_never(self, node: Node) -> tuple[bool, str]:

@@ -169,6 +169,8 @@ def mismatch(
         return "it is being drained"
     if session.slots == 0:
         return "it does no work, it only watches"
+    if session.suspended is not None:
+        return f"it has stopped taking work: {session.suspended}"
     if session.device in run.avoid:
         return run.declined.get(session.device) or "it was tried already, others first"
     if workflow.requires is not None and (why := against(workflow.requires, shown, evaluate)):

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from asterism.core.story import Entry
+from asterism.core.story import Entry, time_of_step
 from asterism.core.task import NOTHING
 
 
@@ -220,6 +220,14 @@ class Run:
     @property
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
+
+    def time_of(self, now: float) -> float:
+        """When a step of now is recorded to have happened: never before the last one."""
+        return time_of_step(self.story[-1].at, now) if self.story else now
+
+    def told(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
+        """The story with one more entry."""
+        return (*self.story, Entry(self.time_of(now), what, None, why))
 
     def changed(self, **changes: Any) -> Run:
         """A copy with some fields replaced."""

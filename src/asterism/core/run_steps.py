@@ -29,19 +29,19 @@ def may_be_given(run: Run, what: str) -> None:
     raise refusal(run, what)
 
 
-def moved(run: Run, event: str, now: float, why: str, *then: Entry, **changes: Any) -> Run:
-    """The one way in which a status changes, beside ``granted``."""
+def moved(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
+    """The one way in which a status changes, beside ``granted``. ``at`` is a time for the record, as in those."""
     status = TRANSITIONS[event].get(run.status)
     if status is None:
         raise refusal(run, event)
     changes["status"] = status
     changes["revision"] = run.revision + 1
-    changes["story"] = (*run.story, Entry(now, str(status), None, why), *then)
+    changes["story"] = (*run.story, Entry(at, str(status), None, why), *then)
     return run.with_changes(changes)
 
 
 def granted(
-    run: Run, events: tuple[str, ...], to: Owner, by: str, now: float, told: tuple[Entry, ...], **changes: Any
+    run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, told: tuple[Entry, ...], **changes: Any
 ) -> Run:
     may_be_given(run, "be given to a device")
     if run.pinned is not None and run.pinned != to.device:
@@ -53,17 +53,17 @@ def granted(
     changes["revision"] = run.revision + 1
     changes["epoch"] = run.epoch + 1
     changes["device"], changes["session"] = to
-    changes["assigned_by"], changes["assigned_at"] = by, now
+    changes["assigned_by"], changes["assigned_at"] = by, at
     changes["waiting_since"] = None
     changes["story"] = run.story + told
     return run.with_changes(changes)
 
 
-def closed(run: Run, now: float, reason: str, detail: str) -> dict[str, Any]:
+def closed(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
     """What changes whenever an assignment ends before its time."""
     changes: dict[str, Any] = {"session": None, "due_at": None, "wish": None, "wished_by": None}
     if run.session is not None:
-        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, now, reason, detail)
+        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
         changes["previous"] = (*run.previous, ended)
     return changes
 
@@ -77,11 +77,12 @@ def reassigned(
         return failed(run, now, error, reason, **changes)
     if run.wish == "pause":
         paused = f"by {run.wished_by}"
-    then = (Entry(now, "paused", None, paused),) if paused is not None else ()
+    at = run.time_of(now)
+    then = (Entry(at, "paused", None, paused),) if paused is not None else ()
     return moved(
         run,
         "reassign",
-        now,
+        at,
         f"{reason}: {detail}" if detail else reason,
         *then,
         device=None,
@@ -93,24 +94,24 @@ def reassigned(
         waiting_since=now + delay,
         not_before=now + delay,
         paused=paused,
-        **closed(run, now, reason, detail),
+        **closed(run, at, reason, detail),
         **changes,
     )
 
 
 def failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
-    error = brief(error)
+    error, at = brief(error), run.time_of(now)
     return moved(
         run,
         "fail",
-        now,
+        at,
         error,
         error=error,
-        ended_at=now,
+        ended_at=at,
         waiting_since=None,
         held=False,
         paused=None,
-        **closed(run, now, reason, error),
+        **closed(run, at, reason, error),
         **changes,
     )
 
@@ -121,8 +122,8 @@ def cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) ->
 
 
 def wished(run: Run, wish: str, now: float, by: str) -> Run:
-    entry = Entry(now, f"asked to {wish}", None, f"by {by}")
-    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=(*run.story, entry))
+    story = run.told(now, f"asked to {wish}", f"by {by}")
+    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
 
 
 def avoiding(run: Run) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from asterism.core.series_document import (
     read,
     written,
 )
+from asterism.core.story import time_of_step
 
 __all__ = ["LONGEST_LEASE", "SCHEMA", "SHORTEST_LEASE", "Item", "Live", "Series", "UnreadableSeries"]
 
@@ -219,7 +220,9 @@ class Series:
         return tuple(other for other in self.queue if other != item)
 
     def _changed(self, now: float, **changes: Any) -> Series:
-        changed = replace(self, updated_at=_rounded(now), revision=self.revision + 1, **changes)
+        changed = replace(
+            self, updated_at=_rounded(time_of_step(self.updated_at, now)), revision=self.revision + 1, **changes
+        )
         asked = dict(changed.leases)
         leases = tuple((item, asked[item]) for item in changed.queue if item in asked)
         return changed if leases == changed.leases else replace(changed, leases=leases)

@@ -100,6 +100,19 @@ class Session:
         told = self.profile.get("quality", 1.0)
         return min(1.0, max(0.0, told)) if isinstance(told, int | float) else 0.0
 
+    @property
+    def suspended(self) -> str | None:
+        """Why it takes no work for now, of which it has lost or failed too much at once (core/breaker.py); None if it
+        does."""
+        told = self.profile.get("suspended")
+        return told if isinstance(told, str) else None
+
+    def resumed(self) -> Session:
+        """The same as it will be when it takes work again."""
+        if self.suspended is None:
+            return self
+        return replace(self, profile={name: value for name, value in self.profile.items() if name != "suspended"})
+
     def candidate(self, now: float, rank: float, given: int = 0) -> Candidate:
         slots = max(self.slots, 1)  # loads are shares of it
         reachable = self.reachable(now)

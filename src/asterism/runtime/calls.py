@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from asterism.core.errors import DeviceTrouble
+
 REMEMBERED = 4096
 """How many signatures are kept."""
 
@@ -102,7 +104,7 @@ async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
     The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join
     theirs). A thread cannot be stopped: when cancelled, this waits for it to end, and leaves it to the caller how
-    long that may last."""
+    long that may last. Raises DeviceTrouble if there is no thread to be had."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -115,7 +117,11 @@ async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, future, *outcome)
 
-    threading.Thread(target=body, name=f"asterism-{getattr(function, '__name__', 'call')}", daemon=True).start()
+    thread = threading.Thread(target=body, name=f"asterism-{getattr(function, '__name__', 'call')}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the machine has no more of them
+        raise DeviceTrouble(f"no thread could be started for it: {error}") from error
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -10,10 +10,14 @@ The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=tic
 on for so long unless we say otherwise again: a process that is stopped in mid-air cannot end what it has lost the right
 to, but its guard can. The ticket is ours: it can be taken back even for a child that failed before we learned its
 number, which may then belong to somebody else.
+
+Before the guard kills a group whose time is up it writes the ticket into a pipe of ours. So whoever sees such a child
+end finds the ticket there already (``overdue``), and does not take the end for one of the child's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -23,21 +27,26 @@ _PROGRAM = """
 import os, select, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.set_blocking(1, False)  # nobody may be there to read it
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 groups, ends, rest = {}, {}, b""
-def end(ticket):
+def end(ticket, mark=b""):
     ends.pop(ticket, None)
     if ticket in groups:
+        try:
+            os.write(1, mark)
+        except OSError:
+            pass
         try:
             os.killpg(groups.pop(ticket), signal.SIGKILL)
         except OSError:
             pass
 while True:
-    for ticket in [one for one, at in ends.items() if at <= time.clock_gettime(clock)]:
-        end(ticket)
-    wait = min(ends.values(), default=None)
+    wait = min((at for one, at in ends.items() if one in groups), default=None)  # one may be late to be born
     wait = None if wait is None else min(1.0, max(0.0, wait - time.clock_gettime(clock)))
-    if not select.select([0], [], [], wait)[0]:
+    if not select.select([0], [], [], wait)[0]:  # what was said in time is heard before anything is ended
+        for ticket in [one for one in groups if ends.get(one, float("inf")) <= time.clock_gettime(clock)]:
+            end(ticket, ticket + b"\\n")
         continue
     data = os.read(0, 65536)
     if not data:
@@ -65,6 +74,8 @@ class Guard:
         self._tickets = 0
         self._groups: dict[int, int] = {}
         self._ends: dict[int, float] = {}
+        self._overdue: set[int] = set()
+        self._marks = b""  # a line that has not come as a whole
 
     def admit(self) -> int:
         """A ticket for a child that is about to be started."""
@@ -72,14 +83,18 @@ class Guard:
         return self._tickets
 
     def pipe(self) -> int:
-        """The file descriptor children report to; the guard is started if it is not there."""
+        """The file descriptor children report to; the guard is started if it is not there. Raises OSError if it cannot
+        be."""
         if self._process is None or self._process.poll() is not None:
+            self.close()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal must not reach it
             )
+            assert self._process.stdout is not None
+            os.set_blocking(self._process.stdout.fileno(), False)
             self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
@@ -97,14 +112,32 @@ class Guard:
         """The group has ended, or never began; its number may be given to somebody else."""
         self._groups.pop(ticket, None)
         self._ends.pop(ticket, None)
+        self._overdue.discard(ticket)
         self._write(b"-%d\n" % ticket)
+
+    def overdue(self, ticket: int) -> bool:
+        """Whether the guard has ended a child because its time was up. True by the time the end can be seen."""
+        self._read_marks()
+        return ticket in self._overdue
+
+    def _read_marks(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdout is not None
+        try:
+            while data := os.read(self._process.stdout.fileno(), 65536):
+                *lines, self._marks = (self._marks + data).split(b"\n")
+                self._overdue.update(map(int, lines))
+        except BlockingIOError:
+            pass
 
     def _write(self, line: bytes) -> None:
         try:
             os.write(self.pipe(), line)
-        except BrokenPipeError:  # the guard was killed: another one takes over what still runs
-            self.close()
-            self.pipe()
+        except OSError:  # the guard was killed: another one takes over what still runs, as soon as one can be started
+            with contextlib.suppress(OSError):
+                self.close()
+                self.pipe()
 
     def _hand_over(self) -> None:
         assert self._process is not None
@@ -117,9 +150,12 @@ class Guard:
         """End the guard; whatever it still knows of is killed."""
         if self._process is not None:
             assert self._process.stdin is not None
+            assert self._process.stdout is not None
             self._process.stdin.close()
             self._process.wait()
-            self._process = None
+            self._read_marks()
+            self._process.stdout.close()
+            self._process, self._marks = None, b""
 
 
 def report(pipe: int, ticket: int) -> None:

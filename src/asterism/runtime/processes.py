@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import mmap
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.runtime import guard
 
 OUTPUT_LIMIT = 1 << 20
 """How much of a command's output is kept, in bytes: the tail."""
+
+
+EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.ENOBUFS}
+    | {errno.EAGAIN}  # no more processes
+)
+"""What the system answers when the machine is at its end, whatever was asked of it."""
+
+
+@contextlib.contextmanager
+def own_part(what: str, codes: frozenset[int] | None = None) -> Iterator[None]:
+    """Around what a device does for the work rather than as the work: an OSError in here is a DeviceTrouble. With
+    ``codes`` only one of these: where the work itself may be the reason for the others."""
+    try:
+        yield
+    except OSError as error:
+        if codes is not None and error.errno not in codes:
+            raise
+        raise DeviceTrouble(f"{what}: {error.strerror or error}") from error
+
+
+class LeaseExpired(DeviceTrouble):
+    """A command that the guard ended: its device was not able to renew the lease, being frozen or cut off."""
+
+    def __init__(self) -> None:
+        super().__init__("its command was ended when the lease ran out, which the device had not renewed in time")
 
 
 class CommandFailed(AsterismError):
@@ -90,7 +118,8 @@ class Commands:
         lease: float | None = None,
         stdin: IO[bytes] | None = None,
     ) -> Any:
-        """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed.
+        """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError
+        if the command cannot be executed, DeviceTrouble if the machine is at its end, and LeaseExpired.
 
         When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds. What the command
         leaves behind in its group ends with it.
@@ -102,15 +131,18 @@ class Commands:
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
-        if lease is not None:
-            self._guard.allow(ticket, lease)
         if key is not None:
             self._keys[key] = ticket
         try:
             terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
             terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
-            with mmap.mmap(-1, 8) as born:  # shared with the child
-                terms["preexec_fn"] = partial(_enter, self._guard.pipe(), ticket, born, in_child)
+            with own_part("the guard of its command could not be started"):
+                pipe = self._guard.pipe()
+                born = mmap.mmap(-1, 16)  # shared with the child
+            if lease is not None:
+                self._guard.allow(ticket, lease)
+            with born:
+                terms["preexec_fn"] = partial(_enter, pipe, ticket, born, in_child)
                 return await self._run(argv, terms, partial(_Listener, heard), born, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
@@ -131,9 +163,17 @@ class Commands:
         # not cancelled half-way: a process that has been forked has to be stopped as a whole group
         spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
         try:
-            transport, listener = await asyncio.shield(spawning)
+            with own_part("its command could not be started", EXHAUSTED):
+                transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
             await self._never_mind(spawning, born)
+            raise
+        except (DeviceTrouble, RuntimeError) as error:  # asyncio needs a thread for it, and there may be no more
+            _signal_group(_number(born), signal.SIGKILL)  # it may have been born before we ran out of something
+            raise DeviceTrouble(str(error)) from error
+        except subprocess.SubprocessError:
+            with own_part("its command could not be started"):
+                _raise_as_in(born)
             raise
         self._guard.started(ticket, transport.get_pid())
         try:
@@ -143,6 +183,8 @@ class Commands:
             raise
         await self._end(transport, listener)
         code = transport.get_returncode() or 0
+        if code != 0 and self._guard.overdue(ticket):
+            raise LeaseExpired
         if code != 0:
             raise CommandFailed(code, listener.said(2) or listener.said(1))
         return _parsed(listener.said(1))
@@ -213,16 +255,28 @@ class Commands:
 
 
 def _enter(pipe: int, ticket: int, born: mmap.mmap, in_child: Callable[[], None] | None) -> None:
-    """Runs in the child, between fork and exec. The guard's pipe is closed right after: it is not passed on."""
-    born[:] = os.getpid().to_bytes(8, "little")
-    guard.report(pipe, ticket)
-    if in_child is not None:
-        in_child()
+    """Runs in the child, between fork and exec. The guard's pipe is closed right after: it is not passed on. Python
+    tells the parent that something was raised in here, and not what: so that is left where it can be read."""
+    born[:8] = os.getpid().to_bytes(8, "little")
+    try:
+        guard.report(pipe, ticket)
+        if in_child is not None:
+            in_child()
+    except OSError as error:
+        born[8:] = (error.errno or 0).to_bytes(8, "little")
+        raise
 
 
 def _number(born: mmap.mmap) -> int:
     """The process number of a child that has got as far as saying it; 0 otherwise."""
-    return int.from_bytes(born[:], "little")
+    return int.from_bytes(born[:8], "little")
+
+
+def _raise_as_in(born: mmap.mmap) -> None:
+    """Raises the OSError with which the system refused something to a child, if it did."""
+    code = int.from_bytes(born[8:], "little")
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

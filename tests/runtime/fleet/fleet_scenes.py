@@ -116,6 +116,9 @@ class Hands:
     def allow(self, run_id: str, seconds: float) -> None:
         """There is no guard."""
 
+    async def probe(self) -> None:
+        """They are always able to work."""
+
     def close(self) -> None:
         self.closed = True
 

@@ -22,6 +22,7 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
+from asterism.runtime.fleet.circuit import Circuit
 from asterism.runtime.fleet.coordinator import Coordinator
 from asterism.runtime.fleet.executing import Executor, Executors
 from asterism.runtime.fleet.fleet import Fleet, holds
@@ -105,6 +106,7 @@ class DeviceAgent:
         self._answered.set()
         self._resting: str | None = None  # why it would hand work back, as of the last heartbeat
         self._shown: Mapping[str, Any] = {}
+        self._circuit = Circuit(fleet, name, lambda: self._executor.probe(), self._circuit_changed)
         self._make_body(heartbeat, timeout, grace)
         self.session = replaced(self.session, profile=self._profile())
         self._monitor_every = monitor_every
@@ -125,6 +127,8 @@ class DeviceAgent:
             unbroken=lambda run, asked: self.heart.unbroken(run, asked),
             on_free=self._freed,
             on_news=lambda: self.heart.news(),
+            on_end=self._circuit.ended,
+            allowance=self._circuit.allowance,
         )
         self.lookout = Lookout(
             fleet,
@@ -173,6 +177,7 @@ class DeviceAgent:
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
+        jobs.append(self._circuit.watch_for_ever())
         if self._monitor_every is not None:
             jobs += [self._coordinator.watch_for_ever(), self._coordinator.tell_for_ever()]
         tasks = [asyncio.create_task(job) for job in jobs]
@@ -305,6 +310,7 @@ class DeviceAgent:
             await self.lookout.look_at_own()
         await self.desk.start_waiting()
         if not self.draining.is_set() and self.desk.slots and self._resting is None:
+            await self._circuit.try_again()
             await self.lookout.take_offered()
             await self.desk.start_waiting()
 
@@ -325,9 +331,21 @@ class DeviceAgent:
             return True
         return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
 
+    def _circuit_changed(self) -> None:
+        """The device has stopped taking work, or takes it again: everybody is told, and what waits here goes elsewhere
+        or may be joined by more."""
+        why = self._circuit.suspended
+        for holding in self.desk if why is not None else ():
+            if not holding.started:
+                self.desk.stop(holding, f"it has stopped taking work: {why}")
+        self.heart.hurry()
+        self._work_assigned()
+
     def _profile(self) -> dict[str, Any]:
         """What it tells of itself with each heartbeat; and what follows from it."""
         profile = {**self._measure(), "labels": self._labels}
+        if self._circuit.suspended is not None:
+            profile["suspended"] = self._circuit.suspended
         self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
         self.lookout.forget()
         rested, self._resting = self._resting, self._rest()

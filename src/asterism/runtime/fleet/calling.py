@@ -19,6 +19,7 @@ from asterism.core.errors import AsterismError, shown
 from asterism.core.run import Progress, Run
 from asterism.runtime import calls
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.processes import EXHAUSTED, own_part
 
 log = logging.getLogger("asterism.device")
 
@@ -169,7 +170,8 @@ class Calls:
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds, and heartbeats must go on
             loaded = calls.in_thread(calls.load, {"path": call})
-        function = calls.load(call) if loaded is None else await loaded
+        with own_part(f"{call} could not be imported", EXHAUSTED):
+            function = calls.load(call) if loaded is None else await loaded
         self._policy.called(call, function)
         self._known[call] = function, calls.signature(function)
         return self._known[call]

@@ -17,13 +17,19 @@ class Clock(Protocol):
 
 class OwnClock:
     """The machine's. A laptop that was shut for an hour finds the hour gone; CLOCK_MONOTONIC would not count it, and
-    the device would believe in a lease that ran out long ago."""
+    the device would believe in a lease that ran out long ago. Where somebody fakes CLOCK_BOOTTIME and turns it back,
+    it goes on all the same: the time for which the machine slept only grows."""
 
     def __init__(self) -> None:
         self._boot = getattr(time, "CLOCK_BOOTTIME", None)
+        self._slept = float("-inf")
 
     def time(self) -> float:
-        return time.monotonic() if self._boot is None else time.clock_gettime(self._boot)
+        now = time.monotonic()
+        if self._boot is None:
+            return now
+        self._slept = max(self._slept, time.clock_gettime(self._boot) - now)
+        return now + self._slept
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

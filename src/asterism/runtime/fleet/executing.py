@@ -14,6 +14,7 @@ means something to the system.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -26,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
 from asterism.core.jsonable import plain
 from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
@@ -39,10 +40,14 @@ from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
 from asterism.runtime.fleet.watching import TAIL, Veil, Watch
 from asterism.runtime.inputs import Resolved
-from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed, Commands
+from asterism.runtime.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 
 LONGEST = 128 * 1024 - 1
 """How long one word or variable of a command may be, in bytes: Linux takes no longer one."""
+
+
+PROBE = 30.0
+"""How long an empty command may take, in seconds."""
 
 
 class LimitReached(AsterismError, TimeoutError):
@@ -83,6 +88,10 @@ class Executor(Protocol):
         ...
 
     async def execute(self, work: RunWork) -> Any: ...
+
+    async def probe(self) -> None:
+        """Do what a device does for any work, without any. Raises DeviceTrouble if it cannot."""
+        ...
 
     def allow(self, run_id: str, seconds: float) -> None:
         """Called with every heartbeat: the device is sure of the run for so much longer."""
@@ -163,12 +172,13 @@ class Executors:
 
     async def execute(self, work: RunWork) -> Any:
         """The result, which is JSON. Raises whatever went wrong: PolicyForbids (with ``begun`` False, nothing has
-        happened), DeviceUnavailable if the device lacks what it takes and nothing has happened, LimitReached,
-        CommandFailed, RequestFailed, NotJson, or what a function raised.
+        happened), DeviceUnavailable if the device lacks what it takes and nothing has happened, DeviceTrouble if it
+        could not do its own part, LimitReached, CommandFailed, RequestFailed, NotJson, or what a function raised.
 
         When cancelled, the work is stopped: the group of a command with SIGTERM, then with SIGKILL after the grace
         period, or at once if cancelled again."""
-        resolved = fill(work.workflow, work.given, self.policy)
+        with own_part("the run could not be prepared", EXHAUSTED):
+            resolved = fill(work.workflow, work.given, self.policy)
         try:
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
@@ -196,7 +206,18 @@ class Executors:
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
             return await request(request_terms(work.workflow, resolved, self.policy), headers, self.policy)
-        return await self._run(work, self._command(work, resolved), resolved)
+        with own_part("its command could not be prepared", EXHAUSTED):
+            command = self._command(work, resolved)
+        return await self._run(work, command, resolved)
+
+    async def probe(self) -> None:
+        """All that a device does for a command, with one that does nothing. Raises DeviceTrouble."""
+        with self._corner({}, None) as (_, files, in_child):
+            environment = {**self._life.marks(), **files}
+            try:
+                await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE)
+            except (CommandFailed, OSError, subprocess.SubprocessError) as error:
+                raise DeviceTrouble(f"not even an empty command ends well: {error}") from error
 
     def allow(self, run_id: str, seconds: float) -> None:
         """The device is sure of a run for so much longer: its command may go on, even if we are frozen meanwhile."""
@@ -261,45 +282,53 @@ class Executors:
                 yield name, text
 
     async def _run(self, work: RunWork, command: _Command, resolved: Resolved) -> Any:
-        desk = self._life.desk()
         veil = Veil(resolved)
-        progress, given = desk / "progress", desk / "input.json"
-        ticket, in_child = self._life.admit(None if self.policy.everything else command.cwd)
-        watch = Watch(progress, veil, work.on_output, work.on_progress)
-        self._watches.add(watch)
-        try:
-            _write_input(given, work.given)
-            progress.touch(mode=0o600)
-            files = {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(given)}
-            value = await self._commands.run(
-                command.argv,
-                {**command.environment, **files},
-                command.cwd,
-                executable=command.executable,
-                heard=watch.hear,
-                in_child=in_child,
-                key=work.run.id,
-                lease=work.lease,
-            )
-            return veil.over(value, cut=watch.heard[1] > OUTPUT_LIMIT) if isinstance(value, str) else value
-        except CommandFailed as error:
-            said = veil.over(error.output, cut=max(watch.heard.values()) > OUTPUT_LIMIT)
-            raise CommandFailed(error.code, said[-TAIL:]) from None
-        except OSError as error:
-            if error.errno == errno.E2BIG:
-                raise AsterismError(
-                    f"the words and variables of the command are too long together; {_INSTEAD}"
-                ) from None
-            raise
-        except subprocess.SubprocessError:  # what the child did before it became the command went wrong
-            raise AsterismError(
-                "the command was not started: its directory has become another one, or its start could not be noted"
-            ) from None
-        finally:
-            self._watches.discard(watch)
-            watch.close()
-            self._life.finished(ticket)
-            shutil.rmtree(desk, ignore_errors=True)
+        with self._corner(work.given, command.cwd) as (progress, files, in_child):
+            watch = Watch(progress, veil, work.on_output, work.on_progress)
+            self._watches.add(watch)
+            try:
+                value = await self._commands.run(
+                    command.argv,
+                    {**command.environment, **files},
+                    command.cwd,
+                    executable=command.executable,
+                    heard=watch.hear,
+                    in_child=in_child,
+                    key=work.run.id,
+                    lease=work.lease,
+                )
+                return veil.over(value, cut=watch.heard[1] > OUTPUT_LIMIT) if isinstance(value, str) else value
+            except CommandFailed as error:
+                said = veil.over(error.output, cut=max(watch.heard.values()) > OUTPUT_LIMIT)
+                raise CommandFailed(error.code, said[-TAIL:]) from None
+            except OSError as error:
+                if error.errno == errno.E2BIG:
+                    raise AsterismError(
+                        f"the words and variables of the command are too long together; {_INSTEAD}"
+                    ) from None
+                raise
+            except subprocess.SubprocessError:  # the child looked where it was before it became the command
+                raise AsterismError("the command was not started: its directory has become another one") from None
+            finally:
+                self._watches.discard(watch)
+                watch.close()
+
+    @contextlib.contextmanager
+    def _corner(
+        self, given: Mapping[str, Any], cwd: str | None
+    ) -> Iterator[tuple[Path, dict[str, str], Callable[[], None]]]:
+        """What a command needs of us, for as long as it runs: the file for its progress, the variables that name its
+        files, and what its process does first. Raises DeviceTrouble."""
+        with contextlib.ExitStack() as undo:
+            with own_part("the files of the run could not be written"):
+                desk = self._life.desk()
+                undo.callback(shutil.rmtree, desk, ignore_errors=True)
+                ticket, in_child = self._life.admit(None if self.policy.everything else cwd)
+                undo.callback(self._life.finished, ticket)
+                progress, file = desk / "progress", desk / "input.json"
+                _write_input(file, given)
+                progress.touch(mode=0o600)
+            yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
 
 
 _INSTEAD = "let it read its input from the file $ASTERISM_INPUT"

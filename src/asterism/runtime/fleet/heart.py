@@ -122,6 +122,10 @@ class Heart:
                 self._asked = False
                 self._on_work()
 
+    def hurry(self) -> None:
+        """Beat now: what the store knows of us is not true any more."""
+        self._beat_now.set()
+
     def news(self) -> None:
         """There is something to report: beat soon, but not for every word."""
         if self._reporting is None:

@@ -14,12 +14,14 @@ from asterism.store.protocol import Report
 class Holding:
     """``since`` is when it came, by the device's own clock. ``stopping`` is why its execution is being stopped;
     ``telling`` is that it is over, and only the store has not heard of it yet; ``done`` that its slot is given away
-    already. ``on_news`` is called when there is something to report."""
+    already; ``lost`` that the device has given it up, so that there is no result. ``on_news`` is called when there is
+    something to report."""
 
     __slots__ = (
         "changed",
         "done",
         "grant",
+        "lost",
         "on_news",
         "progress",
         "run",
@@ -39,7 +41,7 @@ class Holding:
         self.started = run.started_at is not None
         self.progress: Progress | None = run.progress
         self.tail = ""
-        self.changed = self.telling = self.done = False
+        self.changed = self.telling = self.done = self.lost = False
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -53,6 +55,11 @@ class Holding:
     def told_output(self, tail: str) -> None:
         self.tail, self.changed = tail, True
         self.on_news()
+
+
+def worth(holding: Holding) -> tuple[int, bool, float]:
+    """The least urgent first; among them what has not begun, and then what came last."""
+    return (holding.run.priority, holding.started, -holding.since)
 
 
 class Past:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -171,7 +172,7 @@ class Life:
                 ask(_DEATH_SIGNAL, signal.SIGKILL)
                 if os.getppid() != agent:  # it died before we had asked
                     os._exit(1)
-            if cwd is not None and os.getcwd() != cwd:
+            if cwd is not None and _directory() != cwd:
                 raise PermissionError(f"{cwd} has become another directory")
 
         self._open.add(ticket)
@@ -199,13 +200,20 @@ class Life:
         if self._corner is None:
             corner = state_directory() / "lives" / quote(self.session, safe="")
             corner.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._groups = os.open(corner / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             whose = {"device": self.device, "session": self.session, "store": self.store, "host": socket.gethostname()}
             agent, since = self._agent_and_began()
             where = {"machine": machine(), "boot": boot(self._proc), "space": space_of("self", self._proc)}
             which = {"agent": agent, "began": since}
-            os.write(self._groups, json.dumps({**whose, **where, **which}).encode() + b"\n")
-            self._corner = corner
+            first = json.dumps({**whose, **where, **which}).encode() + b"\n"
+            groups = os.open(corner / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                if os.write(groups, first) < len(first):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.close(groups)
+                shutil.rmtree(corner, ignore_errors=True)
+                raise
+            self._groups, self._corner = groups, corner
         return self._corner
 
     def _clear_out(self) -> None:
@@ -228,6 +236,13 @@ def _own_beginning(stat: bytes | None) -> bytes:
         return os.read(file, 4096).rpartition(b")")[2].split()[19]
     finally:
         os.close(file)
+
+
+def _directory() -> str | None:
+    """Where the process is; None if that is nowhere any more."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return None
 
 
 def _death_signal() -> Callable[[int, int], int] | None:

@@ -14,9 +14,10 @@ from asterism.core.run import ASSIGNED, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.holding import worth
 from asterism.runtime.fleet.ledger import blob_of
 from asterism.runtime.fleet.workflows import UnknownWorkflow
-from asterism.runtime.fleet.working import Desk, worth
+from asterism.runtime.fleet.working import Desk
 from asterism.store.protocol import Offer, Query
 
 log = logging.getLogger("asterism.device")
@@ -174,6 +175,8 @@ class Lookout:
         return self._calls != self._nothing_at
 
     async def take_offered(self) -> None:
+        if self.desk.suspended:
+            return
         rounds = 0
         while rounds < ROUNDS and self.desk.room > 0 and self.may_find:
             calls, room = self._calls, self.desk.room

@@ -327,7 +327,7 @@ class Monitor:
             if flow is None:
                 continue
             anew = run.changed(avoid=(), declined={})
-            able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
+            able = [one for one in outlook.sessions.values() if outlook.objection(one.resumed(), anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
                 resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
@@ -361,10 +361,10 @@ class Monitor:
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
     def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
-        """Why each device cannot do this kind of work; None if one can, or could if it did not rest."""
+        """Why each device cannot do this kind of work; None if one can, now or when it takes work again."""
         sample = sample.changed(avoid=(), declined={})
         objections = {}
-        for session in outlook.sessions.values():
+        for session in map(Session.resumed, outlook.sessions.values()):
             why = outlook.objection(session, sample, flow)
             if why is None or outlook.waits_for(session, sample, flow):
                 return None

@@ -35,7 +35,9 @@ GRACE = 1.0
 TRIES = 5
 """How often a notice is tried before the next one has its turn."""
 
-TOLD = frozenset({"failed", "brake", "clock", "replaced", "series", "conflict", "impostor", "restored"})
+TOLD = frozenset(
+    {"failed", "brake", "clock", "replaced", "series", "conflict", "impostor", "restored", "suspended", "resumed"}
+)
 """The kinds that concern a person. A late result is normal."""
 
 

@@ -1,4 +1,4 @@
-"""How an execution ended, as the step of its run that the store is to be told. ``clock`` is the store's."""
+"""How an execution began and ended, as the steps of its run that the store is told. ``clock`` is the store's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from asterism.core import assigning
-from asterism.core.run import Run
+from asterism.core.run import PROCESSING, Owner, Progress, Run
+from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.holding import Holding
 from asterism.runtime.fleet.ledger import Step
 
 Clock = Callable[[], float]
+
+
+def started(holding: Holding, clock: Clock) -> Step:
+    def step(run: Run, _: Workflow) -> Run:
+        if run.status is PROCESSING and run.grant == holding.grant:
+            return run  # by ourselves, and we were not told
+        return assigning.start(run, holding.grant, clock())
+
+    return step
 
 
 def completed(holding: Holding, output: Any, clock: Clock) -> Step:
@@ -24,6 +34,24 @@ def failed(holding: Holding, words: str, clock: Clock, *, final: bool = False) -
 def declined(holding: Holding, words: str, clock: Clock) -> Step:
     """Nothing has happened."""
     return lambda run, _: assigning.decline(run, holding.grant, words, clock())
+
+
+def broken_off(holding: Holding, words: str, clock: Clock) -> Step:
+    """The device could not go on, through no fault of the work."""
+    return lambda run, flow: assigning.break_off(_so_far(run, holding), holding.grant, words, flow, clock())
+
+
+def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: Clock) -> Step:
+    """What the store thinks the owner holds, and it does not any more."""
+
+    def step(run: Run, flow: Workflow) -> Run:
+        if run.session != owner.session or run.epoch != epoch:
+            return run
+        assert run.grant is not None
+        kept = run if progress is None else run.changed(progress=progress)
+        return assigning.break_off(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
+
+    return step
 
 
 def released(holding: Holding, reason: str, words: str, clock: Clock) -> Step:

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.runtime import http
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.processes import EXHAUSTED
 
 LARGEST = 64 << 20
 """How large an answer may be, in bytes."""
@@ -19,8 +20,8 @@ REDIRECTS = 20
 
 async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
-    ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, PolicyForbids, and
-    what httpx raises when there is no answer at all."""
+    ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, PolicyForbids,
+    DeviceTrouble if this machine could open no connection, and what httpx raises when there is no answer at all."""
     import httpx
 
     mine = httpx.Headers(terms.get("headers"))
@@ -47,9 +48,23 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
                 finally:
                     await answer.aclose()
                 asked = answer.next_request
+    except (httpx.TransportError, OSError) as error:
+        out_of = _exhausted(error)
+        if out_of is None:
+            raise
+        raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
     finally:
         http._in_request.reset(quiet)
     raise AsterismError(f"{terms['url']} led from one address to the next, more than {REDIRECTS} times")
+
+
+def _exhausted(error: BaseException | None) -> OSError | None:
+    """The answer of the system behind an error of httpx, if it is that this machine is at its end."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 async def _body(answer: Any) -> bytes:

@@ -12,6 +12,7 @@ backoff       the pause before the next try
 no_device     no device is there that could do it
 silent        a device that could be meant is not heard of
 objection     a device that is there will not, or cannot, have it
+suspended     a device that could do it has stopped taking work, since it lost or failed too much at once
 busy          a device that could do it has no free slot
 resting       a device that could do it would hand it back for now, such as one that is low on battery
 turn          nothing: a device with a free slot is about to have it
@@ -245,7 +246,8 @@ def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Se
         return waited_for[:MOST]
     reasons = [_nobody(run, outlook)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
-    reasons += [Reason("objection", name, f"{name}: {text}") for name, text in asked[:MOST]]
+    kinds = {name: "suspended" for name, session in outlook.sessions.items() if session.suspended is not None}
+    reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST]]
     return [*reasons, *list(_silent(outlook, run, sessions))[:MOST]]
 
 

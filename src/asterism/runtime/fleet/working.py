@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from asterism.core import assigning
-from asterism.core.errors import AsterismError, DeviceUnavailable, Fenced, RecordedError, RunRefused
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.jsonable import plain
-from asterism.core.run import COMPLETED, PROCESSING, Owner, Run
+from asterism.core.run import COMPLETED, Owner, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.blobs import is_small
 from asterism.runtime.fleet.executing import Executor, RunWork
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.holding import Holding, Past
+from asterism.runtime.fleet.holding import Holding, Past, worth
 from asterism.runtime.fleet.ledger import Step, UnknownRun, blob_of
 from asterism.runtime.fleet.outbox import End, Outbox
-from asterism.runtime.fleet.outcomes import completed, declined, failed, released
+from asterism.runtime.fleet.outcomes import broken_off, completed, declined, disowned, failed, released, started
 from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.store.errors import StoreError, StoreUnavailable
 from asterism.store.protocol import Notice, PutRun
@@ -39,8 +38,10 @@ AGAIN = 1.0
 class Desk:
     """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``unbroken``
     says whether we would have been sure of a run ever since some moment. ``on_free`` is called whenever there may be
-    room again, ``on_news`` when an execution has something to report. Whoever brings it work sees to it that the heart
-    keeps up the pace of that workflow."""
+    room again, ``on_news`` when an execution has something to report, ``on_end`` when one has ended by itself: of
+    which workflow, after how many seconds, and with which error, if any. ``allowance`` says how many more runs may
+    come, or None for as many as there is room for. Whoever brings it work sees to it that the heart keeps up the pace
+    of that workflow."""
 
     def __init__(
         self,
@@ -55,11 +56,13 @@ class Desk:
         unbroken: Callable[[Run, float], bool],
         on_free: Callable[[], None],
         on_news: Callable[[], None],
+        on_end: Callable[[Workflow, float, Exception | None], None],
+        allowance: Callable[[Iterable[Holding]], int | None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
         self._lease, self._unbroken = lease, unbroken
-        self._on_free, self._on_news = on_free, on_news
+        self._on_free, self._on_news, self._on_end, self._allowance = on_free, on_news, on_end, allowance
         self._outbox = Outbox(fleet, self._told, self._tell_again, lambda end: self._leave(end.holding))
         self.occupied = asyncio.Event()
         self._held: dict[str, Holding] = {}
@@ -103,7 +106,14 @@ class Desk:
     @property
     def room(self) -> int:
         """How many more can be held. Below 0: so many are too many, and have to go."""
-        return self.slots + self.backlog - len(self._held) + self._done - len(self._reserved)
+        room = self.slots + self.backlog - len(self._held) + self._done - len(self._reserved)
+        allowance = self._allowance(self._held.values())
+        return room if allowance is None else min(room, self.free, max(0, allowance - len(self._reserved)))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing more may come for now, whatever room there is."""
+        return self._allowance(self._held.values()) == 0
 
     def reserve(self, run_id: str) -> bool:
         """Keep a slot for a run that is coming. Whether there was one."""
@@ -170,13 +180,8 @@ class Desk:
                     self.unreserve(holding.run.id)
 
     async def _start(self, holding: Holding) -> None:
-        def step(run: Run, _: Workflow) -> Run:
-            if run.status is PROCESSING and run.grant == holding.grant:
-                return run  # by ourselves, and we were not told
-            return assigning.start(run, holding.grant, self.fleet.store.clock())
-
         try:
-            holding.run = await self.fleet.ledger.change(holding.run, step)
+            holding.run = await self.fleet.ledger.change(holding.run, started(holding, self.fleet.store.clock))
         except RunRefused as refusal:
             log.info("lost before it began: %s", refusal.why, extra={"run": holding.run.id})
             if holding.stopping is None:
@@ -218,13 +223,13 @@ class Desk:
         try:
             given = run.input if blob_of(run.input) is None else await self.fleet.blobs.fetch(run.input)
         except StoreUnavailable as error:
-            words = f"its input could not be read: {error}"
-            return lambda run, flow: assigning.break_off(run, holding.grant, words, flow, self.fleet.store.clock())
+            return self._troubled(holding, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
-            return self._failed(holding, f"its input could not be read: {error}", final=True)
+            return failed(holding, f"its input could not be read: {error}", self.fleet.store.clock, final=True)
         if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
             holding.stopping = holding.stopping or "fenced"
             return None
+        began = self.fleet.clock.time()
         try:
             lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
@@ -234,9 +239,14 @@ class Desk:
                 holding.stopping = holding.stopping or "fenced"
             if holding.stopping is not None:
                 return None
+            lasted = self.fleet.clock.time() - began
+            if isinstance(error, DeviceTrouble):
+                return self._troubled(holding, lasted, error)
+            self._on_end(holding.workflow, lasted, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
                 return declined(holding, str(error), self.fleet.store.clock)
-            return self._failed(holding, str(RecordedError.of(error)))
+            return failed(holding, str(RecordedError.of(error)), self.fleet.store.clock)
+        self._on_end(holding.workflow, self.fleet.clock.time() - began, None)
         holding.telling = True
         if is_small(value):
             return completed(holding, value, self.fleet.store.clock)
@@ -251,13 +261,17 @@ class Desk:
                 log.warning("%s could not be kept: %s", what, error, extra={"run": holding.run.id})
                 await self.fleet.clock.sleep(AGAIN)
             except (AsterismError, ValueError) as error:
-                return self._failed(holding, str(RecordedError.of(error)))
+                return failed(holding, str(RecordedError.of(error)), self.fleet.store.clock)
             else:
                 break
         return completed(holding, output, self.fleet.store.clock)
 
-    def _failed(self, holding: Holding, words: str, *, final: bool = False) -> Step:
-        return failed(holding, words, self.fleet.store.clock, final=final)
+    def _troubled(self, holding: Holding, seconds: float, error: DeviceTrouble) -> Step:
+        """The device could not do its own part: the run is lost, and the work has not failed."""
+        log.warning("given up: %s", error, extra={"run": holding.run.id})
+        self._on_end(holding.workflow, seconds, error)
+        holding.lost = True
+        return broken_off(holding, f"{self.owner.device}: {error}", self.fleet.store.clock)
 
     def _told(self, end: End) -> None:
         self.fleet.ends.told(end.after)
@@ -284,7 +298,7 @@ class Desk:
                 await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
         except Fenced as refusal:
             log.warning("it is not ours any more: %s", refusal.why, extra={"run": holding.run.id})
-            if result:
+            if result and not holding.lost:
                 await self._came_too_late(holding, refusal.why)
         except UnknownRun:
             log.warning("the run is not in the store any more", extra={"run": holding.run.id})
@@ -294,7 +308,9 @@ class Desk:
             log.error("the store does not take the end of a run: %s", error, extra={"run": holding.run.id})
         except ValueError as error:  # it would be done again and again otherwise
             log.error("the end of a run cannot be kept: %s", error, extra={"run": holding.run.id})
-            await self._finish(holding, self._failed(holding, "what came of it cannot be kept", final=True))
+            await self._finish(
+                holding, failed(holding, "what came of it cannot be kept", self.fleet.store.clock, final=True)
+            )
 
     async def _consumed(self, holding: Holding, step: Step) -> bool:
         """Have the end of it written by whoever waits for it here, if anybody does: one commit for both."""
@@ -402,14 +418,7 @@ class Desk:
         report = (await self.fleet.store.reports([run_id])).get(run_id)
         progress = report.progress if report is not None and report.epoch == epoch else None
 
-        def step(run: Run, flow: Workflow) -> Run:
-            if run.session != self.owner.session or run.epoch != epoch:
-                return run
-            assert run.grant is not None
-            kept = run if progress is None else run.changed(progress=progress)
-            words = f"{self.owner.device} had to stop it"
-            return assigning.break_off(kept, run.grant, words, flow, self.fleet.store.clock())
-
+        step = disowned(self.owner, epoch, progress, self.fleet.store.clock)
         with contextlib.suppress(RunRefused):
             await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
 
@@ -433,11 +442,6 @@ class Desk:
                 if holding.task is not None:
                     holding.task.cancel()
         return not len(self)
-
-
-def worth(holding: Holding) -> tuple[int, bool, float]:
-    """The least urgent first; among them what has not begun, and then what came last."""
-    return (holding.run.priority, holding.started, -holding.since)
 
 
 def _no_longer_cancelled() -> None:

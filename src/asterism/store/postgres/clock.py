@@ -1,10 +1,11 @@
 """The server's clock, as far as it can be known from here.
 
 What the server said the time was lies between the moment we asked and the moment we heard: that gives the offset of
-its clock to one of ours, give or take half the journey. Ours is one that nobody sets, and that goes on while the
-machine is suspended where there is such a clock. A sample replaces the one before if it is sharper, allowing for what
-two clocks drift apart meanwhile, or if the two cannot both be true: then the server's clock was set, or it is another
-server.
+its clock to one of ours, give or take half the journey. Ours is the monotonic clock: nobody sets it, and nothing that
+sets or fakes the date moves it. It stands still while the machine is suspended, so the estimate is late by that until
+the next sample, and never early: a clock that is late takes nothing from anybody. A sample replaces the one before if
+it is sharper, allowing for what two clocks drift apart meanwhile, or if the two cannot both be true: then the server's
+clock was set, it is another server, or the machine was suspended.
 """
 
 from __future__ import annotations
@@ -16,17 +17,10 @@ DRIFT = 0.0002
 """So many seconds a second may two clocks drift apart; a quartz does a tenth of it."""
 
 
-def steady() -> float:
-    """A clock that nobody sets."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
 class ServerClock:
     """``clock()`` is the estimate; it needs a first sample."""
 
-    def __init__(self, own: Callable[[], float] = steady) -> None:
+    def __init__(self, own: Callable[[], float] = time.monotonic) -> None:
         self.own = own
         self._offset = 0.0
         self._error = float("inf")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from asterism.core.errors import DeviceUnavailable
+from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.calling import attempt_of
 from asterism.runtime.fleet.executing import Executor, RunWork
@@ -44,6 +44,9 @@ class Narrated:
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         return self._executor.judges_each(workflow, given)
 
+    async def probe(self) -> None:
+        await self._executor.probe()
+
     def allow(self, run_id: str, seconds: float) -> None:
         self._executor.allow(run_id, seconds)
 
@@ -65,6 +68,9 @@ class Narrated:
             raise
         except (PolicyForbids, DeviceUnavailable) as error:
             log.warning("refused %s: %s", name, error, extra=fields)
+            raise
+        except DeviceTrouble as error:
+            log.warning("lost %s after %s: %s", name, _since(began), error, extra=fields)
             raise
         except Exception as error:
             why = shorten(f"{type(error).__name__}: {error}", LONGEST)

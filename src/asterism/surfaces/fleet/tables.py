@@ -43,6 +43,7 @@ _DEVICE_LOOKS = {
     "draining": "waiting",
     "resting": "waiting",
     "silent": "failed",
+    "suspended": "failed",
 }
 
 

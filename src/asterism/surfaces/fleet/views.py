@@ -112,6 +112,8 @@ def state_of(session: Session, now: float) -> str:
         return "resting"
     if session.slots == 0:
         return "watching"
+    if session.suspended is not None:
+        return "suspended"
     return "busy" if session.used >= session.slots else "ready"
 
 

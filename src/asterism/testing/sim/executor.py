@@ -6,11 +6,15 @@ import asyncio
 import random
 from typing import Any
 
+from asterism.core.errors import DeviceTrouble
 from asterism.core.run import Progress
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import RunWork
 from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.witness import NOT_OUR_FAULT, Witness
+
+SICK = "there is no room left on its disk"
+"""What a machine says that cannot do its own part."""
 
 STOPPING = 0.5
 """The longest that an execution takes to stop, in seconds."""
@@ -36,6 +40,8 @@ class SimExecutor:
         if work.lease is not None and waited and waited >= work.lease:
             # a frozen machine does nothing: what was looked at a moment ago, it would have looked at now
             raise RuntimeError("the lease is over")
+        if self._machine.sick:
+            raise DeviceTrouble(SICK)
         execution = self._witness.begins(work.run.id, work.run.epoch, self._machine)
         steps = int(work.given["steps"])
         first = work.run.progress.step if work.run.progress is not None else 0
@@ -64,6 +70,11 @@ class SimExecutor:
 
     def allow(self, run_id: str, seconds: float) -> None:
         """A simulated machine freezes as a whole."""
+
+    async def probe(self) -> None:
+        await self._machine.gate()
+        if self._machine.sick:
+            raise DeviceTrouble(SICK)
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 ALL = (
     *("storm", "sluggish", "partition", "outage", "freeze", "crash", "replace", "drain", "clock_jump"),
-    *("late_answer", "late_heartbeat", "lost_question", "slow_question", "sudden"),
+    *("late_answer", "late_heartbeat", "lost_question", "slow_question", "sudden", "sick"),
 )
 """The names of what can go wrong, all equally likely."""
+
+WITH_WALL_CLOCKS = (*(name for name in ALL if name != "clock_jump"), "wall_jump", "wall_jump")
+"""What goes wrong where the store's clock is right and each machine has to know it from afar."""
 
 OFTEN = 4.0
 """How many seconds lie between two faults, on average."""
@@ -117,6 +120,24 @@ class Faults:
         if life is not None and self._chance.random() < 0.3:
             self._note(f"{life.machine.name} is to leave")
             life.agent.drain(hand_back=self._chance.random() < 0.5)
+
+    async def sick(self) -> None:
+        """It lives and takes work, and cannot begin any: it has no file descriptors, or a full disk."""
+        life = self._world.someone()
+        if life is not None and not life.machine.sick:
+            life.machine.sick = True
+            self._note(f"{life.machine.name} is sick")
+            await asyncio.sleep(self._chance.choice([1.0, 10.0, 30.0]))
+            life.machine.sick = False
+            self._note(f"{life.machine.name} is well again")
+
+    async def wall_jump(self) -> None:
+        """Somebody sets the clock of one machine."""
+        life = self._world.someone()
+        if life is not None:
+            jump = self._chance.choice([-3600.0, 3600.0])
+            life.machine.wall += jump
+            self._note(f"{life.machine.name}: its wall clock jumps by {jump:g} s")
 
     # -- ambushes ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""A machine in a simulated world: it has a clock that runs a little wrong, and can be frozen, crash and come back."""
+"""A machine in a simulated world: it has a clock that runs a little wrong, and can be frozen, be sick, crash and come
+back."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ class Machine:
     def __init__(self, name: str, rate: float, skew: float) -> None:
         self.name, self.rate, self.skew = name, rate, skew
         self.dead = False
+        self.wall = 0.0  # by how much its wall clock has jumped
+        self.sick = False  # it can do nothing for the work, such as one with a full disk
         self.frozen_at: list[tuple[float, float]] = []
         self._loop = asyncio.get_running_loop()
         self._runs = asyncio.Event()
@@ -22,6 +25,10 @@ class Machine:
 
     def time(self) -> float:
         return self.skew + self._loop.time() * self.rate
+
+    def wall_time(self) -> float:
+        """What time it is for people there. Nobody should go by it."""
+        return self.time() + self.wall
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)

@@ -18,6 +18,7 @@ _HERE = "asterism.testing.sim."
 WORLDS: Mapping[str, str] = {
     "fleet": f"{_HERE}world:World",
     "batteries": f"{_HERE}batteries:BatteryWorld",
+    "wall-clocks": f"{_HERE}wall_clocks:WallClockWorld",
     "plans": f"{_HERE}plans:PlanWorld",
     "peers": f"{_HERE}peers:PeerWorld",
     "forgetful-peers": f"{_HERE}peer_worlds:ForgetfulWorld",

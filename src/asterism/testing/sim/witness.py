@@ -18,6 +18,9 @@ from asterism.testing.sim.machine import Machine
 AWAKE = 2.0
 """How long a machine that was frozen may take to find out what it missed, in seconds."""
 
+OFF = 600.0
+"""By how many seconds what is written may be older than the moment at which it is: machines freeze in between."""
+
 NOT_OUR_FAULT = "it did not work out"
 """What an execution says that fails."""
 
@@ -51,6 +54,8 @@ class Witness:
     heard: dict[str, float] = field(default_factory=dict)
     executions: list[Execution] = field(default_factory=list)
     completions: dict[str, int] = field(default_factory=dict)
+    right_time: Callable[[], float] | None = None
+    """The store's clock, where whatever is written has to have been stamped by it."""
     log: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -70,6 +75,7 @@ class Witness:
             f"{after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
             f"{after.device or ''} {after.story[-1].why}"
         )
+        self._check_times(before, after)
         if before is not None:
             if before.ended:
                 self.broken(f"run {after.id} had ended as {before.status} and was written again")
@@ -96,6 +102,18 @@ class Witness:
             self.completions[after.id] = self.completions.get(after.id, 0) + 1
             if self.completions[after.id] > 1:
                 self.broken(f"run {after.id} was completed twice")
+
+    def _check_times(self, before: Run | None, after: Run) -> None:
+        told = [entry.at for entry in line_of(after)]
+        marks = [
+            one for one in (after.assigned_at, after.claimed_at, after.started_at, after.ended_at) if one is not None
+        ]
+        if told != sorted(told) or marks != sorted(marks):
+            self.broken(f"the times of run {after.id} go backwards: {told}, {marks}")
+        if self.right_time is not None:
+            new, now = told[len(before.story) if before is not None else 0 :], self.right_time()
+            if any(abs(now - at) > OFF for at in new):
+                self.broken(f"run {after.id} was told of with a wrong time: {new}, and it is {now}")
 
     def _check_that_it_was_not_taken_from_the_living(self, before: Run, after: Run) -> None:
         taken = len(after.previous) > len(before.previous) and after.previous[-1].reason == "timeout"

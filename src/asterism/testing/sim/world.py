@@ -83,7 +83,7 @@ class World:
         self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
         self._hosts = dict.fromkeys(self.names, 0)
-        self._gives_up = self.chance.choice([GIVES_UP, 15.0])
+        self._gives_up: float = self.chance.choice([GIVES_UP, 15.0])
         self._watches_every = self.chance.uniform(1.5, 4.0)
         self._person = Fleet(self.store, by="person", chance=self.chance)
         self._jobs: list[asyncio.Task[Any]] = []
@@ -92,7 +92,7 @@ class World:
 
     def boot(self, name: str, *, replace: bool = False) -> None:
         machine = Machine(name, self._rates[name], self._skews[name])
-        wire = Wire(self.store, machine, self.chance, self._gives_up)
+        wire = self.wire(machine)
         fleet = Fleet(wire, by=name, clock=machine, chance=self.chance)
         agent = DeviceAgent(
             fleet,
@@ -117,6 +117,10 @@ class World:
     def device_terms(self, name: str) -> dict[str, Any]:
         """What else the device of a machine is like; for worlds of another kind."""
         return {"measure": dict}
+
+    def wire(self, machine: Machine) -> Wire:
+        """How a machine reaches the store."""
+        return Wire(self.store, machine, self.chance, self._gives_up)
 
     async def _live(self, agent: DeviceAgent) -> None:
         """A device that is thrown out or cannot reach the store tries again, as a service would."""

@@ -1,0 +1,139 @@
+"""A device watches how its work ends, and stops taking more while it fails at what others can do (core/breaker.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from asterism.core.breaker import CLOSED, QUICK, Breaker
+from asterism.core.errors import DeviceTrouble, DeviceUnavailable
+from asterism.core.run import COMPLETED, Run
+from asterism.core.workflow import Workflow
+from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.holding import Holding
+from asterism.runtime.fleet.policy import PolicyForbids
+from asterism.runtime.processes import LeaseExpired
+from asterism.store.errors import StoreError
+from asterism.store.protocol import Notice, Query
+
+log = logging.getLogger("asterism.device")
+
+COMPARED = 100
+"""How many of the last runs of a workflow a device looks at when it compares itself with others."""
+
+COMPARES_EVERY = 1.0
+"""How often it does so at most, in seconds."""
+
+
+class Circuit:
+    """``probe`` raises DeviceTrouble as long as the device cannot do its own part. ``on_change`` is called when it
+    stops taking work, and when it takes work again."""
+
+    def __init__(
+        self, fleet: Fleet, device: str, probe: Callable[[], Awaitable[None]], on_change: Callable[[], None]
+    ) -> None:
+        self._fleet, self._device, self._probe, self._on_change = fleet, device, probe, on_change
+        self._breaker = CLOSED
+        self._probed: float | None = None  # the ``retry_at`` after which the probe succeeded
+        self._told = False  # whether the last notice said that we have stopped
+        self._compared_at = float("-inf")
+        self._something_to_do = asyncio.Event()
+
+    @property
+    def suspended(self) -> str | None:
+        """Why the device takes nothing, or one run at most; None if all is well."""
+        return None if self._breaker.closed else self._breaker.why
+
+    def allowance(self, held: Iterable[Holding]) -> int | None:
+        """How many more runs the device may take; None for as many as there is room for."""
+        retry_at = self._breaker.retry_at
+        if retry_at is None:  # so it is nearly always, and this is on the way of every run
+            return None
+        if self._probed != retry_at:
+            return 0
+        return self._breaker.allowance(self._fleet.clock.time(), sum(one.since >= retry_at for one in held))
+
+    def ended(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
+        """An execution has ended by itself after so many seconds. What was declined, or lost because the device was
+        frozen, says nothing."""
+        if isinstance(error, PolicyForbids | DeviceUnavailable | LeaseExpired):
+            return
+        before, now = self._breaker, self._fleet.clock.time()
+        if isinstance(error, DeviceTrouble):
+            self._breaker = before.trouble(now, str(error))
+        elif error is None or seconds >= QUICK:
+            self._breaker = before.good()
+        else:
+            self._breaker = before.failed(now, self._fleet.store.clock(), workflow.name)
+        self._look_at(before)
+
+    def _look_at(self, before: Breaker) -> None:
+        if self._breaker.suspicious:
+            self._something_to_do.set()
+        if self._breaker.closed == before.closed:
+            return
+        self._something_to_do.set()
+        if self._breaker.closed:
+            log.info("takes work again")
+        else:
+            log.error("stops taking work: %s", self._breaker.why)
+        self._on_change()
+
+    async def try_again(self) -> None:
+        """When the pause is over, see whether the device can do its own part, before a run is put at risk."""
+        retry_at = self._breaker.retry_at
+        if retry_at is None or self._probed == retry_at or self._fleet.clock.time() < retry_at:
+            return
+        try:
+            await self._probe()
+        except DeviceTrouble as error:
+            if self._breaker.retry_at == retry_at:
+                self._breaker = self._breaker.trouble(self._fleet.clock.time(), str(error))
+        else:
+            self._probed = retry_at
+
+    # -- what takes time ---------------------------------------------------------------------------------------------
+
+    async def watch_for_ever(self) -> None:
+        """Compare with others and leave notices, when there is reason to."""
+        while True:
+            await self._something_to_do.wait()
+            self._something_to_do.clear()
+            try:
+                await self._compare()
+                await self._tell()
+            except StoreError as error:
+                log.warning("cannot compare or tell: %s", error)
+                await self._fleet.clock.sleep(1.0)
+                self._something_to_do.set()
+
+    async def _compare(self) -> None:
+        now = self._fleet.clock.time()
+        if not self._breaker.suspicious or now - self._compared_at < COMPARES_EVERY:
+            return  # the next failure brings us back here
+        self._compared_at = now
+        for workflow in sorted(self._breaker.failing):
+            query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=COMPARED)
+            found = self._breaker.contradicted_by(self._device, await self._fleet.store.find(query))
+            if found is not None:
+                self._contradicted(found)
+                return
+
+    def _contradicted(self, run: Run) -> None:
+        before = self._breaker
+        words = f"its last {before.failures} runs failed at once, while {run.device} completed {run.workflow!r}"
+        self._breaker = before.contradicted(self._fleet.clock.time(), words)
+        self._look_at(before)
+
+    async def _tell(self) -> None:
+        suspended = self.suspended
+        if (suspended is not None) == self._told:
+            return
+        if suspended is not None:
+            message = f"{self._device} has stopped taking work: {suspended}. It tries one run from time to time"
+        else:
+            message = f"{self._device} takes work again"
+        kind = "suspended" if suspended is not None else "resumed"
+        await self._fleet.store.commit([Notice(self._fleet.store.clock(), kind, message, None, self._device)])
+        self._told = suspended is not None
