@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.compat.living import LivingPlan
-from asterism.compat.stars import needs_of
+from asterism.compat.specs import needs_of
 from asterism.compat.vocabulary import DeviceManager, DeviceType, TaskFailed, member
 from asterism.runtime.devices import Work
 from asterism.runtime.orchestrator import Orchestrator

@@ -34,8 +34,10 @@ from asterism.compat.vocabulary import (
 class TaskConstellation(LivingPlan):
     naming = GALAXY
 
-    def __init__(self, constellation_id: str | None = None, name: str | None = None) -> None:
-        super().__init__(constellation_id, name)
+    def __init__(
+        self, constellation_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(constellation_id, name, metadata)
 
     @property
     def constellation_id(self) -> str:

@@ -36,8 +36,10 @@ OrionState = ConstellationState
 class TaskOrion(LivingPlan):
     naming = ORION
 
-    def __init__(self, orion_id: str | None = None, name: str | None = None) -> None:
-        super().__init__(orion_id, name)
+    def __init__(
+        self, orion_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(orion_id, name, metadata)
 
     @property
     def orion_id(self) -> str:

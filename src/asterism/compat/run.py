@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asterism.compat import progress
 from asterism.compat.events import EventBus, EventType, TaskEvent
 from asterism.compat.fleet import Fleet
 from asterism.compat.living import LivingPlan, newly_ready
 from asterism.compat.naming import Naming
-from asterism.compat.stars import BY_HAND, moment
+from asterism.compat.stars import moment
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
 from asterism.core.node import Node
-from asterism.core.status import RUNNING
+from asterism.core.status import PENDING, RUNNING
 from asterism.core.view import ConstellationView
 from asterism.runtime import events as runtime
 from asterism.runtime.orchestrator import Orchestrator
@@ -87,9 +88,11 @@ class Run:
 
     async def to_the_end(self) -> dict[str, Any]:
         plan = self.live.plan
+        progress.reopen(plan)
+        plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
-            node.device = node.device or BY_HAND
-            plan.release(node, plan.clock(), "it was marked as running, and nobody was running it")
+            plan.note(plan.clock(), "put back", node.id, "it was marked as running, and nobody was running it")
+            progress.state(plan, node, PENDING)
         try:
             await self.core.run(plan, assignments=self.assignments)
         finally:
