@@ -431,6 +431,8 @@ def test_the_event_tells_the_agent_what_it_needs(dialect: Dialect) -> None:
         f"{dialect.noun}_id": "plan",
         dialect.noun: plan,
         "newly_ready_tasks": ["B", "C"],
+        "result": event.result,
+        "execution_time": 1.0,
     }
     assert (event.task_id, event.status, event.result.result, event.error) == ("A", "completed", "done", None)
 

@@ -61,12 +61,13 @@ def test_every_name_is_exported(module: Any, names: set[str]) -> None:
 def test_signatures() -> None:
     star = "task_id name description tips target_device_id device_type priority timeout retry_count task_data"
     assert parameters(TaskStar)[:10] == star.split()
+    assert parameters(TaskStar)[-1] == "config"
     assert parameters(TaskStarLine)[:3] == ["from_task_id", "to_task_id", "dependency_type"]
     assert "line_id" in parameters(TaskStarLine)
     assert parameters(TaskConstellation) == ["constellation_id", "name", "metadata"]
     assert parameters(orion.TaskOrion) == ["orion_id", "name", "metadata"]
     assert parameters(TaskConstellationOrchestrator) == ["device_manager", "enable_logging", "event_bus"]
-    more = ["device_assignments", "assignment_strategy"]
+    more = ["device_assignments", "assignment_strategy", "metadata"]
     assert parameters(TaskConstellationOrchestrator.orchestrate_constellation) == ["constellation", *more]
     assert parameters(orion.TaskOrionOrchestrator.orchestrate_orion) == ["orion", *more]
     assert parameters(TaskConstellation.mark_task_completed) == ["task_id", "success", "result", "error"]

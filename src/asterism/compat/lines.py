@@ -344,6 +344,9 @@ class Lines:
     def get(self, line_id: str) -> TaskStarLine | None:
         return self._by_id.get(line_id)
 
+    def find(self, source: str, target: str) -> TaskStarLine | None:
+        return self._by_pair.get((source, target))
+
     def of(self, source: str, target: str) -> TaskStarLine:
         return self._by_pair[source, target]
 

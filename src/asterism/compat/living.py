@@ -16,18 +16,29 @@ from uuid import uuid4
 
 from asterism.compat import progress, records
 from asterism.compat.analysis import Analysis
-from asterism.compat.changes import by_hand, refuse, refusing
+from asterism.compat.changes import refuse, refusing
+from asterism.compat.driven import DrivenByHand
 from asterism.compat.lines import Conditions, Evaluator, Lines, TaskStarLine
 from asterism.compat.naming import GALAXY, Naming
 from asterism.compat.private import Alias, ReadOnly
 from asterism.compat.schema import checked
+from asterism.compat.specs import changes_of
 from asterism.compat.stars import TaskStar, moment
 from asterism.compat.vocabulary import ConstellationState
 from asterism.core import status as core
 from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.diff import Outline
-from asterism.core.edits import AddDependency, AddTask, Edit, EditBatch, RemoveDependency, RemoveTask, UpdateDependency
+from asterism.core.edits import (
+    AddDependency,
+    AddTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
 from asterism.core.node import Node
 from asterism.core.status import ENDED_STATES
 from asterism.core.task import Dependency
@@ -36,7 +47,7 @@ KEPT_VERSIONS = 32
 """Of how many versions that were written as JSON the outline is kept, to recognise copies that come back."""
 
 
-class LivingPlan(Analysis):
+class LivingPlan(Analysis, DrivenByHand):
     """What TaskConstellation and TaskOrion are, but for their names."""
 
     naming: ClassVar[Naming] = GALAXY
@@ -143,9 +154,7 @@ class LivingPlan(Analysis):
 
     def add_task(self, task: TaskStar) -> None:
         """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
-        if task.invalid:
-            values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
-            raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
+        self.check(task)
         if self._building:
             with refusing():
                 self.take_in(task)
@@ -154,6 +163,12 @@ class LivingPlan(Analysis):
         self.apply(AddTask(source.task), stars=[task])
         if self.plan.owner is None:
             progress.carry(source, self.plan, self.plan.nodes[source.id])
+
+    def check(self, task: TaskStar) -> None:
+        """Refuse a task with values that no plan can hold."""
+        if task.invalid:
+            values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
+            raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
 
     def take_in(self, star: TaskStar) -> None:
         """Put a task with its progress into a plan that is being built."""
@@ -165,6 +180,12 @@ class LivingPlan(Analysis):
 
     make_star = staticmethod(TaskStar.from_dict)
     make_line = staticmethod(TaskStarLine.from_dict)
+
+    def update_tasks(self, changes: Mapping[str, Mapping[str, Any]]) -> Applied:
+        """Change documented fields of several tasks, all or none."""
+        with refusing():
+            specs = {task_id: changes_of(self.plan.node(task_id).task, fields) for task_id, fields in changes.items()}
+        return self.apply(*(UpdateTask(task_id, **spec) for task_id, spec in specs.items()))
 
     def remove_task(self, task_id: str) -> None:
         """Take out a task that has not started, and every dependency into it and out of it."""
@@ -258,10 +279,6 @@ class LivingPlan(Analysis):
     def update_state(self) -> None:
         """There is nothing to do: the state always agrees with the tasks. Documented programs call this."""
 
-    def is_complete(self) -> bool:
-        """Whether every task has ended."""
-        return not self.plan.counts[core.PENDING] and not self.plan.counts[core.RUNNING]
-
     def get_ready_tasks(self) -> list[TaskStar]:
         """What could start, the most urgent first."""
         ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
@@ -298,32 +315,6 @@ class LivingPlan(Analysis):
         line = self.lines.get(dependency_id)
         return line is not None and self.is_task_modifiable(line.to_task_id)
 
-    # -- by hand: for plans that no orchestrator runs ------------------------------------------------------------------
-
-    def start_execution(self) -> None:
-        """It begins now. Refused when it has begun already."""
-        by_hand(self.plan)
-        if self.plan.state in ENDED_STATES:
-            progress.reopen(self.plan)
-        with refusing():
-            self.plan.begin(time.time())
-        self.plan.ended_at = None
-
-    def start_task(self, task_id: str) -> None:
-        """A task has started. Refused when it is not ready."""
-        with refusing():
-            node = self.plan.node(task_id)
-        self._star(node).start_execution()
-
-    def complete_execution(self) -> None:
-        """It is over. Refused while a task has not ended."""
-        by_hand(self.plan)
-        if not self.is_complete():
-            open_ = [task.task_id for task in self.get_all_tasks() if not task.is_terminal]
-            raise refuse("progress", f"{self.plan_id!r} is not complete: {', '.join(open_)} have not ended")
-        if self.plan.state not in ENDED_STATES:
-            self.plan.close(time.time())
-
     @property
     def execution_start_time(self) -> datetime | None:
         """When its last execution began."""
@@ -337,22 +328,6 @@ class LivingPlan(Analysis):
     def execution_duration(self) -> float | None:
         began, ended = self.plan.started_at, self.plan.ended_at
         return None if began is None or ended is None else ended - began
-
-    def mark_task_completed(
-        self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
-    ) -> list[TaskStar]:
-        """Record an end by hand and return what that made ready. Refused while an orchestrator runs the plan."""
-        by_hand(self.plan)
-        with refusing():
-            node = self.plan.node(task_id)
-        star = self._star(node)
-        if node.status is core.PENDING:
-            star.start_execution()
-        if success:
-            star.complete_with_success(result)
-        else:
-            star.complete_with_failure(error)
-        return [self._star(self.plan.nodes[child]) for child in newly_ready(node)]
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -450,8 +425,3 @@ class LivingPlan(Analysis):
     _execution_end_time = ReadOnly("execution_end_time", "use complete_execution")
     _created_at = ReadOnly("created_at", "it is when the plan was made")
     _updated_at = ReadOnly("updated_at", "it is when the plan last changed")
-
-
-def newly_ready(node: Node) -> list[str]:
-    """The tasks that the end of this one has made ready: before it, its own edge was open."""
-    return [child.id for child in node.children.values() if child.status is core.PENDING and not child.open]

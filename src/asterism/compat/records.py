@@ -141,9 +141,9 @@ def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
     living.lineage, living.stamp = data.get("lineage") or living.lineage, data.get("version")
     if data.get("created_at"):
         living.created_at = _moment(data["created_at"])
-    for item in _items(data.get("tasks")):
+    for item in items_of(data.get("tasks")):
         living.take_in(living.make_star(item))
-    for item in _items(data.get("dependencies")):
+    for item in items_of(data.get("dependencies")):
         line = living.make_line(item)
         edge = line.dependency
         over = living.plan.node(edge.source).status in core.TERMINAL
@@ -151,7 +151,7 @@ def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
         living.lines.add(line, living)
 
 
-def _items(part: Any) -> Iterable[Mapping[str, Any]]:
+def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
     """The parts, whether they are listed or filed under their ids."""
     return part.values() if isinstance(part, Mapping) else part or ()
 

@@ -67,6 +67,9 @@ class StarSpec:
     retry_count = _Spec[int]("retries")
     expected_output_type = _Spec["str | None"]()
 
+    invalid: dict[str, Any]
+    """Values that no plan would take; ``validate`` names them."""
+
     def __init__(
         self,
         task_id: str | None = None,
@@ -116,7 +119,7 @@ class StarSpec:
     # -- where it belongs ----------------------------------------------------------------------------------------------
 
     def _begin(self, created: datetime) -> None:
-        self.invalid: dict[str, Any] = {}  # values that no plan would take; ``validate`` names them
+        self.invalid = {}
         self._created, self._edited = created, created
 
     def restore(self, created: datetime, edited: datetime) -> None:
