@@ -116,6 +116,7 @@ ORION = {
 }
 
 INSTANCES = {
+    "TaskConstellation": lambda module: _called(module, "TaskConstellation")(),
     "SessionMetricsObserver": lambda module: module.SessionMetricsObserver("session"),
     "ConstellationProgressObserver": lambda module: _called(module, "ConstellationProgressObserver")(agent=None),
 }

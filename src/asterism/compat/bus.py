@@ -93,7 +93,10 @@ class _Inbox:
             answer = self.observer.on_event(event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # it is this task that was cancelled, not something that the observer waited for
             logger.exception("%r failed on %s; it goes on with the next event", self.observer, event.event_type)
 
     def _set_timer(self) -> None:

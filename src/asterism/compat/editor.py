@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel
 
 from asterism.compat import commands, records
-from asterism.compat.changes import ModificationRejected
+from asterism.compat.changes import ModificationRejected, refusing
 from asterism.compat.history import Command, CommandInvoker, EditCommand, SwapCommand
 from asterism.compat.lines import TaskStarLine
 from asterism.compat.living import LivingPlan
@@ -47,7 +47,8 @@ class CommandExecutionError(ModificationRejected):
 @contextlib.contextmanager
 def _executing() -> Iterator[None]:
     try:
-        yield
+        with refusing():
+            yield
     except CommandExecutionError:
         raise
     except ModificationRejected as rejected:
