@@ -119,6 +119,9 @@ def test_a_single_task() -> None:
     plan = GALAXY.plan("C")
     assert run(orchestrator.execute_single_task(plan.tasks["C"])) is None
     assert plan.tasks["C"].status is TaskStatus.PENDING, "a copy of it was carried out"
+    assert run(orchestrator.execute_single_task(star)) == {"rows": 7}, "what has ended is not done again"
+    with pytest.raises(ValueError, match="does not know the device 'three'"):
+        run(orchestrator.execute_single_task(TaskStar("D"), "three"))
     devices.connected = []
     with pytest.raises(ValueError, match="no device is connected"):
         run(orchestrator.execute_single_task(TaskStar("D")))

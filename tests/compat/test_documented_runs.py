@@ -240,7 +240,7 @@ def test_devices_come_and_go(dialect: Dialect) -> None:
     plan = dialect.plan("A", "B", TaskStar("C", target_device_id="two"), lines=["A>B", "B>C"])
     session.agent(swap)
     assert session.run(plan)["status"] == "completed"
-    assert [call["device_id"] for call in devices.calls] == ["one", "one", "two"]
+    assert [call["device_id"] for call in devices.calls] == ["one", "two", "two"]
 
 
 @each_dialect

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
-from asterism.compat.galaxy import ModificationRejected, TaskPriority, TaskStar, TaskStarLine, TaskStatus
+from asterism.compat.galaxy import EventType, ModificationRejected, TaskPriority, TaskStar, TaskStarLine, TaskStatus
 from asterism.core.verify import verify
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
@@ -181,6 +181,38 @@ def test_what_is_added_to_the_pending_modifications_holds_the_plan(dialect: Dial
     assert session.devices.at("B") == 5.0
 
 
+def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
+    session = Session(GALAXY, Devices())
+    session.bus.subscribe(other := Session(GALAXY, Devices()).diary, {EventType.TASK_FAILED})
+    assert session.bus._all_observers == {session.synchronizer, session.diary}
+    assert session.bus._observers == {EventType.TASK_FAILED: {other}}
+    for name in ("_all_observers", "_observers"):
+        with pytest.raises(AttributeError, match="use subscribe"):
+            setattr(session.bus, name, {})
+        with pytest.raises((AttributeError, TypeError)):
+            getattr(session.bus, name)["x"] = 1
+    orchestrator = session.orchestrator
+    for name in ("_execution_tasks", "_constellation_manager"):
+        with pytest.raises(AttributeError, match="cannot be written"):
+            setattr(orchestrator, name, {})
+    session.agent()
+    more = Devices()
+    orchestrator._device_manager = more
+    orchestrator._modification_synchronizer = None
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A")))
+        await at(0.5)
+        assert list(orchestrator._execution_tasks) == ["A"]
+        await running
+
+    run(main())
+    assert more.started == ["A"]
+    assert session.synchronizer.get_statistics()["total_modifications"] == 1, (
+        "it is subscribed, and nobody waits for it"
+    )
+
+
 def test_the_other_private_names_of_the_synchronizer() -> None:
     session = Session(GALAXY, Devices())
     synchronizer = session.synchronizer
@@ -191,6 +223,9 @@ def test_the_other_private_names_of_the_synchronizer() -> None:
     live, mine = GALAXY.plan("A"), GALAXY.plan("A", "B")
     synchronizer._current_constellation = mine
     assert synchronizer.get_current_constellation() is mine
+    assert synchronizer._current_constellation_id == "plan"
+    with pytest.raises(AttributeError, match="cannot be written"):
+        synchronizer._current_constellation_id = "another"
     assert "B" in synchronizer.merge_and_sync_constellation_states(live).tasks
     with pytest.raises(TypeError, match="constellation"):
         synchronizer._current_constellation = "nonsense"

@@ -139,3 +139,21 @@ def test_the_copy_of_a_finished_plan_can_be_edited_and_run(dialect: Dialect) -> 
     mine.add_task(TaskStar("B"))
     assert session.run(mine)["status"] == "completed"
     assert session.devices.started == ["A", "B"]
+
+
+def test_a_copy_can_be_merged_into_a_finished_plan_by_hand(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+    session.agent()
+    plan = dialect.plan("A")
+    session.run(plan)
+    mine = copy.deepcopy(plan)
+    mine.add_task(TaskStar("B"))
+
+    async def main() -> None:
+        await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
+        merge = getattr(session.synchronizer, f"merge_and_sync_{dialect.noun}_states")
+        assert list(merge(plan).tasks) == ["A", "B"]
+
+    run(main())
+    assert session.run(plan)["status"] == "completed"
+    assert session.devices.started == ["A", "B"]

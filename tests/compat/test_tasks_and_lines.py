@@ -339,3 +339,9 @@ def test_displaying(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "plan (executing): 2 tasks, 1 dependencies\n  1 pending, 1 failed\n"
     plan.display_dag(mode="details")
     assert "error: no" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("data", [{"tasks": ["A"]}, {"tasks": [{"task_id": "A"}], "dependencies": [7]}])
+def test_nonsense_in_a_plan_is_a_value_error(data: Any) -> None:
+    with pytest.raises(ValueError, match="is an object"):
+        TaskConstellation.from_dict(data)

@@ -17,9 +17,11 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from asterism.compat.events import TASK_ENDS, Event, EventType, IEventObserver, IEventPublisher, PromptObserver
+from asterism.compat.private import ReadOnly
 
 logger = logging.getLogger("asterism.compat.events")
 
@@ -135,25 +137,47 @@ class EventBus(IEventPublisher):
     def hand_out(self, event: Event) -> None:
         """Prompt observers take notice now; for the others the event is queued."""
         wanting = [i for i in self._inboxes.values() if i.types is None or event.event_type in i.types]
-        prompt = [i.observer for i in wanting if isinstance(i.observer, PromptObserver) and i.observer.prompt is True]
-        for observer in prompt:
+        later = []
+        for inbox in wanting:
+            observer = inbox.observer
+            if not isinstance(observer, PromptObserver) or observer.prompt is not True:
+                later.append(inbox)
+                continue
             try:
                 observer.notice(event)
             except Exception:
                 logger.exception("%r failed on %s", observer, event.event_type)
-        for inbox in wanting:
-            if inbox.observer not in prompt:
-                inbox.put(event)
+        for inbox in later:
+            inbox.put(event)
 
     async def caught_up(self, observer: object, timeout: float) -> None:
         """Wait until an observer has handled what was published so far, at most ``timeout`` seconds."""
         inbox = self._inboxes.get(id(observer))
-        if inbox is not None and inbox.delivery is not None:
-            await _wait([inbox.delivery], timeout)
+        if inbox is not None:
+            await _wait(inbox.handlers, timeout)
 
     async def drain(self, timeout: float) -> None:
         """Wait until the observers have caught up, at most ``timeout`` seconds."""
         await _wait([task for inbox in self._inboxes.values() for task in inbox.handlers], timeout)
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    @property
+    def everybody(self) -> frozenset[IEventObserver]:
+        """The observers that want all events."""
+        return frozenset(inbox.observer for inbox in self._inboxes.values() if inbox.types is None)
+
+    @property
+    def by_type(self) -> Mapping[EventType, frozenset[IEventObserver]]:
+        """The observers that asked for certain types."""
+        asked = [inbox for inbox in self._inboxes.values() if inbox.types is not None]
+        wanted = {kind for inbox in asked for kind in inbox.types or ()}
+        return MappingProxyType(
+            {kind: frozenset(inbox.observer for inbox in asked if kind in (inbox.types or ())) for kind in wanted}
+        )
+
+    _all_observers = ReadOnly("everybody", "use subscribe and unsubscribe")
+    _observers = ReadOnly("by_type", "use subscribe and unsubscribe")
 
 
 async def _wait(handlers: Iterable[asyncio.Task[None]], timeout: float) -> None:

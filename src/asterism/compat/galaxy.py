@@ -144,6 +144,7 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
 class ConstellationModificationSynchronizer(PlanSynchronizer):
     naming = GALAXY
     _current_constellation = Alias("current_plan")
+    _current_constellation_id = ReadOnly("current_id", "it is the id of _current_constellation")
 
     async def _handle_constellation_event(self, event: ConstellationEvent) -> None:
         self.notice(event)

@@ -86,8 +86,7 @@ class LivingPlan(Analysis, DrivenByHand):
         """Apply edits, all or none, with all the checks of the core. A plan whose run is over is opened again.
 
         ``lines`` are those of added dependencies, ``stars`` the handles of added tasks."""
-        if self.runner is None and self.plan.state in ENDED_STATES:
-            progress.reopen(self.plan)
+        self.reopen()
         known = {(line.from_task_id, line.to_task_id): line for line in lines}
         for line in known.values():
             self.conditions.learn(line.condition, line.condition_evaluator)
@@ -104,6 +103,11 @@ class LivingPlan(Analysis, DrivenByHand):
             self._claim(star)
         self._touch()
         return applied
+
+    def reopen(self) -> None:
+        """If its run is over, let it be changed. Between the end of a run and its return it stays closed."""
+        if self.runner is None and self.plan.state in ENDED_STATES:
+            progress.reopen(self.plan)
 
     @property
     def _building(self) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from asterism.compat import outlet as outlets
+from asterism.compat import progress
 from asterism.compat.assignments import PlanRegistry
 from asterism.compat.bus import get_event_bus
 from asterism.compat.changes import refusing
@@ -15,6 +17,7 @@ from asterism.compat.fleet import Fleet
 from asterism.compat.living import LivingPlan
 from asterism.compat.naming import GALAXY, Naming
 from asterism.compat.outlet import Outlet
+from asterism.compat.private import ReadOnly
 from asterism.compat.run import Run, Terms
 from asterism.compat.stars import TaskStar
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult
@@ -33,7 +36,7 @@ class PlanOrchestrator:
     def __init__(
         self, device_manager: DeviceManager | None = None, enable_logging: bool = True, event_bus: Any = None
     ) -> None:
-        self._logging = enable_logging
+        self._logger = logger if enable_logging else None
         self._event_bus = get_event_bus() if event_bus is None else event_bus
         self._modification_synchronizer: Any = None
         self._device_timeout = 300.0
@@ -149,10 +152,11 @@ class PlanOrchestrator:
         fleet = Fleet(manager, lambda task_id: star, lambda device, status: None)
         if not fleet.here:
             raise ValueError(f"no device is connected that could take task {star.task_id!r}")
-        core = Orchestrator(
-            fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout, edit_on="all"
-        )
+        if star.target_device_id is not None and star.target_device_id not in fleet.known:
+            raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
+        core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
         with refusing():
+            progress.reopen(star.plan)
             await core.run(star.plan)
         return _answer_of(star.node)
 
@@ -165,8 +169,18 @@ class PlanOrchestrator:
         return await self.registry.get_available_devices()
 
     def _log(self, message: str, *about: object) -> None:
-        if self._logging:
-            logger.info(message, *about)
+        if self._logger is not None:
+            self._logger.info(message, *about)
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    @property
+    def running_tasks(self) -> Mapping[str, TaskStar]:
+        """What is being executed here now."""
+        runs = self._runs.values()
+        return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
+
+    _execution_tasks = ReadOnly("running_tasks", "tasks are started by the orchestrator alone")
 
 
 def _answer_of(node: Node) -> Any:

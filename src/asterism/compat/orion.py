@@ -146,6 +146,7 @@ class TaskOrionOrchestrator(PlanOrchestrator):
 class OrionModificationSynchronizer(PlanSynchronizer):
     naming = ORION
     _current_orion = Alias("current_plan")
+    _current_orion_id = ReadOnly("current_id", "it is the id of _current_orion")
 
     async def _handle_orion_event(self, event: OrionEvent) -> None:
         self.notice(event)

@@ -39,7 +39,7 @@ def read(text: str | None, path: str | None) -> dict[str, Any]:
         raise ValueError("give either json_data or file_path")
     data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
     if not isinstance(data, dict):
-        raise ValueError(f"a plan is a JSON object, not {data!r:.80}")
+        raise ValueError(f"this is not a JSON object: {data!r:.80}")
     return data
 
 
@@ -152,8 +152,12 @@ def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
 
 
 def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
-    """The parts, whether they are listed or filed under their ids."""
-    return part.values() if isinstance(part, Mapping) else part or ()
+    """The parts, whether they are listed or filed under their ids. Raises ValueError for what is no part."""
+    parts = list(part.values() if isinstance(part, Mapping) else part or ())
+    for one in parts:
+        if not isinstance(one, Mapping):
+            raise ValueError(f"a task or a dependency is an object, not {one!r:.80}")
+    return parts
 
 
 def line_from_dict(cls: type[Line], data: Mapping[str, Any]) -> Line:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import uuid4
 
+from asterism.compat import progress
 from asterism.compat.changes import refusing
 from asterism.compat.private import Alias, ReadOnly
-from asterism.compat.progress import BY_HAND
 from asterism.compat.specs import RETRY_DELAY, changes_of, invalid_values, needs_of
 from asterism.compat.vocabulary import DeviceType, TaskConfiguration, TaskPriority, member
 from asterism.core.apply import Applied
@@ -138,13 +138,18 @@ class StarSpec:
     def update(self, **fields: Any) -> None:
         """Change documented fields, all or none. Refused when the task has started or ended."""
         with refusing():
-            edit = UpdateTask(self.task_id, **changes_of(self.node.task, fields))
-            if self.home is None:
-                self.plan.edit([edit])
-            else:
-                self.home.apply(edit)
+            self.edit(UpdateTask(self.task_id, **changes_of(self.node.task, fields)))
         self.invalid = {name: value for name, value in self.invalid.items() if name not in fields}
         self._edited = datetime.now(UTC)
+
+    def edit(self, edit: Edit) -> None:
+        """Change the plan that it is in, or its own."""
+        if self.home is not None:
+            self.home.apply(edit)
+            return
+        if self.plan.owner is None:
+            progress.reopen(self.plan)
+        self.plan.edit([edit])
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class StarSpec:
     def target_device_id(self) -> str | None:
         """The device that has the task, or the one that it asks for."""
         device = self.node.device
-        return device if device is not None and device != BY_HAND else self.node.task.device
+        return device if device is not None and device != progress.BY_HAND else self.node.task.device
 
     @target_device_id.setter
     def target_device_id(self, value: str | None) -> None:

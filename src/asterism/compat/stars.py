@@ -135,12 +135,8 @@ class TaskStar(StarSpec):
 
     def cancel(self) -> None:
         """It will not run, or is told to stop; also while an orchestrator runs it."""
-        edit = CancelTask(self.task_id, "cancelled by hand")
         with refusing():
-            if self.home is None:
-                self.plan.edit([edit])
-            else:
-                self.home.apply(edit)
+            self.edit(CancelTask(self.task_id, "cancelled by hand"))
 
     async def execute(self, device_manager: DeviceManager) -> ExecutionResult:
         """Have the device manager carry it out on its device. An exception becomes a failed result."""

@@ -224,6 +224,10 @@ class PlanSynchronizer(PromptObserver):
     # -- private names that the documents show -------------------------------------------------------------------------
 
     @property
+    def current_id(self) -> str | None:
+        return None if self._current is None else self._current.plan_id
+
+    @property
     def _pending_modifications(self) -> MutableMapping[str, Any]:
         return self.pending.by_task
 
