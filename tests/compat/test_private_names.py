@@ -208,9 +208,7 @@ def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
 
     run(main())
     assert more.started == ["A"]
-    assert session.synchronizer.get_statistics()["total_modifications"] == 1, (
-        "it is subscribed, and nobody waits for it"
-    )
+    assert session.synchronizer.get_statistics()["total_modifications"] == 1, "it hears, and nobody waits"
 
 
 def test_the_other_private_names_of_the_synchronizer() -> None:
