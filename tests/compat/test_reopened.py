@@ -78,6 +78,20 @@ def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Dialect) ->
         with pytest.raises(ModificationRejected):
             mistake()
     assert plan.state is ConstellationState.COMPLETED
+    assert plan.execution_duration == 2.0
+    other = dialect.plan("A", "B")
+    other.tasks["B"].cancel()
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(other))
+        await at(0.5)
+        await session.orchestrator.cancel_execution("plan")
+        await running
+
+    run(main())
+    with pytest.raises(ModificationRejected):
+        other.remove_task("A")
+    assert other.state == "cancelled", "a change that is refused opens nothing"
 
 
 def test_an_agent_that_comes_too_late_changes_nothing(dialect: Dialect) -> None:
@@ -128,6 +142,39 @@ def test_a_failed_task_may_be_retried_by_hand_and_run_again(dialect: Dialect) ->
     assert session.run(plan)["status"] == "completed"
     assert session.devices.started == ["A", "B", "A"]
     assert session.diary.tasks(type(session.diary.events[0].event_type).TASK_STARTED) == ["A", "B", "A"]
+
+
+def test_what_was_given_up_below_a_failure_runs_after_its_retry(dialect: Dialect) -> None:
+    """The documented system leaves such tasks pending. Here the end of a run cancels them; a retry puts them back."""
+    session = Session(dialect, Devices(answers={"A": [RuntimeError("no"), "yes"]}))
+    session.agent()
+    lines = [TaskStarLine.create_success_only("A", "B"), "B>C", TaskStarLine.create_conditional("A", "D", "", bool)]
+    plan = dialect.plan("A", "B", "C", "D", "off", lines=[*lines, "A>off"])
+    plan.tasks["off"].cancel()
+    assert session.run(plan)["status"] == "failed"
+    assert [task.status.value for task in plan.get_all_tasks()] == ["failed"] + ["cancelled"] * 4
+    plan.tasks["A"]._status = TaskStatus.PENDING
+    verify(plan.plan)
+    assert session.run(plan)["status"] == "completed"
+    assert sorted(session.devices.started) == ["A", "A", "B", "C", "D"]
+    assert plan.tasks["off"].status is TaskStatus.CANCELLED, "somebody wanted that"
+
+
+def test_an_answer_from_before_the_run_is_merged_when_it_begins(dialect: Dialect) -> None:
+    session = Session(dialect, Devices())
+    session.agent()
+    plan, other = dialect.plan("A"), dialect.plan("A", id="another")
+    mine = copy.deepcopy(plan)
+    mine.add_task(TaskStar("B"))
+
+    async def main() -> None:
+        await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
+        await session.orchestrate(plan)
+        await session.synchronizer.on_event(dialect.modified("plan", ["A"], dialect.plan("A", "never")))
+        await session.orchestrate(other)
+
+    run(main())
+    assert sorted(session.devices.started) == ["A", "A", "B"], "what was meant for one plan is not put into another"
 
 
 def test_the_copy_of_a_finished_plan_can_be_edited_and_run(dialect: Dialect) -> None:

@@ -7,8 +7,9 @@ it, and knows what it was copied from, so that what was changed in it can be tol
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -86,11 +87,10 @@ class LivingPlan(Analysis, DrivenByHand):
         """Apply edits, all or none, with all the checks of the core. A plan whose run is over is opened again.
 
         ``lines`` are those of added dependencies, ``stars`` the handles of added tasks."""
-        self.reopen()
         known = {(line.from_task_id, line.to_task_id): line for line in lines}
         for line in known.values():
             self.conditions.learn(line.condition, line.condition_evaluator)
-        with refusing():
+        with self.reopened(), refusing():
             applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
         for edit in edits:
             if isinstance(edit, AddDependency):
@@ -104,10 +104,20 @@ class LivingPlan(Analysis, DrivenByHand):
         self._touch()
         return applied
 
-    def reopen(self) -> None:
-        """If its run is over, let it be changed. Between the end of a run and its return it stays closed."""
-        if self.runner is None and self.plan.state in ENDED_STATES:
-            progress.reopen(self.plan)
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[None]:
+        """If its run is over, let it be changed; if the change is refused, it stays as it was. Between the end of a run
+        and its return it stays closed."""
+        before = self.plan.state
+        if self.runner is not None or before not in ENDED_STATES:
+            yield
+            return
+        progress.reopen(self.plan)
+        try:
+            yield
+        except BaseException:
+            self.plan.state = before
+            raise
 
     @property
     def _building(self) -> bool:

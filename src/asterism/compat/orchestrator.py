@@ -90,9 +90,9 @@ class PlanOrchestrator:
         outlets.enter(self._event_bus, plan_id, run)
         self.registry.register(live, terms.metadata)
         self._runs[plan_id] = run
-        live.runner = self
         if run.review is not None:
             run.review.begin()
+        live.runner = self
         self._log("%s starts: %d tasks", plan_id, len(live.plan))
         try:
             with refusing():

@@ -59,15 +59,17 @@ def reset(plan: Constellation, node: Node) -> None:
     with refusing():
         if began:
             raise PlanError(f"task {node.id!r} cannot run again: {', '.join(map(repr, began))} started after its end")
-        write(plan, node, UNTOUCHED)
+        _put_back(plan, node)
 
 
 def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
     """Write down a status as it is, with the times and the device that go with it."""
     by_hand(plan)
     if status is core.PENDING:
-        write(plan, node, UNTOUCHED)
+        _put_back(plan, node)
         return
+    if _given_up(plan, node):
+        _reclaim(plan, node)
     now = time.time()
     started = node.started_at if node.started_at is not None else None if status is core.CANCELLED else now
     ended = None if status is core.RUNNING else node.ended_at if node.ended_at is not None else now
@@ -75,6 +77,32 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
     if started is not None:
         facts |= {"device": node.device or BY_HAND, "attempts": max(1, node.attempts)}
     write(plan, node, facts)
+
+
+def _put_back(plan: Constellation, node: Node) -> None:
+    """The task is pending again, and with it what the end of a run gave up below it."""
+    again = {node: _given_up(plan, node)}
+    below = list(node.children.values())
+    while below:
+        child = below.pop()
+        if child not in again and _given_up(plan, child):
+            again[child] = True
+            below.extend(child.children.values())
+    for one, given_up in again.items():
+        if given_up:
+            _reclaim(plan, one)
+        write(plan, one, UNTOUCHED)
+
+
+def _given_up(plan: Constellation, node: Node) -> bool:
+    """Whether the end of a run cancelled it because nothing could start it, and not because somebody said so."""
+    return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.why_never(node)[1]
+
+
+def _reclaim(plan: Constellation, node: Node) -> None:
+    """What was given up no longer counts against the plan."""
+    plan.unreachable -= not node.needless
+    node.needless, node.reason = False, ""
 
 
 def note(plan: Constellation, node: Node, **facts: Any) -> None:
@@ -92,10 +120,10 @@ def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         setattr(node, name, value)
     plan.counts[node.status] += 1
-    node.reviewed, node.unsettled, node.needless = True, False, False
+    node.reviewed, node.unsettled = True, False
     if node.status is core.PENDING:
         node.epoch = 0
-    if node.status in core.TERMINAL and node.started_at is not None and node.ended_at is not None:
+    if "worked" not in facts and node.started_at is not None and node.ended_at is not None:
         node.worked = max(0.0, node.ended_at - node.started_at)
     for child, order, dependency in edges:
         plan.link(dependency)
@@ -116,10 +144,8 @@ def reopen(plan: Constellation) -> None:
     by_hand(plan)
     if plan.state in (core.ConstellationState.CREATED, core.ConstellationState.READY):
         return
-    now = time.time()
     plan.on_applied, plan.clock = None, time.time  # they belonged to the run that is over
-    plan.settle([(node.id, node.epoch) for node in plan.nodes.values() if not node.reviewed], now)
-    plan.state, plan.ended_at = core.ConstellationState.READY, None
-    plan.note(now, "reopened")
+    plan.settle([(node.id, node.epoch) for node in plan.nodes.values() if not node.reviewed], time.time())
+    plan.state = core.ConstellationState.READY
     for node in plan.nodes.values():
         plan.requeue(node)

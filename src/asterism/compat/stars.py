@@ -124,7 +124,8 @@ class TaskStar(StarSpec):
 
     def should_retry(self) -> bool:
         """Whether it has failed and ``retry_count`` allows another attempt."""
-        return self.node.status is core.FAILED and self.node.attempts <= self.node.task.retries
+        failures = self.node.attempts - self.node.losses
+        return self.node.status is core.FAILED and failures <= self.node.task.retries
 
     def retry(self) -> None:
         """Make a failed task pending again. In a run the orchestrator does that, as often as ``retry_count`` says."""

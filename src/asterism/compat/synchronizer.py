@@ -78,8 +78,10 @@ class PlanSynchronizer(PromptObserver):
     def watch(self, live: LivingPlan) -> None:
         """A run begins that is ours to look after."""
         self._follow_loop()
+        if self._unmerged is not None and not _same(self._unmerged[0], live):
+            self._unmerged = None  # it was meant for another run
+        self.merge_and_sync(live)
         self._live[live.plan_id] = self._current = live
-        self._unmerged = None  # of an earlier run, if it is one
 
     def _started(self, event: Event) -> None:
         live = event.data.get(self.naming.noun)
@@ -254,6 +256,10 @@ class PlanSynchronizer(PromptObserver):
 
     def _is_state_more_advanced(self, state1: TaskStatus, state2: TaskStatus) -> bool:
         return is_more_advanced(state1, state2)
+
+
+def _same(one: LivingPlan, other: LivingPlan) -> bool:
+    return one.lineage == other.lineage or one.plan_id == other.plan_id
 
 
 def _task_ids(asked: Any) -> tuple[str, ...]:
