@@ -59,6 +59,16 @@ def test_the_task_decides_when_the_plan_is_not_known(dialect: Dialect, named: st
     }
 
 
+def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asterism.compat.synchronizer.PlanSynchronizer._by_task", lambda self, tasks: [])
+    session = Session(dialect, Devices())
+    session.bus.subscribe(Misnaming(dialect, session.bus))
+    session.run(dialect.plan("A", "B", lines=["A>B"]))
+    assert session.devices.at("B") == 601.0
+
+
 def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
     dialect: Dialect, caplog: pytest.LogCaptureFixture
 ) -> None:

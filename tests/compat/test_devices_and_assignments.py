@@ -74,6 +74,15 @@ def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect)
     assert statuses == ["disconnected", "connected"]
 
 
+def test_the_ablation_a_device_that_has_disconnected_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.compat.fleet.Fleet.is_connected", lambda self, device: True)
+    devices = Devices("one")
+    session = Session(GALAXY, devices)
+    session.agent(lambda mine, event: devices.connected.clear())
+    session.run(GALAXY.plan("A", "B", lines=["A>B"]))
+    assert devices.at("B") == 1.0
+
+
 @each_dialect
 def test_the_time_to_wait_for_a_device_can_be_set(dialect: Dialect) -> None:
     devices = Devices("one", "two")

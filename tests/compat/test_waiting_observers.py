@@ -49,6 +49,43 @@ def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dialect: D
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
 
 
+def test_the_ablation_without_patience_the_plan_stands_until_the_timeout(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buses, "PATIENCE", 1e9)
+    session = Session(dialect, Devices())
+
+    async def main() -> None:
+        session.bus.subscribe(Batching(session, 2))
+        await session.orchestrate(dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"]))
+
+    run(main())
+    assert session.devices.at("C") == 601.0
+
+
+def test_an_agent_that_has_answered_may_wait_for_the_next_end(dialect: Dialect) -> None:
+    """It answers A, and waits inside the same handler until B has ended, which it has to answer, too."""
+    session = Session(dialect, Devices())
+
+    class Following(IEventObserver):
+        def __init__(self) -> None:
+            self.ended = {"A": asyncio.Event(), "B": asyncio.Event()}
+
+        async def on_event(self, event: Any) -> None:
+            if event.event_type in ENDS:
+                self.ended[event.task_id].set()
+                await session.bus.publish_event(dialect.modified("plan", [event.task_id]))
+                await self.ended["B"].wait()
+
+    async def main() -> None:
+        session.bus.subscribe(Following())
+        await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
+        assert asyncio.get_running_loop().time() < 10.0
+
+    run(main())
+    assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
+
+
 def test_an_observer_that_waits_for_the_end_of_the_plan_misses_nothing(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
