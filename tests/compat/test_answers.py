@@ -62,7 +62,7 @@ def test_the_task_decides_when_the_plan_is_not_known(dialect: Dialect, named: st
 def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asterism.compat.synchronizer.PlanSynchronizer._by_task", lambda self, tasks: [])
+    monkeypatch.setattr("asterism.compat.synchronizer.PlanSynchronizer._waiting", lambda self, tasks: set())
     session = Session(dialect, Devices())
     session.bus.subscribe(Misnaming(dialect, session.bus))
     session.run(dialect.plan("A", "B", lines=["A>B"]))
@@ -125,6 +125,27 @@ def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> None:
         await session.bus.publish_event(dialect.modified("one", ["A"]))
         await asyncio.gather(*runs)
         assert asyncio.get_running_loop().time() < 10
+
+    run(main())
+
+
+def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
+    """Both are on one bus, and the agent names the plan of the one that does not have the task."""
+    bus = EventBus()
+    one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
+
+    async def main() -> None:
+        plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
+        runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((one, two), plans, strict=True)]
+        await at(1.5)
+        await bus.publish_event(dialect.modified("two", ["A"]))
+        assert (one.synchronizer.get_pending_count(), two.synchronizer.get_pending_count()) == (0, 1)
+        await bus.publish_event(dialect.modified("one", ["B"], dialect.plan("B", "C", id="three")))
+        await at(2.0)
+        assert list(plans[1].tasks) == ["B", "C"]
+        assert list(plans[0].tasks) == ["A"]
+        two.agent()
+        await asyncio.gather(*runs)
 
     run(main())
 

@@ -57,7 +57,8 @@ MEMBERS: dict[str, dict[str, str]] = {
     },
     "TaskConstellationOrchestrator": {
         METHOD: "set_device_manager set_modification_synchronizer",
-        ASYNC: "orchestrate_constellation execute_single_task get_constellation_status get_available_devices",
+        ASYNC: "orchestrate_constellation execute_constellation execute_single_task get_constellation_status "
+        "get_available_devices",
     },
     "ConstellationManager": {
         METHOD: "reassign_task_device clear_device_assignments validate_constellation_assignments "

@@ -235,7 +235,7 @@ def test_an_observer_that_measures_from_the_event() -> None:
     event_bus, constellation = get_event_bus(), TaskConstellation()
     constellation.add_task(TaskStar("a", description="do a"))
     event_bus.subscribe(Measuring(), {EventType.TASK_COMPLETED, EventType.CONSTELLATION_COMPLETED})
-    run(TaskConstellationOrchestrator(Devices()).orchestrate_constellation(constellation))
+    run(TaskConstellationOrchestrator(Devices()).execute_constellation(constellation))
     assert len(times) == 2
     assert times[1] == 1.0
 

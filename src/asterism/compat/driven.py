@@ -20,9 +20,9 @@ class DrivenByHand:
     """The part of a LivingPlan that records progress without an orchestrator."""
 
     plan: Constellation
+    if TYPE_CHECKING:
 
-    def get_task(self, task_id: str) -> TaskStar | None:
-        raise NotImplementedError
+        def get_task(self, task_id: str) -> TaskStar | None: ...
 
     def is_complete(self) -> bool:
         """Whether every task has ended."""

@@ -132,6 +132,10 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
         """Run a constellation to its end. Raises ValueError for one that cannot run."""
         return await self.orchestrate(constellation, device_assignments, assignment_strategy, metadata)
 
+    async def execute_constellation(self, constellation: TaskConstellation) -> dict[str, Any]:
+        """The same as ``orchestrate_constellation``, as the pages on observers call it."""
+        return await self.orchestrate(constellation)
+
     async def get_constellation_status(self, constellation: LivingPlan) -> dict[str, Any] | None:
         """How far a constellation is that is being run here; None for any other."""
         return await self.status_of(constellation)

@@ -134,6 +134,10 @@ class TaskOrionOrchestrator(PlanOrchestrator):
         """Run an orion to its end. Raises ValueError for one that cannot run."""
         return await self.orchestrate(orion, device_assignments, assignment_strategy, metadata)
 
+    async def execute_orion(self, orion: TaskOrion) -> dict[str, Any]:
+        """The same as ``orchestrate_orion``, as the pages on observers call it."""
+        return await self.orchestrate(orion)
+
     async def get_orion_status(self, orion: LivingPlan) -> dict[str, Any] | None:
         """How far an orion is that is being run here; None for any other."""
         return await self.status_of(orion)

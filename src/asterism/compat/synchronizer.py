@@ -4,9 +4,9 @@ An end is registered within the step that records it. An answer (MODIFIED) is me
 while everything is held; only then is the end no longer pending. An answer that comes after its timeout is merged like
 any other edit.
 
-An answer belongs to the plan that it names. If no plan of that name has the task pending, the task decides, as the
-documents have it: the answer goes to the one live run that waits for it. If there is none, or more than one, it is
-refused with a warning.
+An answer belongs to the plan that it names. If no plan of that name has the task, the task decides, as the documents
+have it: the answer goes to the one live run that waits for it. If there is none, or more than one, it is ignored with a
+warning.
 
 Without an orchestrator it can be driven by hand: events in, ``merge_and_sync…`` when the merge is wanted.
 """
@@ -102,37 +102,41 @@ class PlanSynchronizer(PromptObserver):
             self.logger.warning("a %s without on_task_id answers no task and is ignored", event.event_type.value)
             return
         plan_ids = [getattr(event, self.naming.id_key), event.data.get(self.naming.id_key), getattr(new, "plan_id", "")]
-        if any(self._elsewhere(plan_id) for plan_id in plan_ids):
-            return
-        keys = [key for task in tasks for key in self.pending.find(plan_ids, task)]
-        live = next((self._live[plan_id] for plan_id in plan_ids if plan_id in self._live), None)
-        if not keys and (live is None or not any(task in live.plan for task in tasks)):
-            keys = self._by_task(tasks)
-            live = next((self._live[key[0]] for key in keys if key[0] in self._live), live)
-            if not keys and live is None and self._live:
-                self._warn_of_stray(tasks, plan_ids)
-                return
-        self._take(new, live, self.pending.seen(keys), tasks)
-        for key in keys:
-            self.pending.resolve(key, True)
+        target = self._target(plan_ids, tasks)
+        if target is None and self._live:
+            self._warn_of_stray(tasks, plan_ids)
+        elif target is None or not self._elsewhere(target):
+            keys = [] if target is None else [key for task in tasks for key in self.pending.find([target], task)]
+            self._take(new, self._live.get(target or ""), self.pending.seen(keys), tasks)
+            for key in keys:
+                self.pending.resolve(key, True)
 
-    def _by_task(self, tasks: tuple[str, ...]) -> list[Key]:
-        """The ends that an answer means which names no plan that has them: those of the one run that waits for such a
-        task. Empty if that is not ours, or there is none, or more than one."""
-        ours = [key for task in tasks for key in self.pending.anywhere(task)]
-        return ours if len({key[0] for key in (*ours, *self._of_others(tasks))}) == 1 else []
+    def _target(self, plan_ids: Iterable[str | None], tasks: tuple[str, ...]) -> str | None:
+        """The plan that an answer is for: one that it names and that has such a task, or the only one in which such a
+        task is pending, or one that it names and that is running. None if it cannot be told."""
+        named = [plan_id for plan_id in plan_ids if plan_id]
+        runs = live_on(getattr(self.orchestrator, "event_bus", None))
+        plans = {plan_id: run.live for plan_id, run in runs.items()} | self._live
+        for plan_id in named:
+            live = plans.get(plan_id)
+            known = any(self.pending.find([plan_id], task) for task in tasks)
+            if known or (live is not None and any(task in live.plan for task in tasks)):
+                return plan_id
+        waiting = self._waiting(tasks)
+        if len(waiting) == 1:
+            return next(iter(waiting))
+        return next((plan_id for plan_id in named if plan_id in plans), None)
 
-    def _of_others(self, tasks: tuple[str, ...]) -> list[Key]:
-        """Such ends that wait in runs of other orchestrators on the same bus."""
-        return [key for other in self._others() for task in tasks for key in other.pending.anywhere(task)]
+    def _waiting(self, tasks: tuple[str, ...]) -> set[str]:
+        """The plans on this bus in which such a task waits for an answer."""
+        return {key[0] for one in (self, *self._others()) for task in tasks for key in one.pending.anywhere(task)}
 
     def _warn_of_stray(self, tasks: tuple[str, ...], plan_ids: Iterable[str | None]) -> None:
-        ours = {key[0] for task in tasks for key in self.pending.anywhere(task)}
-        others = {key[0] for key in self._of_others(tasks)}
-        if others and not ours:
-            return  # one of those takes it, or warns
+        waiting = self._waiting(tasks)
+        if waiting and not any(self.pending.anywhere(task) for task in tasks):
+            return  # those that have it pending warn
         names = ", ".join(repr(plan_id) for plan_id in dict.fromkeys(plan_ids) if plan_id) or "nothing"
-        pending = ", ".join(map(repr, sorted(ours | others)))
+        pending = ", ".join(map(repr, sorted(waiting)))
         where = f"it is pending in {pending}; name one of them" if pending else "nobody waits for it"
         self.logger.warning(
             "the answer to %s is ignored: its %s is %s, and %s", list(tasks), self.naming.id_key, names, where
