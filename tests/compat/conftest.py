@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.compat import events
+from asterism.compat import bus as events
+from asterism.compat import outlet
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +32,4 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).removeHandler(ear)
     assert not said, "\n".join(said)
-    assert not bus.running
+    assert not outlet._live

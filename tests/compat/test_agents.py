@@ -69,7 +69,7 @@ def test_an_edited_copy_replaces_what_has_not_started(dialect: Dialect, kind: ty
     outcome = session.run(plan)
     assert outcome["status"] == "completed"
     assert session.devices.started == ["A", "B'", "C"]
-    assert session.devices.calls[1]["task_description"] == "do it differently"
+    assert session.devices.calls[1]["task_description"] == "Task Description: do it differently"
     assert session.devices.at("B'") == 3.0
     assert sorted(plan.tasks) == ["A", "B'", "C"]
     assert {(line.from_task_id, line.to_task_id) for line in plan.dependencies.values()} == {("A", "B'"), ("B'", "C")}
@@ -245,7 +245,7 @@ def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
         await running
 
     run(main())
-    assert session.devices.calls[-1]["task_description"] == "do F well"
+    assert session.devices.calls[-1]["task_description"] == "Task Description: do F well"
 
 
 def test_one_answer_may_serve_several_ends(dialect: Dialect) -> None:
@@ -320,7 +320,7 @@ def test_edits_that_meet_on_the_same_task_are_not_mixed(dialect: Dialect, caplog
 
     with caplog.at_level(logging.WARNING):
         assert run(main())["total_tasks"] == 2
-    assert session.devices.calls[1]["task_description"] == "the first word"
+    assert session.devices.calls[1]["task_description"] == "Task Description: the first word"
     assert "was changed in version" in caplog.text
 
 
@@ -431,6 +431,8 @@ def test_the_event_tells_the_agent_what_it_needs(dialect: Dialect) -> None:
         f"{dialect.noun}_id": "plan",
         dialect.noun: plan,
         "newly_ready_tasks": ["B", "C"],
+        "result": event.result,
+        "execution_time": 1.0,
     }
     assert (event.task_id, event.status, event.result.result, event.error) == ("A", "completed", "done", None)
 

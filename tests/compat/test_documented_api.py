@@ -61,12 +61,13 @@ def test_every_name_is_exported(module: Any, names: set[str]) -> None:
 def test_signatures() -> None:
     star = "task_id name description tips target_device_id device_type priority timeout retry_count task_data"
     assert parameters(TaskStar)[:10] == star.split()
+    assert parameters(TaskStar)[-1] == "config"
     assert parameters(TaskStarLine)[:3] == ["from_task_id", "to_task_id", "dependency_type"]
     assert "line_id" in parameters(TaskStarLine)
-    assert parameters(TaskConstellation) == ["constellation_id", "name"]
-    assert parameters(orion.TaskOrion) == ["orion_id", "name"]
+    assert parameters(TaskConstellation) == ["constellation_id", "name", "metadata"]
+    assert parameters(orion.TaskOrion) == ["orion_id", "name", "metadata"]
     assert parameters(TaskConstellationOrchestrator) == ["device_manager", "enable_logging", "event_bus"]
-    more = ["device_assignments", "assignment_strategy"]
+    more = ["device_assignments", "assignment_strategy", "metadata"]
     assert parameters(TaskConstellationOrchestrator.orchestrate_constellation) == ["constellation", *more]
     assert parameters(orion.TaskOrionOrchestrator.orchestrate_orion) == ["orion", *more]
     assert parameters(TaskConstellation.mark_task_completed) == ["task_id", "success", "result", "error"]
@@ -168,9 +169,7 @@ def test_the_life_of_a_star_by_hand() -> None:
     assert other.status is TaskStatus.CANCELLED
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"timeout": 0}, {"retry_count": -1}, {"priority": "enormous"}, {"device_type": "toaster"}]
-)
+@pytest.mark.parametrize("wrong", [{"priority": "enormous"}, {"device_type": "toaster"}])
 def test_a_star_that_makes_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         TaskStar("A", **wrong)
@@ -183,7 +182,7 @@ def test_execute_calls_the_device_manager() -> None:
     assert {k: v for k, v in devices.calls[0].items() if k != "at"} == {
         "task_id": "A",
         "device_id": "robot",
-        "task_description": "open\n - knock",
+        "task_description": "Task Description: open\nTips for Completion:\n - knock",
         "task_data": {"door": 7},
         "timeout": 1000.0,
     }
@@ -396,6 +395,7 @@ def test_figures(dialect: Dialect) -> None:
         "parallelism_ratio": 0.0,
         "calculation_mode": "empty",
         "critical_path_tasks": [],
+        "max_width": 0,
     }
     plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "A>C", "B>D"])
     assert plan.get_parallelism_metrics() == {
@@ -404,6 +404,7 @@ def test_figures(dialect: Dialect) -> None:
         "parallelism_ratio": 4 / 3,
         "calculation_mode": "node_count",
         "critical_path_tasks": ["A", "B", "D"],
+        "max_width": 2,
     }
     session = Session(dialect, Devices(seconds={"C": 3.0}))
     session.agent()

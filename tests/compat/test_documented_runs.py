@@ -140,8 +140,6 @@ def test_what_cannot_run_is_refused(dialect: Dialect, assignments: Any, strategy
         session.run(plan, assignments, strategy)
     session.agent()
     assert session.run(plan)["status"] == "completed", "nothing was begun"
-    with pytest.raises(ValueError, match="cannot be run again"):
-        session.run(plan)
 
 
 @each_dialect
@@ -242,7 +240,7 @@ def test_devices_come_and_go(dialect: Dialect) -> None:
     plan = dialect.plan("A", "B", TaskStar("C", target_device_id="two"), lines=["A>B", "B>C"])
     session.agent(swap)
     assert session.run(plan)["status"] == "completed"
-    assert [call["device_id"] for call in devices.calls] == ["one", "one", "two"]
+    assert [call["device_id"] for call in devices.calls] == ["one", "two", "two"]
 
 
 @each_dialect

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from asterism.core.constellation import Constellation
-from asterism.core.edits import Edit
 from asterism.core.errors import AsterismError, EditRejected, Violation
 
 
@@ -19,20 +18,22 @@ def refusing() -> Iterator[None]:
     """Errors of the core come out as ModificationRejected."""
     try:
         yield
+    except ModificationRejected:
+        raise
     except EditRejected as rejected:
         raise ModificationRejected(rejected.violations) from rejected
     except AsterismError as error:
         raise ModificationRejected([Violation(None, "invalid", str(error))]) from error
 
 
-def change(plan: Constellation, *edits: Edit) -> None:
-    """Apply edits now, all or nothing."""
-    with refusing():
-        plan.edit(edits)
+def refuse(rule: str, why: str) -> ModificationRejected:
+    """The error for a change that breaks one rule."""
+    return ModificationRejected([Violation(None, rule, why)])
 
 
 def by_hand(plan: Constellation) -> None:
     """Refuse progress that somebody claims while an orchestrator runs the plan: there, only devices report."""
     if plan.owner is not None:
-        why = f"{plan.id!r} is being run: what its tasks have done is reported by devices, not by hand"
-        raise ModificationRejected([Violation(None, "progress", why)])
+        raise refuse(
+            "progress", f"{plan.id!r} is being run: what its tasks have done is reported by devices, not by hand"
+        )

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.compat.assignments import PlanRegistry
+from asterism.compat.bus import EventBus, get_event_bus
 from asterism.compat.changes import ModificationRejected
+from asterism.compat.editor import CommandExecutionError, PlanEditor
 from asterism.compat.events import (
+    AgentEvent,
     ConstellationEvent,
+    DeviceEvent,
     Event,
-    EventBus,
     EventType,
     IEventObserver,
+    IEventPublisher,
     TaskEvent,
-    get_event_bus,
 )
 from asterism.compat.lines import TaskStarLine
 from asterism.compat.living import LivingPlan
+from asterism.compat.metrics import SessionMetricsObserver
 from asterism.compat.naming import GALAXY
 from asterism.compat.orchestrator import PlanOrchestrator
+from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.progress_observer import PlanProgressObserver
+from asterism.compat.schema import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
 from asterism.compat.stars import TaskStar
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.vocabulary import (
@@ -26,6 +34,7 @@ from asterism.compat.vocabulary import (
     DependencyType,
     DeviceType,
     ExecutionResult,
+    TaskConfiguration,
     TaskPriority,
     TaskStatus,
 )
@@ -34,25 +43,102 @@ from asterism.compat.vocabulary import (
 class TaskConstellation(LivingPlan):
     naming = GALAXY
 
-    def __init__(self, constellation_id: str | None = None, name: str | None = None) -> None:
-        super().__init__(constellation_id, name)
+    def __init__(
+        self, constellation_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(constellation_id, name, metadata)
 
     @property
     def constellation_id(self) -> str:
         return self.plan_id
 
+    _constellation_id = ReadOnly("plan_id", "a constellation keeps its id")
+
+
+class ConstellationEditor(PlanEditor):
+    naming = GALAXY
+    plan_class = TaskConstellation
+
+    def __init__(
+        self, constellation: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+    ) -> None:
+        super().__init__(constellation, enable_history, max_history_size)
+
+    @property
+    def constellation(self) -> LivingPlan:
+        return self.plan
+
+    def build_constellation(self, config: Any, clear_existing: bool = True) -> LivingPlan:
+        """Add all tasks and dependencies of a configuration, in one edit."""
+        return self.build(config, clear_existing)
+
+    def clear_constellation(self) -> LivingPlan:
+        """Remove all tasks and dependencies. Refused when a task has started or ended."""
+        return self.clear()
+
+    def merge_constellation(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
+        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+        return self.merge(other_editor, prefix)
+
+    def save_constellation(self, file_path: str) -> str:
+        return self.save(file_path)
+
+    def load_constellation(self, file_path: str) -> LivingPlan:
+        return self.load(file_path)
+
+    def validate_constellation(self) -> tuple[bool, list[str]]:
+        return self.validate()
+
+    def display_constellation(self, mode: str = "overview") -> None:
+        self.display(mode)
+
+
+class ConstellationManager(PlanRegistry):
+    naming = GALAXY
+
+    def register_constellation(self, constellation: LivingPlan, metadata: Mapping[str, Any] | None = None) -> str:
+        return self.register(constellation, metadata)
+
+    def unregister_constellation(self, constellation_id: str) -> bool:
+        return self.unregister(constellation_id)
+
+    def get_constellation(self, constellation_id: str) -> LivingPlan | None:
+        return self.get(constellation_id)
+
+    def list_constellations(self) -> list[dict[str, Any]]:
+        return self.listed()
+
+    async def get_constellation_status(self, constellation_id: str) -> dict[str, Any] | None:
+        """How far a registered constellation is; None for any other."""
+        return await self.status(constellation_id)
+
+    def validate_constellation_assignments(self, constellation: LivingPlan) -> tuple[bool, list[str]]:
+        """Whether every task has a device."""
+        return self.validate(constellation)
+
 
 class TaskConstellationOrchestrator(PlanOrchestrator):
     naming = GALAXY
+    registry_class = ConstellationManager
+    _constellation_manager = ReadOnly("registry", "use set_device_manager")
 
     async def orchestrate_constellation(
         self,
         constellation: TaskConstellation,
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run a constellation to its end. Raises ValueError for one that cannot run."""
-        return await self.orchestrate(constellation, device_assignments, assignment_strategy)
+        return await self.orchestrate(constellation, device_assignments, assignment_strategy, metadata)
+
+    async def execute_constellation(self, constellation: TaskConstellation) -> dict[str, Any]:
+        """The same as ``orchestrate_constellation``, as the pages on observers call it."""
+        return await self.orchestrate(constellation)
+
+    async def get_constellation_status(self, constellation: LivingPlan) -> dict[str, Any] | None:
+        """How far a constellation is that is being run here; None for any other."""
+        return await self.status_of(constellation)
 
     async def cancel_execution(self, constellation_id: str) -> bool:
         """Stop a run and wait for its end. False when no such constellation is running here."""
@@ -61,6 +147,11 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
 
 class ConstellationModificationSynchronizer(PlanSynchronizer):
     naming = GALAXY
+    _current_constellation = Alias("current_plan")
+    _current_constellation_id = ReadOnly("current_id", "it is the id of _current_constellation")
+
+    async def _handle_constellation_event(self, event: ConstellationEvent) -> None:
+        self.notice(event)
 
     def merge_and_sync_constellation_states(self, orchestrator_constellation: LivingPlan) -> LivingPlan:
         """The orchestrator's constellation with the agent's changes merged in; its progress stands."""
@@ -70,24 +161,40 @@ class ConstellationModificationSynchronizer(PlanSynchronizer):
         return self.current()
 
 
+class ConstellationProgressObserver(PlanProgressObserver):
+    naming = GALAXY
+
+
 __all__ = [
+    "AgentEvent",
+    "CommandExecutionError",
+    "ConstellationEditor",
     "ConstellationEvent",
+    "ConstellationManager",
     "ConstellationModificationSynchronizer",
+    "ConstellationProgressObserver",
     "ConstellationState",
     "DependencyType",
+    "DeviceEvent",
     "DeviceType",
     "Event",
     "EventBus",
     "EventType",
     "ExecutionResult",
     "IEventObserver",
+    "IEventPublisher",
     "ModificationRejected",
+    "SessionMetricsObserver",
+    "TaskConfiguration",
     "TaskConstellation",
     "TaskConstellationOrchestrator",
+    "TaskConstellationSchema",
     "TaskEvent",
     "TaskPriority",
     "TaskStar",
     "TaskStarLine",
+    "TaskStarLineSchema",
+    "TaskStarSchema",
     "TaskStatus",
     "get_event_bus",
 ]

@@ -7,10 +7,15 @@ copy of the plan carries the same text, so the function is found again when the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self
 from uuid import uuid4
 
+from asterism.compat import records
+from asterism.compat.changes import refuse
+from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.schema import TaskStarLineSchema, checked
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, member
 from asterism.core.constellation import Constellation
 from asterism.core.status import TaskStatus
@@ -26,6 +31,8 @@ class Home(Protocol):
 
     def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None: ...
 
+    def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]: ...
+
 
 class TaskStarLine:
     """``to_task_id`` waits for ``from_task_id``. A conditional line without a function waits for success."""
@@ -38,17 +45,19 @@ class TaskStarLine:
         condition_description: str | None = None,
         condition_evaluator: Evaluator | None = None,
         line_id: str | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         condition: str | None = None,
     ) -> None:
-        self.line_id = line_id or str(uuid4())
-        self.from_task_id, self.to_task_id = from_task_id, to_task_id
-        self.condition_description = condition_description or ""
-        self.metadata = dict(metadata or {})
+        self._id = line_id or str(uuid4())
+        self._ends = (from_task_id, to_task_id)
+        self._said = condition_description or ""
+        self._facts = dict(metadata or {})
         self.home: Home | None = None
         self._type = member(DependencyType, dependency_type)
         self._evaluator = condition_evaluator
         self._condition = condition or self._name_condition()  # the text under which the core knows the function
+        self._evaluated: tuple[bool, datetime] | None = None  # by hand, of a line in no plan
+        self._created = self._edited = datetime.now(UTC)
 
     @classmethod
     def create_unconditional(cls, from_task_id: str, to_task_id: str, description: str = "") -> TaskStarLine:
@@ -70,17 +79,43 @@ class TaskStarLine:
         said = self.condition_description or getattr(self._evaluator, "__name__", "condition")
         return f"{said} #{uuid4().hex[:12]}"
 
+    # -- what it joins -------------------------------------------------------------------------------------------------
+
+    @property
+    def line_id(self) -> str:
+        return self._id
+
+    @property
+    def from_task_id(self) -> str:
+        return self._ends[0]
+
+    @property
+    def to_task_id(self) -> str:
+        return self._ends[1]
+
+    @property
+    def source_task_id(self) -> str:
+        """The same as ``from_task_id``."""
+        return self._ends[0]
+
+    @property
+    def target_task_id(self) -> str:
+        """The same as ``to_task_id``."""
+        return self._ends[1]
+
     @property
     def dependency(self) -> Dependency:
         """What the core is to know. Raises ValueError for a task that waits for itself."""
-        return self._dependency(self._type, self._condition)
+        return self.as_dependency(self._type, self._condition)
 
-    def _dependency(self, kind: DependencyType, condition: str | None) -> Dependency:
-        ends = (self.from_task_id, self.to_task_id)
+    def as_dependency(self, kind: DependencyType, condition: str | None) -> Dependency:
+        """The same edge as another kind of line would be."""
         if kind is DependencyType.CONDITIONAL and condition is not None:
-            return Dependency(*ends, "completion", condition)
+            return Dependency(*self._ends, "completion", condition)
         success = kind in (DependencyType.SUCCESS_ONLY, DependencyType.CONDITIONAL)
-        return Dependency(*ends, "success" if success else "completion")
+        return Dependency(*self._ends, "success" if success else "completion")
+
+    # -- what it waits for ---------------------------------------------------------------------------------------------
 
     @property
     def dependency_type(self) -> DependencyType:
@@ -90,8 +125,9 @@ class TaskStarLine:
     def dependency_type(self, value: DependencyType | str) -> None:
         kind = member(DependencyType, value)
         if self.home is not None:
-            self.home.relink(self._dependency(kind, self._condition), self._evaluator)
-        self._type = kind
+            self.home.relink(self.as_dependency(kind, self._condition), self._evaluator)
+        self._type, self._evaluated = kind, None
+        self._touch()
 
     @property
     def condition(self) -> str | None:
@@ -112,6 +148,91 @@ class TaskStarLine:
         except ValueError:
             self._evaluator, self._condition = before
             raise
+        self._evaluated = None
+        self._touch()
+
+    @property
+    def condition_description(self) -> str:
+        return self._said
+
+    @condition_description.setter
+    def condition_description(self, value: str) -> None:
+        self._said = value
+        self._touch()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A copy; ``update_metadata`` changes it."""
+        return dict(self._facts)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._facts.update(metadata)
+        self._touch()
+
+    def _touch(self) -> None:
+        self._edited = datetime.now(UTC)
+
+    # -- whether it is satisfied ---------------------------------------------------------------------------------------
+
+    def is_satisfied(self, completed_tasks: Collection[str] | None = None) -> bool:
+        """Whether the task before is among ``completed_tasks``. Without these: what the plan says, or, of a line in no
+        plan, what ``evaluate_condition`` or ``mark_satisfied`` said last."""
+        if completed_tasks is not None:
+            return self.from_task_id in completed_tasks
+        return self.last_evaluation_result is True
+
+    def evaluate_condition(self, prerequisite_result: Any) -> bool:
+        """Whether such a result would satisfy the line; None stands for a failure. It changes nothing in a plan, which
+        judges by itself when the task ends."""
+        if self._type in (DependencyType.UNCONDITIONAL, DependencyType.COMPLETION_ONLY):
+            holds = True
+        elif self._type is DependencyType.CONDITIONAL and self._evaluator is not None:
+            holds = evaluated(self._evaluator, prerequisite_result, self.condition or "")
+        else:
+            holds = prerequisite_result is not None
+        if self.home is None:
+            self._evaluated = (holds, datetime.now(UTC))
+        return holds
+
+    def mark_satisfied(self) -> None:
+        """Satisfied, whatever the task before does. Refused for a line in a plan: there, remove the dependency."""
+        self._only_alone("remove_dependency lets its task start")
+        self._evaluated = (True, datetime.now(UTC))
+        self._touch()
+
+    def reset_satisfaction(self) -> None:
+        """Forget what was evaluated or marked. Refused for a line in a plan, which has no such mark."""
+        self._only_alone("it is satisfied when the task before has ended as it says")
+        self._evaluated = None
+        self._touch()
+
+    def _only_alone(self, instead: str) -> None:
+        if self.home is not None:
+            raise refuse("progress", f"{self!r} belongs to a plan, which judges it by itself: {instead}")
+
+    @property
+    def last_evaluation_result(self) -> bool | None:
+        """None before it was evaluated."""
+        return self._verdict()[0]
+
+    @property
+    def last_evaluation_time(self) -> datetime | None:
+        return self._verdict()[1]
+
+    def _verdict(self) -> tuple[bool | None, datetime | None]:
+        if self.home is not None:
+            return self.home.verdict(*self._ends)
+        return (None, None) if self._evaluated is None else self._evaluated
+
+    @property
+    def created_at(self) -> datetime:
+        return self._created
+
+    @property
+    def updated_at(self) -> datetime:
+        return self._edited
+
+    # -- copies --------------------------------------------------------------------------------------------------------
 
     def twin(self) -> TaskStarLine:
         """The same line, belonging to nobody."""
@@ -121,14 +242,66 @@ class TaskStarLine:
 
     def imitate(self, other: TaskStarLine) -> None:
         """Mean what another line between the same tasks means."""
-        self.condition_description, self.metadata = other.condition_description, dict(other.metadata)
+        self._said, self._facts = other._said, dict(other._facts)
         self._type, self._evaluator, self._condition = other._type, other._evaluator, other._condition
+        self._created, self._edited, self._evaluated = other._created, other._edited, other._evaluated
+
+    def renamed(self) -> None:
+        """Take a new id: two plans were merged that use this one for different tasks."""
+        self._id = str(uuid4())
+
+    def restore(self, created: datetime, edited: datetime, evaluated: tuple[bool, datetime] | None) -> None:
+        """What was written of it, read again."""
+        self._created, self._edited, self._evaluated = created, edited, evaluated
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStarLine:
         return self.twin()
 
+    # -- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON data; a function by its name, under ``condition``."""
+        return records.line_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The line that ``to_dict`` wrote, in no plan. Its function has to be set again."""
+        return records.line_from_dict(cls, data)
+
+    def to_json(self, save_path: str | None = None) -> str:
+        return records.write(self.to_dict(), save_path)
+
+    @classmethod
+    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
+        return cls.from_dict(records.read(json_data, file_path))
+
+    def to_basemodel(self) -> TaskStarLineSchema:
+        return TaskStarLineSchema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: TaskStarLineSchema) -> Self:
+        return cls.from_dict(checked(schema, TaskStarLineSchema))
+
     def __repr__(self) -> str:
         return f"<TaskStarLine {self.from_task_id!r} -> {self.to_task_id!r} {self._type}>"
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    _line_id = ReadOnly("line_id", "a line keeps its id; add another line instead")
+    _from_task_id = ReadOnly("from_task_id", "a line keeps its tasks; add another line instead")
+    _to_task_id = ReadOnly("to_task_id", "a line keeps its tasks; add another line instead")
+    _dependency_type = Alias("dependency_type")
+    _condition_description = Alias("condition_description")
+    _metadata = ReadOnly("metadata", "use update_metadata")
+    _condition_evaluator = ReadOnly("condition_evaluator", "use set_condition_evaluator")
+
+    @property
+    def _is_satisfied(self) -> bool:
+        return self.is_satisfied()
+
+    @_is_satisfied.setter
+    def _is_satisfied(self, value: bool) -> None:
+        self.mark_satisfied() if value else self.reset_satisfaction()
 
 
 class Lines:
@@ -142,7 +315,7 @@ class Lines:
         """Take a line in; one that has another home stays there and is copied."""
         line = line if line.home is None else line.twin()
         if line.line_id in self._by_id:  # two plans were merged that use the id for different tasks
-            line.line_id = str(uuid4())
+            line.renamed()
         line.home = home
         self._by_pair[line.from_task_id, line.to_task_id] = self._by_id[line.line_id] = line
 
@@ -171,6 +344,9 @@ class Lines:
     def get(self, line_id: str) -> TaskStarLine | None:
         return self._by_id.get(line_id)
 
+    def find(self, source: str, target: str) -> TaskStarLine | None:
+        return self._by_pair.get((source, target))
+
     def of(self, source: str, target: str) -> TaskStarLine:
         return self._by_pair[source, target]
 
@@ -195,18 +371,23 @@ class Conditions:
         return None if text in self._evaluators else "no condition_evaluator is known for it; set one on its line"
 
     def evaluate(self, text: str, status: TaskStatus, result: Any) -> bool | str:
-        """What the function says of the task's result; of a failed task it is asked about None.
-
-        The documentation shows functions of what the device returned, its code hands over the ExecutionResult around
-        that. Both work: the first is tried, and after an exception the second. If both raise, that counts as false."""
+        """What the function says of the task's result; of a failed task it is asked about None."""
         evaluator = self._evaluators.get(text)
         if evaluator is None:
             return f"{text!r} is not known here"
-        raised: Exception | None = None
-        for subject in [result.result, result] if isinstance(result, ExecutionResult) else [result]:
-            try:
-                return bool(evaluator(subject))
-            except Exception as error:
-                raised = raised or error
-        logger.warning("the condition %r raised %r and counts as false", text, raised)
-        return False
+        return evaluated(evaluator, result, text)
+
+
+def evaluated(evaluator: Evaluator, result: Any, text: str) -> bool:
+    """What a function says of a result.
+
+    The documentation shows functions of what the device returned, its code hands over the ExecutionResult around that.
+    Both work: the first is tried, and after an exception the second. If both raise, that counts as false."""
+    raised: Exception | None = None
+    for subject in [result.result, result] if isinstance(result, ExecutionResult) else [result]:
+        try:
+            return bool(evaluator(subject))
+        except Exception as error:
+            raised = raised or error
+    logger.warning("the condition %r raised %r and counts as false", text, raised)
+    return False

@@ -7,39 +7,60 @@ it, and knows what it was copied from, so that what was changed in it can be tol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from asterism.compat import figures, records
-from asterism.compat.changes import by_hand, change, refusing
+from asterism.compat import progress, records
+from asterism.compat.analysis import Analysis
+from asterism.compat.changes import refuse, refusing
+from asterism.compat.driven import DrivenByHand
 from asterism.compat.lines import Conditions, Evaluator, Lines, TaskStarLine
 from asterism.compat.naming import GALAXY, Naming
-from asterism.compat.stars import TaskStar, carry
+from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.schema import checked
+from asterism.compat.specs import changes_of
+from asterism.compat.stars import TaskStar, moment
 from asterism.compat.vocabulary import ConstellationState
 from asterism.core import status as core
+from asterism.core.apply import Applied
 from asterism.core.constellation import Constellation
 from asterism.core.diff import Outline
-from asterism.core.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
+from asterism.core.edits import (
+    AddDependency,
+    AddTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
 from asterism.core.node import Node
+from asterism.core.status import ENDED_STATES
 from asterism.core.task import Dependency
 
 KEPT_VERSIONS = 32
 """Of how many versions that were written as JSON the outline is kept, to recognise copies that come back."""
 
 
-class LivingPlan:
+class LivingPlan(Analysis, DrivenByHand):
     """What TaskConstellation and TaskOrion are, but for their names."""
 
     naming: ClassVar[Naming] = GALAXY
 
-    def __init__(self, plan_id: str | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, plan_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
         self.conditions = Conditions()
         self.plan = Constellation(plan_id or f"{self.naming.noun}_{uuid4().hex[:12]}")
-        self.plan.evaluate = self.conditions.evaluate
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
         self.name = name or self.plan.id
-        self.metadata: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = dict(metadata or {})
         self.created_at = self.updated_at = datetime.now(UTC)
         self.lineage = uuid4().hex  # the same in all copies of copies
         self.stamp: int | None = None  # of a copy read from JSON: the version it was written at
@@ -47,17 +68,92 @@ class LivingPlan:
         self._outline: Outline | None = None
         self._written: dict[int, Outline] = {}
         self._stars: dict[str, TaskStar] = {}
+        self._born: dict[str, datetime] = {}  # when its tasks were made
         self.lines = Lines()
 
     @property
     def plan_id(self) -> str:
         return self.plan.id
 
+    # -- the one way in which it changes -------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        *edits: Edit,
+        lines: Iterable[TaskStarLine] = (),
+        stars: Iterable[TaskStar] = (),
+        base_version: int | None = None,
+    ) -> Applied:
+        """Apply edits, all or none, with all the checks of the core. A plan whose run is over is opened again.
+
+        ``lines`` are those of added dependencies, ``stars`` the handles of added tasks."""
+        known = {(line.from_task_id, line.to_task_id): line for line in lines}
+        for line in known.values():
+            self.conditions.learn(line.condition, line.condition_evaluator)
+        with self.reopened(), refusing():
+            applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
+        for edit in edits:
+            if isinstance(edit, AddDependency):
+                self.lines.add(known[edit.source, edit.target], self)
+            elif isinstance(edit, RemoveDependency):
+                self.lines.drop(edit.source, edit.target)
+            elif isinstance(edit, RemoveTask):
+                self._forget(edit.task_id)
+        for star in stars:
+            self._claim(star)
+        self._touch()
+        return applied
+
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[None]:
+        """If its run is over, let it be changed; if the change is refused, it stays as it was. Between the end of a run
+        and its return it stays closed."""
+        before = self.plan.state
+        if self.runner is not None or before not in ENDED_STATES:
+            yield
+            return
+        progress.reopen(self.plan)
+        try:
+            yield
+        except BaseException:
+            self.plan.state = before
+            raise
+
+    @property
+    def _building(self) -> bool:
+        """Before it first starts it is built: a dependency may then lead into a task whose progress was copied."""
+        return self.plan.state is core.ConstellationState.CREATED
+
+    def _claim(self, star: TaskStar) -> None:
+        """A star that stood alone becomes the handle of the task of its id."""
+        node = self.plan.nodes[star.task_id]
+        self._born[node.id] = star.created_at
+        if star.home is None:
+            star.bind(self.plan, node, self)
+            self._stars[node.id] = star
+
+    def _forget(self, task_id: str) -> None:
+        star = self._stars.pop(task_id, None)
+        self._born.pop(task_id, None)
+        if star is not None:
+            star.stand_alone(star.node.task)
+
+    def _touch(self) -> None:
+        self.updated_at = datetime.now(UTC)
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     @property
-    def tasks(self) -> dict[str, TaskStar]:
-        return {task_id: self._star(node) for task_id, node in self.plan.nodes.items()}
+    def tasks(self) -> Mapping[str, TaskStar]:
+        """A window to look through: ``add_task`` and ``remove_task`` change it."""
+        return MappingProxyType({task_id: self._star(node) for task_id, node in self.plan.nodes.items()})
+
+    def get_all_tasks(self) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values()]
+
+    @property
+    def task_count(self) -> int:
+        return len(self.plan)
 
     def get_task(self, task_id: str) -> TaskStar | None:
         node = self.plan.nodes.get(task_id)
@@ -66,81 +162,123 @@ class LivingPlan:
     def _star(self, node: Node) -> TaskStar:
         star = self._stars.get(node.id)
         if star is None or star.node is not node:
-            star = self._stars[node.id] = TaskStar.of(self.plan, node)
+            born = self._born.setdefault(node.id, datetime.now(UTC))
+            star = self._stars[node.id] = TaskStar.of(self.plan, node, self, born)
         return star
 
     def add_task(self, task: TaskStar) -> None:
         """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
-        with refusing():
-            self.plan.add(task.node.task)
-        self._touch()
-        node = self.plan.nodes[task.task_id]
+        self.check(task)
+        if self._building:
+            with refusing():
+                self.take_in(task)
+            return
+        source = task.node
+        self.apply(AddTask(source.task), stars=[task])
         if self.plan.owner is None:
-            carry(task.node, self.plan, node)
-        if task.alone:
-            task.bind(self.plan, node)
-            self._stars[node.id] = task
+            progress.carry(source, self.plan, self.plan.nodes[source.id])
+
+    def check(self, task: TaskStar) -> None:
+        """Refuse a task with values that no plan can hold."""
+        if task.invalid:
+            values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
+            raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
+
+    def take_in(self, star: TaskStar) -> None:
+        """Put a task with its progress into a plan that is being built."""
+        source = star.node
+        self.plan.add(source.task)
+        progress.carry(source, self.plan, self.plan.nodes[source.id])
+        self._claim(star)
+        self._touch()
+
+    make_star = staticmethod(TaskStar.from_dict)
+    make_line = staticmethod(TaskStarLine.from_dict)
+
+    def update_tasks(self, changes: Mapping[str, Mapping[str, Any]]) -> Applied:
+        """Change documented fields of several tasks, all or none."""
+        with refusing():
+            specs = {task_id: changes_of(self.plan.node(task_id).task, fields) for task_id, fields in changes.items()}
+        return self.apply(*(UpdateTask(task_id, **spec) for task_id, spec in specs.items()))
 
     def remove_task(self, task_id: str) -> None:
         """Take out a task that has not started, and every dependency into it and out of it."""
+        self.apply(*self.removal(task_id))
+
+    def removal(self, task_id: str) -> list[Edit]:
+        """The edits that take out a task with its dependencies."""
         node = self.plan.nodes.get(task_id)
         pairs = [] if node is None else [(task_id, child) for child in node.children]
-        above = [] if node is None else [(source, task_id) for source in node.parents]
-        self._change(*(RemoveDependency(*pair) for pair in pairs), RemoveTask(task_id))
-        self._forget(task_id)
-        for pair in (*pairs, *above):
-            self.lines.drop(*pair)
-
-    def _forget(self, task_id: str) -> None:
-        star = self._stars.pop(task_id, None)
-        if star is not None:
-            star.stand_alone(star.node.task)
+        pairs += [] if node is None else [(source, task_id) for source in node.parents]
+        return [*(RemoveDependency(*pair) for pair in pairs), RemoveTask(task_id)]
 
     # -- dependencies --------------------------------------------------------------------------------------------------
 
     @property
-    def dependencies(self) -> dict[str, TaskStarLine]:
-        return {line.line_id: line for line in self.lines}
+    def dependencies(self) -> Mapping[str, TaskStarLine]:
+        """A window to look through: ``add_dependency`` and ``remove_dependency`` change it."""
+        return MappingProxyType({line.line_id: line for line in self.lines})
+
+    def get_all_dependencies(self) -> list[TaskStarLine]:
+        return list(self.lines)
+
+    @property
+    def dependency_count(self) -> int:
+        return len(self.get_all_dependencies())
 
     def get_dependency(self, dependency_id: str) -> TaskStarLine | None:
         return self.lines.get(dependency_id)
 
+    def get_task_dependencies(self, task_id: str) -> list[TaskStarLine]:
+        """The lines into a task."""
+        node = self.plan.nodes.get(task_id)
+        return [] if node is None else [self.lines.of(source, task_id) for source in node.parents]
+
     def add_dependency(self, dependency: TaskStarLine) -> None:
         """Raises ValueError for a cycle, an unknown task, and a second line between the same two tasks."""
-        line, edge = dependency, dependency.dependency
-        if self.lines.get(line.line_id) is not None:
-            raise ValueError(f"there is a line {line.line_id!r} already")
-        self.conditions.learn(line.condition, line.condition_evaluator)
-        with refusing():
-            self.plan.connect(edge.source, edge.target, edge.on, edge.when)
-        self._touch()
-        self.lines.add(line, self)
+        edge = dependency.dependency
+        if self.lines.get(dependency.line_id) is not None:
+            raise ValueError(f"there is a line {dependency.line_id!r} already")
+        if self._building:
+            self.conditions.learn(dependency.condition, dependency.condition_evaluator)
+            with refusing():
+                self.plan.connect(edge.source, edge.target, edge.on, edge.when)
+            self.lines.add(dependency, self)
+            self._touch()
+            return
+        self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
 
     def remove_dependency(self, dependency_id: str) -> None:
         """Take out a line; nothing happens when there is none of that id."""
         line = self.lines.get(dependency_id)
         if line is not None:
-            self._change(RemoveDependency(line.from_task_id, line.to_task_id))
-            self.lines.drop(line.from_task_id, line.to_task_id)
+            self.apply(RemoveDependency(line.from_task_id, line.to_task_id))
+
+    def tie(self, source: str, target: str) -> None:
+        """Make one task wait for another, however it ends."""
+        self.add_dependency(TaskStarLine(source, target))
+
+    def untie(self, source: str, target: str) -> None:
+        self.apply(RemoveDependency(source, target))
 
     def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None:
         """A line of this plan is about to mean something else."""
         self.conditions.learn(dependency.when, evaluator)
-        self._change(UpdateDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+        self.apply(UpdateDependency(dependency.source, dependency.target, dependency.on, dependency.when))
 
-    def _change(self, *edits: Edit) -> None:
-        change(self.plan, *edits)
-        self._touch()
-
-    def _touch(self) -> None:
-        self.updated_at = datetime.now(UTC)
+    def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]:
+        """Whether a line is satisfied, and since when that is known; of a task that has not ended nothing is known."""
+        before, after = self.plan.nodes[source], self.plan.nodes[target]
+        if before.status not in core.TERMINAL:
+            return None, None
+        return before.satisfies(after.parents[source], after), moment(before.ended_at)
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ConstellationState:
         """Told by the orchestrator that runs or ran it; before that, by its tasks."""
-        if self.plan.state is not core.ConstellationState.CREATED:
+        if self.plan.state not in (core.ConstellationState.CREATED, core.ConstellationState.READY):
             return ConstellationState(self.plan.state)
         counts, total = self.plan.counts, len(self.plan)
         if not total:
@@ -155,54 +293,55 @@ class LivingPlan:
     def update_state(self) -> None:
         """There is nothing to do: the state always agrees with the tasks. Documented programs call this."""
 
-    def is_complete(self) -> bool:
-        """Whether every task has ended."""
-        return not self.plan.counts[core.PENDING] and not self.plan.counts[core.RUNNING]
-
     def get_ready_tasks(self) -> list[TaskStar]:
         """What could start, the most urgent first."""
         ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
         return sorted(ready, key=lambda star: -star.priority)
 
+    def get_running_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.RUNNING)
+
+    def get_completed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.COMPLETED)
+
+    def get_failed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.FAILED)
+
+    def get_pending_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.PENDING)
+
+    def _with_status(self, status: core.TaskStatus) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values() if node.status is status]
+
     def get_modifiable_tasks(self) -> list[TaskStar]:
         """What has not started."""
-        return [self._star(node) for node in self.plan.nodes.values() if node.status is core.PENDING]
+        return self._with_status(core.PENDING)
 
-    def mark_task_completed(
-        self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
-    ) -> list[TaskStar]:
-        """Record an end by hand and return what that made ready. Refused while an orchestrator runs the plan."""
-        by_hand(self.plan)
-        with refusing():
-            node = self.plan.node(task_id)
-        star = self._star(node)
-        if node.status is core.PENDING:
-            star.start_execution()
-        if success:
-            star.complete_with_success(result)
-        else:
-            star.complete_with_failure(error)
-        return [self._star(self.plan.nodes[child]) for child in newly_ready(node)]
+    def is_task_modifiable(self, task_id: str) -> bool:
+        node = self.plan.nodes.get(task_id)
+        return node is not None and node.status is core.PENDING
 
-    # -- the graph -----------------------------------------------------------------------------------------------------
+    def get_modifiable_dependencies(self) -> list[TaskStarLine]:
+        """The lines into tasks that have not started."""
+        return [line for line in self.lines if self.is_task_modifiable(line.to_task_id)]
 
-    def validate_dag(self) -> tuple[bool, list[str]]:
-        """Whether it can run, and what stands in the way. A cycle or a loose end cannot: they are refused at once."""
-        errors = [
-            f"the condition {d.when!r} on {d.source!r} -> {d.target!r}: {problem}"
-            for d in self.plan.dependencies
-            if d.when is not None and (problem := self.conditions.check(d.when)) is not None
-        ]
-        return not errors, errors
+    def is_dependency_modifiable(self, dependency_id: str) -> bool:
+        line = self.lines.get(dependency_id)
+        return line is not None and self.is_task_modifiable(line.to_task_id)
 
-    def get_topological_order(self) -> list[str]:
-        return self.plan.topological()
+    @property
+    def execution_start_time(self) -> datetime | None:
+        """When its last execution began."""
+        return moment(self.plan.started_at)
 
-    def get_parallelism_metrics(self) -> dict[str, Any]:
-        return figures.parallelism_metrics(self)
+    @property
+    def execution_end_time(self) -> datetime | None:
+        return moment(self.plan.ended_at)
 
-    def get_statistics(self) -> dict[str, Any]:
-        return figures.statistics(self)
+    @property
+    def execution_duration(self) -> float | None:
+        began, ended = self.plan.started_at, self.plan.ended_at
+        return None if began is None or ended is None else ended - began
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -223,13 +362,14 @@ class LivingPlan:
         """Become what ``source`` is now. Handles on tasks stay valid; those of tasks that are gone stand alone."""
         self.conditions.learn_from(source.conditions)
         self.plan, self._outline = source.plan.copy(), None
-        self.plan.evaluate = self.conditions.evaluate
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
+        self._born = dict(source._born)
         self.lines.keep(self.plan)
         for line in source.lines:
             self.lines.take_over(line, self)
         for task_id, star in tuple(self._stars.items()):
             if task_id in self.plan.nodes:
-                star.bind(self.plan, self.plan.nodes[task_id])
+                star.bind(self.plan, self.plan.nodes[task_id], self)
             else:
                 self._forget(task_id)
 
@@ -277,10 +417,25 @@ class LivingPlan:
     def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
         return cls.from_dict(records.read(json_data, file_path))
 
+    def to_basemodel(self) -> Any:
+        """The documented Pydantic model of the plan."""
+        return self.naming.schema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: Any) -> Self:
+        return cls.from_dict(checked(schema, cls.naming.schema))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"
 
+    # -- private names that the documents show -------------------------------------------------------------------------
 
-def newly_ready(node: Node) -> list[str]:
-    """The tasks that the end of this one has made ready: before it, its own edge was open."""
-    return [child.id for child in node.children.values() if child.status is core.PENDING and not child.open]
+    _tasks = ReadOnly("tasks", "use add_task and remove_task")
+    _dependencies = ReadOnly("dependencies", "use add_dependency and remove_dependency")
+    _name = Alias("name")
+    _metadata = Alias("metadata")
+    _state = ReadOnly("state", "it follows from the tasks")
+    _execution_start_time = ReadOnly("execution_start_time", "use start_execution")
+    _execution_end_time = ReadOnly("execution_end_time", "use complete_execution")
+    _created_at = ReadOnly("created_at", "it is when the plan was made")
+    _updated_at = ReadOnly("updated_at", "it is when the plan last changed")

@@ -45,7 +45,7 @@ def merge_copy(
         logger.warning("%s: left out, for the tasks have started or ended meanwhile: %s", live.plan_id, left_out)
     edits = tuple(edit for edit in wanted.edits if not _in_effect(live.plan, edit))
     live.conditions.learn_from(copy.conditions)
-    with refusing():
+    with live.reopened(), refusing():
         batch = EditBatch(edits, "agent", f"the copy of {copy.plan_id!r}", base_version, triggers)
         live.plan.apply(batch, live.plan.clock())
     live.adopt(copy, edits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asterism.compat.events import ConstellationEvent, EventType, OrionEvent
+from asterism.compat.schema import TaskConstellationSchema, TaskOrionSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class Naming:
 
     noun: str
     event: type[ConstellationEvent] | type[OrionEvent]
+    schema: type[TaskConstellationSchema] | type[TaskOrionSchema]
 
     @property
     def id_key(self) -> str:
@@ -27,5 +29,5 @@ class Naming:
         return EventType(f"{self.noun}_{what}")
 
 
-GALAXY = Naming("constellation", ConstellationEvent)
-ORION = Naming("orion", OrionEvent)
+GALAXY = Naming("constellation", ConstellationEvent, TaskConstellationSchema)
+ORION = Naming("orion", OrionEvent, TaskOrionSchema)

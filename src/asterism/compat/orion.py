@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.compat import metrics
+from asterism.compat.assignments import PlanRegistry
+from asterism.compat.bus import EventBus, get_event_bus
 from asterism.compat.changes import ModificationRejected
+from asterism.compat.editor import CommandExecutionError, PlanEditor
 from asterism.compat.events import (
+    AgentEvent,
+    DeviceEvent,
     Event,
-    EventBus,
     EventType,
     IEventObserver,
+    IEventPublisher,
     OrionEvent,
     TaskEvent,
-    get_event_bus,
 )
 from asterism.compat.lines import TaskStarLine
 from asterism.compat.living import LivingPlan
 from asterism.compat.naming import ORION
 from asterism.compat.orchestrator import PlanOrchestrator
+from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.progress_observer import PlanProgressObserver
+from asterism.compat.schema import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
 from asterism.compat.stars import TaskStar
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.vocabulary import (
@@ -26,6 +34,7 @@ from asterism.compat.vocabulary import (
     DependencyType,
     DeviceType,
     ExecutionResult,
+    TaskConfiguration,
     TaskPriority,
     TaskStatus,
 )
@@ -36,25 +45,102 @@ OrionState = ConstellationState
 class TaskOrion(LivingPlan):
     naming = ORION
 
-    def __init__(self, orion_id: str | None = None, name: str | None = None) -> None:
-        super().__init__(orion_id, name)
+    def __init__(
+        self, orion_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(orion_id, name, metadata)
 
     @property
     def orion_id(self) -> str:
         return self.plan_id
 
+    _orion_id = ReadOnly("plan_id", "an orion keeps its id")
+
+
+class OrionEditor(PlanEditor):
+    naming = ORION
+    plan_class = TaskOrion
+
+    def __init__(
+        self, orion: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+    ) -> None:
+        super().__init__(orion, enable_history, max_history_size)
+
+    @property
+    def orion(self) -> LivingPlan:
+        return self.plan
+
+    def build_orion(self, config: Any, clear_existing: bool = True) -> LivingPlan:
+        """Add all tasks and dependencies of a configuration, in one edit."""
+        return self.build(config, clear_existing)
+
+    def clear_orion(self) -> LivingPlan:
+        """Remove all tasks and dependencies. Refused when a task has started or ended."""
+        return self.clear()
+
+    def merge_orion(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
+        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+        return self.merge(other_editor, prefix)
+
+    def save_orion(self, file_path: str) -> str:
+        return self.save(file_path)
+
+    def load_orion(self, file_path: str) -> LivingPlan:
+        return self.load(file_path)
+
+    def validate_orion(self) -> tuple[bool, list[str]]:
+        return self.validate()
+
+    def display_orion(self, mode: str = "overview") -> None:
+        self.display(mode)
+
+
+class OrionManager(PlanRegistry):
+    naming = ORION
+
+    def register_orion(self, orion: LivingPlan, metadata: Mapping[str, Any] | None = None) -> str:
+        return self.register(orion, metadata)
+
+    def unregister_orion(self, orion_id: str) -> bool:
+        return self.unregister(orion_id)
+
+    def get_orion(self, orion_id: str) -> LivingPlan | None:
+        return self.get(orion_id)
+
+    def list_orions(self) -> list[dict[str, Any]]:
+        return self.listed()
+
+    async def get_orion_status(self, orion_id: str) -> dict[str, Any] | None:
+        """How far a registered orion is; None for any other."""
+        return await self.status(orion_id)
+
+    def validate_orion_assignments(self, orion: LivingPlan) -> tuple[bool, list[str]]:
+        """Whether every task has a device."""
+        return self.validate(orion)
+
 
 class TaskOrionOrchestrator(PlanOrchestrator):
     naming = ORION
+    registry_class = OrionManager
+    _orion_manager = ReadOnly("registry", "use set_device_manager")
 
     async def orchestrate_orion(
         self,
         orion: TaskOrion,
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run an orion to its end. Raises ValueError for one that cannot run."""
-        return await self.orchestrate(orion, device_assignments, assignment_strategy)
+        return await self.orchestrate(orion, device_assignments, assignment_strategy, metadata)
+
+    async def execute_orion(self, orion: TaskOrion) -> dict[str, Any]:
+        """The same as ``orchestrate_orion``, as the pages on observers call it."""
+        return await self.orchestrate(orion)
+
+    async def get_orion_status(self, orion: LivingPlan) -> dict[str, Any] | None:
+        """How far an orion is that is being run here; None for any other."""
+        return await self.status_of(orion)
 
     async def cancel_execution(self, orion_id: str) -> bool:
         """Stop a run and wait for its end. False when no such orion is running here."""
@@ -63,6 +149,11 @@ class TaskOrionOrchestrator(PlanOrchestrator):
 
 class OrionModificationSynchronizer(PlanSynchronizer):
     naming = ORION
+    _current_orion = Alias("current_plan")
+    _current_orion_id = ReadOnly("current_id", "it is the id of _current_orion")
+
+    async def _handle_orion_event(self, event: OrionEvent) -> None:
+        self.notice(event)
 
     def merge_and_sync_orion_states(self, orchestrator_orion: LivingPlan) -> LivingPlan:
         """The orchestrator's orion with the agent's changes merged in; its progress stands."""
@@ -72,24 +163,44 @@ class OrionModificationSynchronizer(PlanSynchronizer):
         return self.current()
 
 
+class SessionMetricsObserver(metrics.SessionMetricsObserver):
+    naming = ORION
+
+
+class OrionProgressObserver(PlanProgressObserver):
+    naming = ORION
+
+
 __all__ = [
+    "AgentEvent",
+    "CommandExecutionError",
     "DependencyType",
+    "DeviceEvent",
     "DeviceType",
     "Event",
     "EventBus",
     "EventType",
     "ExecutionResult",
     "IEventObserver",
+    "IEventPublisher",
     "ModificationRejected",
+    "OrionEditor",
     "OrionEvent",
+    "OrionManager",
     "OrionModificationSynchronizer",
+    "OrionProgressObserver",
     "OrionState",
+    "SessionMetricsObserver",
+    "TaskConfiguration",
     "TaskEvent",
     "TaskOrion",
     "TaskOrionOrchestrator",
+    "TaskOrionSchema",
     "TaskPriority",
     "TaskStar",
     "TaskStarLine",
+    "TaskStarLineSchema",
+    "TaskStarSchema",
     "TaskStatus",
     "get_event_bus",
 ]

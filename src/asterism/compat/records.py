@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.compat.lines import TaskStarLine
-from asterism.compat.stars import BY_HAND, TaskStar, carry
+from asterism.compat import progress
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
 from asterism.core import status as core
-from asterism.core.node import Node
 
 if TYPE_CHECKING:
+    from asterism.compat.lines import TaskStarLine
     from asterism.compat.living import LivingPlan
+    from asterism.compat.stars import TaskStar
+
+Star = TypeVar("Star", bound="TaskStar")
+Line = TypeVar("Line", bound="TaskStarLine")
 
 
 def write(data: dict[str, Any], path: str | None) -> str:
@@ -36,7 +39,7 @@ def read(text: str | None, path: str | None) -> dict[str, Any]:
         raise ValueError("give either json_data or file_path")
     data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
     if not isinstance(data, dict):
-        raise ValueError(f"a plan is a JSON object, not {data!r:.80}")
+        raise ValueError(f"this is not a JSON object: {data!r:.80}")
     return data
 
 
@@ -49,10 +52,13 @@ def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
         "version": plan.version,
         "lineage": living.lineage,
         "tasks": {task_id: star_to_dict(star) for task_id, star in living.tasks.items()},
-        "dependencies": {line_id: _line_to_dict(living, line) for line_id, line in living.dependencies.items()},
+        "dependencies": {line_id: line.to_dict() for line_id, line in living.dependencies.items()},
         "metadata": plain(living.metadata),
         "created_at": living.created_at.isoformat(),
         "updated_at": living.updated_at.isoformat(),
+        "execution_start_time": _iso(living.execution_start_time),
+        "execution_end_time": _iso(living.execution_end_time),
+        "execution_duration": living.execution_duration,
     }
 
 
@@ -75,6 +81,9 @@ def star_to_dict(star: TaskStar) -> dict[str, Any]:
         "execution_start_time": _iso(star.execution_start_time),
         "execution_end_time": _iso(star.execution_end_time),
         "execution_duration": star.execution_duration,
+        "current_retry": star.retries_used,
+        "created_at": star.created_at.isoformat(),
+        "updated_at": star.updated_at.isoformat(),
     }
 
 
@@ -90,9 +99,7 @@ def _result_to_dict(result: Any) -> Any:
     }
 
 
-def _line_to_dict(living: LivingPlan, line: TaskStarLine) -> dict[str, Any]:
-    target = living.plan.nodes[line.to_task_id]
-    source = living.plan.nodes[line.from_task_id]
+def line_to_dict(line: TaskStarLine) -> dict[str, Any]:
     return {
         "line_id": line.line_id,
         "from_task_id": line.from_task_id,
@@ -100,8 +107,12 @@ def _line_to_dict(living: LivingPlan, line: TaskStarLine) -> dict[str, Any]:
         "dependency_type": line.dependency_type.value,
         "condition_description": line.condition_description,
         "condition": line.condition,
-        "is_satisfied": source.satisfies(target.parents[source.id], target),
         "metadata": plain(line.metadata),
+        "is_satisfied": line.is_satisfied(),
+        "last_evaluation_result": line.last_evaluation_result,
+        "last_evaluation_time": _iso(line.last_evaluation_time),
+        "created_at": line.created_at.isoformat(),
+        "updated_at": line.updated_at.isoformat(),
     }
 
 
@@ -128,35 +139,54 @@ def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
     not lead into a task that has started."""
     living.metadata = dict(data.get("metadata") or {})
     living.lineage, living.stamp = data.get("lineage") or living.lineage, data.get("version")
-    for item in _items(data.get("tasks")):
-        star = star_from_dict(item)
-        living.add_task(star)
-    for item in _items(data.get("dependencies")):
-        line = TaskStarLine(
-            item["from_task_id"],
-            item["to_task_id"],
-            item.get("dependency_type") or DependencyType.UNCONDITIONAL,
-            item.get("condition_description"),
-            line_id=item.get("line_id"),
-            metadata=item.get("metadata"),
-            condition=item.get("condition"),
-        )
+    if data.get("created_at"):
+        living.created_at = _moment(data["created_at"])
+    for item in items_of(data.get("tasks")):
+        living.take_in(living.make_star(item))
+    for item in items_of(data.get("dependencies")):
+        line = living.make_line(item)
         edge = line.dependency
         over = living.plan.node(edge.source).status in core.TERMINAL
         living.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
         living.lines.add(line, living)
 
 
-def _items(part: Any) -> Iterable[Mapping[str, Any]]:
-    """The parts, whether they are listed or filed under their ids."""
-    return part.values() if isinstance(part, Mapping) else part or ()
+def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
+    """The parts, whether they are listed or filed under their ids. Raises ValueError for what is no part."""
+    parts = list(part.values() if isinstance(part, Mapping) else part or ())
+    for one in parts:
+        if not isinstance(one, Mapping):
+            raise ValueError(f"a task or a dependency is an object, not {one!r:.80}")
+    return parts
 
 
-def star_from_dict(data: Mapping[str, Any]) -> TaskStar:
-    star = TaskStar(
+def line_from_dict(cls: type[Line], data: Mapping[str, Any]) -> Line:
+    for end in ("from_task_id", "to_task_id"):
+        if not data.get(end):
+            raise ValueError(f"a line needs {end!r}: {dict(data)!r:.200}")
+    line = cls(
+        data["from_task_id"],
+        data["to_task_id"],
+        data.get("dependency_type") or DependencyType.UNCONDITIONAL,
+        data.get("condition_description"),
+        data.get("condition_evaluator"),
+        line_id=data.get("line_id"),
+        metadata=data.get("metadata"),
+        condition=data.get("condition"),
+    )
+    when = data.get("last_evaluation_time")
+    said = data.get("last_evaluation_result")
+    evaluated = None if said is None else (bool(said), _moment(when) if when else datetime.now(UTC))
+    created = _moment(data["created_at"]) if data.get("created_at") else line.created_at
+    line.restore(created, _moment(data["updated_at"]) if data.get("updated_at") else created, evaluated)
+    return line
+
+
+def star_from_dict(cls: type[Star], data: Mapping[str, Any]) -> Star:
+    star = cls(
         task_id=data.get("task_id"),
         name=data.get("name") or "",
-        description=data.get("description") or "",
+        description=data.get("description") or data.get("task_description") or "",
         tips=data.get("tips"),
         target_device_id=data.get("target_device_id"),
         device_type=data.get("device_type"),
@@ -166,17 +196,29 @@ def star_from_dict(data: Mapping[str, Any]) -> TaskStar:
         task_data=data.get("task_data"),
         expected_output_type=data.get("expected_output_type"),
     )
+    if data.get("created_at"):
+        star.restore(_moment(data["created_at"]), _moment(data.get("updated_at") or data["created_at"]))
     status = member(TaskStatus, data.get("status") or TaskStatus.PENDING)
-    if status not in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY):
-        done = Node(star.node.task, 0)
-        done.status, done.device, done.attempts = core.TaskStatus(status), BY_HAND, 1
-        done.value = data.get("result")
-        done.error = RuntimeError(data["error"]) if data.get("error") else None
-        done.started_at = _seconds(data.get("execution_start_time"))
-        done.ended_at = _seconds(data.get("execution_end_time"))
-        carry(done, star.plan, star.node)
+    pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
+    retries = data.get("current_retry") or 0
+    facts: dict[str, Any] = {"attempts": retries + (not pending)}
+    if not pending:
+        facts |= {
+            "status": core.TaskStatus(status),
+            "device": progress.BY_HAND,
+            "value": data.get("result"),
+            "error": RuntimeError(data["error"]) if data.get("error") else None,
+            "started_at": _seconds(data.get("execution_start_time")),
+            "ended_at": _seconds(data.get("execution_end_time")),
+        }
+    progress.write(star.plan, star.node, facts)
     return star
 
 
+def _moment(when: str) -> datetime:
+    read = datetime.fromisoformat(when)
+    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+
+
 def _seconds(when: str | None) -> float | None:
-    return None if when is None else datetime.fromisoformat(when).timestamp()
+    return None if when is None else _moment(when).timestamp()

@@ -6,194 +6,46 @@ reading looks at the node, writing is an edit that the plan may refuse.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar, overload
-from uuid import uuid4
+from typing import Any, Self
 
-from asterism.compat.changes import by_hand, change, refusing
-from asterism.compat.vocabulary import (
-    TERMINAL,
-    DeviceManager,
-    DeviceType,
-    ExecutionResult,
-    TaskPriority,
-    TaskStatus,
-    member,
-)
+from asterism.compat import progress, records
+from asterism.compat.changes import refuse, refusing
+from asterism.compat.private import ReadOnly
+from asterism.compat.schema import TaskStarSchema, checked
+from asterism.compat.star_spec import Home, StarSpec
+from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member
 from asterism.core import status as core
 from asterism.core.constellation import Constellation
-from asterism.core.edits import CancelTask, UpdateTask
+from asterism.core.edits import CancelTask
 from asterism.core.node import Node
-from asterism.core.task import Priority, Task
 
 DEFAULT_TIMEOUT = 1000.0
 """What a device manager is told for a task without a timeout, in seconds."""
 
-RETRY_DELAY = 0.1
-"""The first delay before a task is tried again, in seconds; it doubles from attempt to attempt."""
 
-BY_HAND = "by hand"
-"""Stands for the device of a task that no orchestrator started."""
-
-Value = TypeVar("Value")
-
-
-class _Spec(Generic[Value]):
-    """An attribute that is kept in the core's task, as a field of it or inside its ``data``."""
-
-    def __init__(self, field: str | None = None) -> None:
-        self._field = field
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, star: None, owner: type) -> _Spec[Value]: ...
-    @overload
-    def __get__(self, star: TaskStar, owner: type) -> Value: ...
-    def __get__(self, star: TaskStar | None, owner: type) -> Value | _Spec[Value]:
-        if star is None:
-            return self
-        task = star.node.task
-        value: Value = task.data[self._name] if self._field is None else getattr(task, self._field)
-        return value
-
-    def __set__(self, star: TaskStar, value: Value) -> None:
-        if self._field is None:
-            star.update(data={**star.node.task.data, self._name: value})
-        else:
-            star.update(**{self._field: value})
-
-
-class TaskStar:
+class TaskStar(StarSpec):
     """One task. Give it to a constellation with ``add_task``; from then on it shows how far it has come there."""
 
-    name = _Spec[str]()
-    description = _Spec[str]("description")
-    timeout = _Spec["float | None"]("timeout")
-    retry_count = _Spec[int]("retries")
-    expected_output_type = _Spec["str | None"]()
-
-    def __init__(
-        self,
-        task_id: str | None = None,
-        name: str = "",
-        description: str = "",
-        tips: list[str] | None = None,
-        target_device_id: str | None = None,
-        device_type: DeviceType | str | None = None,
-        priority: TaskPriority | int | str = TaskPriority.MEDIUM,
-        timeout: float | None = None,
-        retry_count: int = 0,
-        task_data: dict[str, Any] | None = None,
-        expected_output_type: str | None = None,
-    ) -> None:
-        task_id = task_id or str(uuid4())
-        kind = None if device_type is None else member(DeviceType, device_type)
-        data = {
-            "name": name or f"task_{task_id[:8]}",
-            "tips": None if tips is None else tuple(tips),
-            "device_type": kind,
-            "task_data": dict(task_data or {}),
-            "expected_output_type": expected_output_type,
-        }
-        self.stand_alone(
-            Task(
-                task_id,
-                description=description,
-                priority=Priority(member(TaskPriority, priority)),
-                retries=retry_count,
-                backoff=RETRY_DELAY,
-                timeout=timeout,
-                device=target_device_id,
-                needs=needs_of(kind),
-                data=data,
-            )
-        )
-
-    # -- where it belongs ----------------------------------------------------------------------------------------------
-
     @classmethod
-    def of(cls, plan: Constellation, node: Node) -> TaskStar:
-        """The handle of a node that is in a plan already."""
+    def of(cls, plan: Constellation, node: Node, home: Home, created: datetime) -> TaskStar:
+        """The handle of a node that is in a constellation already."""
         star = cls.__new__(cls)
-        star.bind(plan, node)
+        star._errors = []
+        star._begin(created)
+        star.bind(plan, node, home)
         return star
-
-    def bind(self, plan: Constellation, node: Node) -> None:
-        self.plan, self.node = plan, node
-        self.alone = False
-
-    def stand_alone(self, task: Task) -> None:
-        """Belong to no constellation, with nothing done yet."""
-        plan = Constellation("star")
-        plan.add(task)
-        self.bind(plan, plan.nodes[task.id])
-        self.alone = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStar:
         """The same task in the same state, on its own."""
         twin = TaskStar.__new__(TaskStar)
+        twin._errors = []
+        twin._begin(self._created)
         twin.stand_alone(self.node.task)
-        carry(self.node, twin.plan, twin.node)
+        twin.invalid = dict(self.invalid)
+        progress.carry(self.node, twin.plan, twin.node)
         return twin
-
-    def update(self, **changes: Any) -> None:
-        """Change fields of the core's task. Refused when the task has started or ended."""
-        change(self.plan, UpdateTask(self.task_id, **changes))
-
-    # -- what is to be done --------------------------------------------------------------------------------------------
-
-    @property
-    def task_id(self) -> str:
-        return self.node.id
-
-    @property
-    def tips(self) -> list[str] | None:
-        """A copy; assign another list to change them."""
-        tips = self.node.task.data["tips"]
-        return None if tips is None else list(tips)
-
-    @tips.setter
-    def tips(self, value: list[str] | None) -> None:
-        self.update(data={**self.node.task.data, "tips": None if value is None else tuple(value)})
-
-    @property
-    def target_device_id(self) -> str | None:
-        """The device that has the task, or the one that it asks for."""
-        device = self.node.device
-        return device if device is not None and device != BY_HAND else self.node.task.device
-
-    @target_device_id.setter
-    def target_device_id(self, value: str | None) -> None:
-        self.update(device=value)
-
-    @property
-    def device_type(self) -> DeviceType | None:
-        kind: DeviceType | None = self.node.task.data["device_type"]
-        return kind
-
-    @device_type.setter
-    def device_type(self, value: DeviceType | str | None) -> None:
-        kind = None if value is None else member(DeviceType, value)
-        self.update(needs=needs_of(kind), data={**self.node.task.data, "device_type": kind})
-
-    @property
-    def priority(self) -> TaskPriority:
-        return TaskPriority(self.node.task.priority)
-
-    @priority.setter
-    def priority(self, value: TaskPriority | int | str) -> None:
-        self.update(priority=Priority(member(TaskPriority, value)))
-
-    @property
-    def task_data(self) -> dict[str, Any]:
-        """A copy; ``update_task_data`` changes it."""
-        return dict(self.node.task.data["task_data"])
-
-    def update_task_data(self, data: dict[str, Any]) -> None:
-        self.update(data={**self.node.task.data, "task_data": {**self.task_data, **data}})
 
     # -- how far it has come -------------------------------------------------------------------------------------------
 
@@ -223,6 +75,16 @@ class TaskStar:
         return None if began is None or ended is None else ended - began
 
     @property
+    def created_at(self) -> datetime:
+        return self._created
+
+    @property
+    def updated_at(self) -> datetime:
+        """When it was last edited, started or ended."""
+        moments = (self._edited, self.execution_start_time, self.execution_end_time)
+        return max(when for when in moments if when is not None)
+
+    @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
 
@@ -231,27 +93,51 @@ class TaskStar:
         """Pending, with every dependency satisfied."""
         return self.node.status is core.PENDING and not self.node.open
 
+    @property
+    def prerequisites(self) -> frozenset[str]:
+        """The tasks that this one still waits for."""
+        nodes = self.plan.nodes
+        return frozenset(s for s, d in self.node.parents.items() if not nodes[s].satisfies(d, self.node))
+
+    @property
+    def dependents(self) -> frozenset[str]:
+        """The tasks that wait for this one."""
+        return frozenset(self.node.children)
+
+    @property
+    def retries_used(self) -> int:
+        """How many times it was tried again, or is about to be."""
+        attempts = self.node.attempts
+        return attempts if self.node.status is core.PENDING else max(0, attempts - 1)
+
     # -- by hand: for plans that no orchestrator runs ------------------------------------------------------------------
 
     def start_execution(self) -> None:
         """It has started. Refused when it is not ready."""
-        by_hand(self.plan)
-        with refusing():
-            self.plan.start(self.node, self.target_device_id or BY_HAND, time.time())
+        progress.start(self.plan, self.node, self.target_device_id)
 
     def complete_with_success(self, result: Any) -> None:
-        by_hand(self.plan)
-        with refusing():
-            self.plan.finish(self.node, core.COMPLETED, time.time(), result)
+        progress.finish(self.plan, self.node, core.COMPLETED, result)
 
     def complete_with_failure(self, error: BaseException | None) -> None:
-        by_hand(self.plan)
-        with refusing():
-            self.plan.finish(self.node, core.FAILED, time.time(), None, error)
+        progress.finish(self.plan, self.node, core.FAILED, None, error)
+
+    def should_retry(self) -> bool:
+        """Whether it has failed and ``retry_count`` allows another attempt."""
+        failures = self.node.attempts - self.node.losses
+        return self.node.status is core.FAILED and failures <= self.node.task.retries
+
+    def retry(self) -> None:
+        """Make a failed task pending again. In a run the orchestrator does that, as often as ``retry_count`` says."""
+        if not self.should_retry():
+            why = "its retries are used up" if self.node.status is core.FAILED else f"it is {self.status}, not failed"
+            raise refuse("progress", f"task {self.task_id!r} cannot be retried: {why}")
+        progress.reset(self.plan, self.node)
 
     def cancel(self) -> None:
         """It will not run, or is told to stop; also while an orchestrator runs it."""
-        change(self.plan, CancelTask(self.task_id, "cancelled by hand"))
+        with refusing():
+            self.edit(CancelTask(self.task_id, "cancelled by hand"))
 
     async def execute(self, device_manager: DeviceManager) -> ExecutionResult:
         """Have the device manager carry it out on its device. An exception becomes a failed result."""
@@ -273,26 +159,103 @@ class TaskStar:
         result.start_time, result.end_time = began, datetime.now(UTC)
         return result
 
-    def to_request_string(self) -> str:
-        """What a device is asked for: the description, then the tips, one a line."""
-        return "\n - ".join([self.description, *(self.tips or ())])
+    # -- dependencies: of a star in a constellation --------------------------------------------------------------------
+
+    def add_dependency(self, task_id: str) -> None:
+        """Wait for another task of the same constellation, by an unconditional line."""
+        self._constellation().tie(task_id, self.task_id)
+
+    def remove_dependency(self, task_id: str) -> None:
+        self._constellation().untie(task_id, self.task_id)
+
+    def add_dependent(self, task_id: str) -> None:
+        """Make another task of the same constellation wait for this one."""
+        self._constellation().tie(self.task_id, task_id)
+
+    def _constellation(self) -> Home:
+        if self.home is None:
+            raise refuse("unknown_task", f"task {self.task_id!r} is in no constellation, so it cannot wait for others")
+        return self.home
+
+    # -- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON data. A result that JSON cannot hold is written as text."""
+        return records.star_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The task that ``to_dict`` wrote, with its progress, in no constellation."""
+        with refusing():
+            return records.star_from_dict(cls, data)
+
+    def to_json(self, save_path: str | None = None) -> str:
+        return records.write(self.to_dict(), save_path)
+
+    @classmethod
+    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
+        return cls.from_dict(records.read(json_data, file_path))
+
+    def to_basemodel(self) -> TaskStarSchema:
+        return TaskStarSchema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: TaskStarSchema) -> Self:
+        return cls.from_dict(checked(schema, TaskStarSchema))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id!r} {self.status}>"
 
+    # -- private names that the documents show -------------------------------------------------------------------------
 
-def needs_of(kind: DeviceType | None) -> frozenset[str]:
-    """The capability that a device type stands for."""
-    return frozenset() if kind is None else frozenset({f"serve as {kind}"})
+    _current_retry = ReadOnly("retries_used", "use retry")
+    _dependencies = ReadOnly("prerequisites", "use add_dependency and remove_dependency of the constellation")
+    _dependents = ReadOnly("dependents", "use add_dependency and remove_dependency of the constellation")
+    _created_at = ReadOnly("created_at", "it is when the task was made")
+    _updated_at = ReadOnly("updated_at", "it is when the task last changed")
+
+    @property
+    def _status(self) -> TaskStatus:
+        return self.status
+
+    @_status.setter
+    def _status(self, value: TaskStatus | str) -> None:
+        status = member(TaskStatus, value)
+        pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
+        progress.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
+
+    @property
+    def _result(self) -> Any:
+        return self.result
+
+    @_result.setter
+    def _result(self, value: Any) -> None:
+        progress.note(self.plan, self.node, value=value)
+
+    @property
+    def _error(self) -> BaseException | None:
+        return self.error
+
+    @_error.setter
+    def _error(self, value: BaseException | None) -> None:
+        progress.note(self.plan, self.node, error=value)
+
+    @property
+    def _execution_start_time(self) -> datetime | None:
+        return self.execution_start_time
+
+    @_execution_start_time.setter
+    def _execution_start_time(self, value: datetime | None) -> None:
+        progress.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
+
+    @property
+    def _execution_end_time(self) -> datetime | None:
+        return self.execution_end_time
+
+    @_execution_end_time.setter
+    def _execution_end_time(self, value: datetime | None) -> None:
+        progress.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
 
 
 def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def carry(source: Node, plan: Constellation, node: Node) -> None:
-    """Give a node that has just been added to an idle plan the progress of another."""
-    plan.counts[node.status] -= 1
-    for name in ("status", "device", "attempts", "value", "error", "started_at", "ended_at"):
-        setattr(node, name, getattr(source, name))
-    plan.counts[node.status] += 1

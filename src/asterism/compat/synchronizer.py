@@ -2,38 +2,30 @@
 
 An end is registered within the step that records it. An answer (MODIFIED) is merged into the live plan on the spot,
 while everything is held; only then is the end no longer pending. An answer that comes after its timeout is merged like
-any other edit. One timer serves all that is pending, and none is left when nothing is.
+any other edit.
+
+An answer belongs to the plan that it names. If no plan of that name has the task, the task decides, as the documents
+have it: the answer goes to the one live run that waits for it. If there is none, or more than one, it is ignored with a
+warning.
 
 Without an orchestrator it can be driven by hand: events in, ``merge_and_sync…`` when the merge is wanted.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, MutableMapping
 from typing import Any, ClassVar
 
 from asterism.compat.changes import ModificationRejected
-from asterism.compat.events import Event, EventBus, EventType, PromptObserver, TaskEvent
+from asterism.compat.events import TASK_ENDS, Event, PromptObserver, TaskEvent, untouched
 from asterism.compat.living import LivingPlan
 from asterism.compat.merging import merge_copy
 from asterism.compat.naming import GALAXY, Naming
+from asterism.compat.outlet import live_on
+from asterism.compat.pending import Key, Pending
 from asterism.compat.vocabulary import TaskStatus, is_more_advanced
 from asterism.core.diff import Outline
-
-Key = tuple[str, str]
-"""A task's end: the id of its plan and its own."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """An end that waits for its answer. ``seen`` is the plan as its agent was shown it."""
-
-    seen: Outline | None
-    deadline: float
-    future: asyncio.Future[bool]
 
 
 class PlanSynchronizer(PromptObserver):
@@ -44,22 +36,30 @@ class PlanSynchronizer(PromptObserver):
     def __init__(self, orchestrator: Any, logger: logging.Logger | None = None) -> None:
         self.orchestrator = orchestrator
         self.logger = logger or logging.getLogger("asterism.compat.synchronizer")
-        self._timeout = 600.0
-        self._stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
-        self._pending: dict[Key, _Pending] = {}
-        self._late: dict[Key, _Pending] = {}  # timed out, and may be answered yet
+        self.pending = Pending(self._warn_of_silence)
         self._live: dict[str, LivingPlan] = {}
         self._current: LivingPlan | None = None
-        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy for a plan that nobody runs
-        self._alarm: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy that nobody has merged yet
 
     # -- what is heard -------------------------------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> bool:
+        return untouched(self, "on_event", "_handle_task_event", f"_handle_{self.naming.noun}_event")
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, TaskEvent):
+            await self._handle_task_event(event)
+        elif isinstance(event, self.naming.event):
+            await getattr(self, f"_handle_{self.naming.noun}_event")(event)
+
+    async def _handle_task_event(self, event: TaskEvent) -> None:
+        self.notice(event)
 
     def notice(self, event: Event) -> None:
         self._follow_loop()
         if isinstance(event, TaskEvent):
-            if event.event_type in (EventType.TASK_COMPLETED, EventType.TASK_FAILED):
+            if event.event_type in TASK_ENDS:
                 self._task_ended(event)
         elif isinstance(event, self.naming.event):
             if event.event_type is self.naming.event_type("started"):
@@ -68,53 +68,85 @@ class PlanSynchronizer(PromptObserver):
                 self._modified(event)
 
     def _follow_loop(self) -> None:
-        """What was pending on an event loop that is gone can no longer be waited for."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._alarm = loop, None
-            for facts in (self._pending, self._late, self._live):
-                facts.clear()
+        if self.pending.follow_loop():
+            self._live.clear()
 
-    def _runs_elsewhere(self, plan_id: str | None) -> bool:
+    def _elsewhere(self, plan_id: str | None) -> bool:
         """Whether another orchestrator on the same bus runs the plan. Its events are not for us."""
-        bus = getattr(self.orchestrator, "event_bus", None)
-        return isinstance(bus, EventBus) and plan_id in bus.running and plan_id not in self._live
+        return plan_id not in self._live and plan_id in live_on(getattr(self.orchestrator, "event_bus", None))
 
     def watch(self, live: LivingPlan) -> None:
         """A run begins that is ours to look after."""
         self._follow_loop()
+        if self._unmerged is not None and not _same(self._unmerged[0], live):
+            self._unmerged = None  # it was meant for another run
+        self.merge_and_sync(live)
         self._live[live.plan_id] = self._current = live
 
     def _started(self, event: Event) -> None:
         live = event.data.get(self.naming.noun)
-        if isinstance(live, LivingPlan) and live.runner is self.orchestrator:
+        if isinstance(live, LivingPlan) and live.runner is self.orchestrator and live.plan_id not in self._live:
             self.watch(live)
 
     def _task_ended(self, event: TaskEvent) -> None:
         plan_id = event.data.get(self.naming.id_key)
-        if not plan_id or (plan_id, event.task_id) in self._pending or self._runs_elsewhere(plan_id):
-            return
-        assert self._loop is not None
-        live = self._live.get(plan_id)
-        deadline = self._loop.time() + self._timeout
-        seen = None if live is None else live.outline()
-        self._pending[plan_id, event.task_id] = _Pending(seen, deadline, self._loop.create_future())
-        self._stats["total_modifications"] += 1
-        if self._alarm is None or deadline < self._alarm.when():
-            self._set_alarm(deadline)
+        if plan_id and not self._elsewhere(plan_id):
+            live = self._live.get(plan_id)
+            self.pending.register((plan_id, event.task_id), None if live is None else live.outline())
+
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def _modified(self, event: Event) -> None:
-        new, asked = event.data.get(self.naming.new_key), event.data.get("on_task_id") or ()
-        tasks = (asked,) if isinstance(asked, str) else tuple(asked)
-        plan_ids = [getattr(event, self.naming.id_key), event.data.get(self.naming.id_key), getattr(new, "plan_id", "")]
-        if any(self._runs_elsewhere(plan_id) for plan_id in plan_ids):
+        new, tasks = event.data.get(self.naming.new_key), _task_ids(event.data.get("on_task_id"))
+        if not tasks:
+            self.logger.warning("a %s without on_task_id answers no task and is ignored", event.event_type.value)
             return
-        keys = [(plan_id, task) for plan_id in dict.fromkeys(plan_ids) for task in tasks]
-        known = {key: end for key in keys if (end := self._pending.get(key) or self._late.get(key)) is not None}
-        live = next((self._live[plan_id] for plan_id in plan_ids if plan_id in self._live), None)
-        self._take(new, live, next((end.seen for end in known.values()), None), tasks)
-        for key in known:
-            self._resolve(key, True)
+        plan_ids = [getattr(event, self.naming.id_key), event.data.get(self.naming.id_key), getattr(new, "plan_id", "")]
+        target = self._target(plan_ids, tasks)
+        if target is None and self._live:
+            self._warn_of_stray(tasks, plan_ids)
+        elif target is None or not self._elsewhere(target):
+            keys = [] if target is None else [key for task in tasks for key in self.pending.find([target], task)]
+            self._take(new, self._live.get(target or ""), self.pending.seen(keys), tasks)
+            for key in keys:
+                self.pending.resolve(key, True)
+
+    def _target(self, plan_ids: Iterable[str | None], tasks: tuple[str, ...]) -> str | None:
+        """The plan that an answer is for: one that it names and that has such a task, or the only one in which such a
+        task is pending, or one that it names and that is running. None if it cannot be told."""
+        named = [plan_id for plan_id in plan_ids if plan_id]
+        runs = live_on(getattr(self.orchestrator, "event_bus", None))
+        plans = {plan_id: run.live for plan_id, run in runs.items()} | self._live
+        for plan_id in named:
+            live = plans.get(plan_id)
+            known = any(self.pending.find([plan_id], task) for task in tasks)
+            if known or (live is not None and any(task in live.plan for task in tasks)):
+                return plan_id
+        waiting = self._waiting(tasks)
+        if len(waiting) == 1:
+            return next(iter(waiting))
+        return next((plan_id for plan_id in named if plan_id in plans), None)
+
+    def _waiting(self, tasks: tuple[str, ...]) -> set[str]:
+        """The plans on this bus in which such a task waits for an answer."""
+        return {key[0] for one in (self, *self._others()) for task in tasks for key in one.pending.anywhere(task)}
+
+    def _warn_of_stray(self, tasks: tuple[str, ...], plan_ids: Iterable[str | None]) -> None:
+        waiting = self._waiting(tasks)
+        if waiting and not any(self.pending.anywhere(task) for task in tasks):
+            return  # those that have it pending warn
+        names = ", ".join(repr(plan_id) for plan_id in dict.fromkeys(plan_ids) if plan_id) or "nothing"
+        pending = ", ".join(map(repr, sorted(waiting)))
+        where = f"it is pending in {pending}; name one of them" if pending else "nobody waits for it"
+        self.logger.warning(
+            "the answer to %s is ignored: its %s is %s, and %s", list(tasks), self.naming.id_key, names, where
+        )
+
+    def _others(self) -> Iterable[PlanSynchronizer]:
+        """The other synchronizers that look after runs on the same bus."""
+        runs = live_on(getattr(self.orchestrator, "event_bus", None)).values()
+        found = {id(run.synchronizer): run.synchronizer for run in runs}
+        return [one for one in found.values() if issubclass(type(one), PlanSynchronizer) and one is not self]
 
     def _take(self, new: Any, live: LivingPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
         """Merge an agent's copy into the plan that is running, or keep it until somebody asks for the merge."""
@@ -136,73 +168,19 @@ class PlanSynchronizer(PromptObserver):
         except ModificationRejected as rejected:
             self.logger.warning("the answer to %s was not applied to %s: %s", list(tasks), live.plan_id, rejected)
 
-    # -- what is pending -----------------------------------------------------------------------------------------------
-
-    def _resolve(self, key: Key, answered: bool) -> None:
-        """An end is no longer pending: it was answered, or it timed out."""
-        pending = self._pending.pop(key, None)
-        if answered:
-            self._late.pop(key, None)
-        if pending is None:
-            return
-        if not answered:
-            self._late[key] = pending
-        self._stats["completed_modifications" if answered else "timeout_modifications"] += 1
-        if not pending.future.done():
-            pending.future.set_result(answered)
-        if not self._pending:
-            self._set_alarm(None)
-
-    def _set_alarm(self, deadline: float | None) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if deadline is not None and self._loop is not None:
-            self._alarm = self._loop.call_at(deadline, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        assert self._loop is not None
-        now = self._loop.time()
-        self._expire([key for key, pending in self._pending.items() if pending.deadline <= now])
-        if self._pending:
-            self._set_alarm(min(pending.deadline for pending in self._pending.values()))
-
-    def _expire(self, keys: Iterable[Key]) -> None:
-        for key in tuple(keys):
-            self.logger.warning("nobody answered the end of %s in %s in time; the plan goes on", key[1], key[0])
-            self._resolve(key, False)
-
-    async def answered(self, plan_id: str, tasks: Iterable[str]) -> None:
-        """Wait until none of these ends is pending."""
-        futures = [self._pending[plan_id, task].future for task in tasks if (plan_id, task) in self._pending]
-        if futures:
-            await asyncio.wait(futures)
+    def _warn_of_silence(self, key: Key) -> None:
+        self.logger.warning("nobody answered the end of %s in %s in time; the plan goes on", key[1], key[0])
 
     def forget(self, plan_id: str) -> None:
         """The run is over: nobody waits for its answers any more."""
         self._live.pop(plan_id, None)
-        for ends in (self._pending, self._late):
-            for key in [key for key in ends if key[0] == plan_id]:
-                ends.pop(key).future.cancel()
-        if not self._pending:
-            self._set_alarm(None)
+        self.pending.forget(plan_id)
 
     # -- the documented methods ----------------------------------------------------------------------------------------
 
     async def wait_for_pending_modifications(self, timeout: float | None = None) -> bool:
         """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
-        self._follow_loop()
-        loop, everything = asyncio.get_running_loop(), True
-        deadline = loop.time() + (self._timeout if timeout is None else timeout)
-        while self._pending:
-            futures = [pending.future for pending in self._pending.values()]
-            done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
-            everything = everything and all(not future.cancelled() and future.result() for future in done)
-            if late:
-                self._expire(self._pending)
-                return False
-        return everything
+        return await self.pending.wait(timeout)
 
     def merge_and_sync(self, live: LivingPlan) -> LivingPlan:
         """The plan with the agent's last changes merged in. While it runs, that has happened already."""
@@ -215,27 +193,81 @@ class PlanSynchronizer(PromptObserver):
         """The plan as it was last heard of: the live one, or an agent's copy that is still to be merged."""
         return self._current
 
+    @property
+    def current_plan(self) -> LivingPlan | None:
+        return self.current()
+
+    @current_plan.setter
+    def current_plan(self, new: LivingPlan | None) -> None:
+        """An agent's copy, to be merged when the plan next goes on; None for nothing to merge."""
+        if new is not None and not isinstance(new, LivingPlan):
+            raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
+        self._unmerged = None if new is None or new in self._live.values() else (new, None)
+        self._current = new
+
     def set_modification_timeout(self, timeout: float) -> None:
         """How long an end may wait for its answer, in seconds, for ends from now on."""
         if timeout <= 0:
             raise ValueError(f"a timeout is above 0, not {timeout}")
-        self._timeout = timeout
+        self.pending.timeout = timeout
 
     def has_pending_modifications(self) -> bool:
-        return bool(self._pending)
+        return bool(self.pending.ends)
 
     def get_pending_count(self) -> int:
-        return len(self._pending)
+        return len(self.pending.ends)
 
     def get_pending_task_ids(self) -> list[str]:
-        return [task for _, task in self._pending]
+        return [task for _, task in self.pending.ends]
 
     def get_statistics(self) -> dict[str, int]:
-        return dict(self._stats)
+        return dict(self.pending.stats)
 
     def clear_pending_modifications(self) -> None:
         """Wait for nothing any more."""
-        self._expire(self._pending)
+        self.pending.expire(self.pending.ends)
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    @property
+    def current_id(self) -> str | None:
+        return None if self._current is None else self._current.plan_id
+
+    @property
+    def _pending_modifications(self) -> MutableMapping[str, Any]:
+        return self.pending.by_task
+
+    @_pending_modifications.setter
+    def _pending_modifications(self, value: MutableMapping[str, Any]) -> None:
+        self.pending.by_task.clear()
+        self.pending.by_task.update(value)
+
+    @property
+    def _modification_timeout(self) -> float:
+        return self.pending.timeout
+
+    @_modification_timeout.setter
+    def _modification_timeout(self, value: float) -> None:
+        self.set_modification_timeout(value)
+
+    @property
+    def _stats(self) -> dict[str, int]:
+        return self.pending.stats
+
+    @_stats.setter
+    def _stats(self, value: dict[str, int]) -> None:
+        self.pending.stats.update(value)
 
     def _is_state_more_advanced(self, state1: TaskStatus, state2: TaskStatus) -> bool:
         return is_more_advanced(state1, state2)
+
+
+def _same(one: LivingPlan, other: LivingPlan) -> bool:
+    return one.lineage == other.lineage or one.plan_id == other.plan_id
+
+
+def _task_ids(asked: Any) -> tuple[str, ...]:
+    """What ``on_task_id`` names: one task or several."""
+    if isinstance(asked, str):
+        return (asked,) if asked else ()
+    return tuple(task for task in asked if isinstance(task, str)) if isinstance(asked, Iterable) else ()

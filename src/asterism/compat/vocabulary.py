@@ -112,6 +112,18 @@ class ExecutionResult:
         return (self.end_time - self.start_time).total_seconds()
 
 
+@dataclass
+class TaskConfiguration:
+    """Settings of a task in one object, for ``TaskStar(config=…)``. ``retry_delay`` is the first wait before another
+    attempt, in seconds; ``metadata`` goes into the task's data."""
+
+    timeout: float | None = None
+    retry_count: int = 0
+    retry_delay: float = 1.0
+    priority: TaskPriority | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
 class DeviceManager(Protocol):
     """What the orchestrator needs of a device manager."""
 

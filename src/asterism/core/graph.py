@@ -253,13 +253,13 @@ class Graph:
         if cancelled:
             why = "the constellation was cancelled"
         else:
-            node.needless, why = self._why_never(node)
+            node.needless, why = self.why_never(node)
             self.unreachable += not node.needless
         self.move(node, "cancel")
         node.entry, node.ended_at, node.reason = None, self.time_of(now), why
         self.tell(now, "cancelled", node.id, why)
 
-    def _why_never(self, node: Node) -> tuple[bool, str]:
+    def why_never(self, node: Node) -> tuple[bool, str]:
         """Whether a blocked task was simply not needed, and the reason in words. Parents come first, so theirs is
         known."""
         unreachable = "unreachable: nothing could start it"

@@ -1,0 +1,170 @@
+"""Which run an agent's answer belongs to: the one that it names, or else the one that waits for its task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from compat_scenes import DIALECTS, Agent, Devices, Dialect, Session, at, run
+
+from asterism.compat.galaxy import EventBus, TaskStar
+
+pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+
+
+class Misnaming(Agent):
+    """Publishes its copy under another id, as an agent does that made a new plan or does not know the id."""
+
+    named = ""
+
+    async def on_event(self, event: Any) -> None:
+        bus, self.bus = self.bus, EventBus()
+        try:
+            await super().on_event(event)
+        finally:
+            self.bus = bus
+        if self.heard and self.heard[-1] == getattr(event, "task_id", None) and event.status != "running":
+            await bus.publish_event(self.dialect.modified(self.named, [event.task_id], self.copies[event.task_id]))
+
+    def copy_of(self, live: Any) -> Any:
+        new = type(live)("a plan of its own")
+        for task in live.tasks.values():
+            new.add_task(task)
+        for line in live.dependencies.values():
+            new.add_dependency(line)
+        return new
+
+
+@pytest.mark.parametrize("named", ["", "unheard of"])
+def test_the_task_decides_when_the_plan_is_not_known(dialect: Dialect, named: str) -> None:
+    """The origin matches by ``on_task_id`` alone. Before the mend the answer was ignored, and B waited 600 seconds."""
+
+    def add(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            mine.add_task(TaskStar("extra"))
+
+    session = Session(dialect, Devices())
+    agent = Misnaming(dialect, session.bus, add)
+    agent.named = named
+    session.bus.subscribe(agent)
+    assert session.run(dialect.plan("A", "B", lines=["A>B"]))["status"] == "completed"
+    assert session.devices.at("B") == 1.0
+    assert sorted(session.devices.started) == ["A", "B", "extra"]
+    assert session.synchronizer.get_statistics() == {
+        "total_modifications": 3,
+        "completed_modifications": 3,
+        "timeout_modifications": 0,
+    }
+
+
+def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asterism.compat.synchronizer.PlanSynchronizer._waiting", lambda self, tasks: set())
+    session = Session(dialect, Devices())
+    session.bus.subscribe(Misnaming(dialect, session.bus))
+    session.run(dialect.plan("A", "B", lines=["A>B"]))
+    assert session.devices.at("B") == 601.0
+
+
+def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = EventBus()
+    one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
+
+    async def main() -> None:
+        runs = [
+            asyncio.ensure_future(session.orchestrate(dialect.plan("A", id=name)))
+            for session, name in ((one, "one"), (two, "two"))
+        ]
+        await at(1.5)
+        await bus.publish_event(dialect.modified("", ["A"]))
+        assert one.synchronizer.get_pending_task_ids() == two.synchronizer.get_pending_task_ids() == ["A"]
+        await bus.publish_event(dialect.modified("one", ["A"]))
+        assert two.synchronizer.get_pending_task_ids() == ["A"]
+        await bus.publish_event(dialect.modified("", ["A"]))
+        assert two.synchronizer.get_pending_task_ids() == [], "by now only one waits for it"
+        await asyncio.gather(*runs)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert "it is pending in 'one', 'two'; name one of them" in caplog.text
+
+
+def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    session = Session(dialect, Devices())
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A")))
+        await at(0.5)
+        await session.bus.publish_event(dialect.modified("unheard of", ["nothing"], dialect.plan("X", id="other")))
+        await at(1.5)
+        await session.bus.publish_event(dialect.modified("plan", ["A"]))
+        await running
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert f"its {dialect.noun}_id is 'unheard of'" in caplog.text
+    assert "nobody waits for it" in caplog.text
+    assert session.devices.started == ["A"]
+
+
+def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> None:
+    """The agent names a plan that is running, but it is the other one that has the task."""
+    session = Session(dialect, Devices())
+
+    async def main() -> None:
+        plans = [dialect.plan("A", id="one"), dialect.plan("B", id="two")]
+        runs = [asyncio.ensure_future(session.orchestrate(plan)) for plan in plans]
+        await at(1.5)
+        await session.bus.publish_event(dialect.modified("one", ["B"]))
+        assert session.synchronizer.get_pending_task_ids() == ["A"]
+        await session.bus.publish_event(dialect.modified("one", ["A"]))
+        await asyncio.gather(*runs)
+        assert asyncio.get_running_loop().time() < 10
+
+    run(main())
+
+
+def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
+    """Both are on one bus, and the agent names the plan of the one that does not have the task."""
+    bus = EventBus()
+    one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
+
+    async def main() -> None:
+        plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
+        runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((one, two), plans, strict=True)]
+        await at(1.5)
+        await bus.publish_event(dialect.modified("two", ["A"]))
+        assert (one.synchronizer.get_pending_count(), two.synchronizer.get_pending_count()) == (0, 1)
+        await bus.publish_event(dialect.modified("one", ["B"], dialect.plan("B", "C", id="three")))
+        await at(2.0)
+        assert list(plans[1].tasks) == ["B", "C"]
+        assert list(plans[0].tasks) == ["A"]
+        two.agent()
+        await asyncio.gather(*runs)
+
+    run(main())
+
+
+@pytest.mark.parametrize("tasks", [None, [], "", 7])
+def test_an_answer_without_a_task_is_ignored_and_said(
+    dialect: Dialect, tasks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The documents return before they look at the plan, silently."""
+    session = Session(dialect, Devices())
+    session.agent(seconds=1.0)
+
+    async def main() -> None:
+        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A")))
+        await at(0.5)
+        await session.bus.publish_event(dialect.modified("plan", tasks, dialect.plan("A", "never")))
+        await running
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert "without on_task_id answers no task and is ignored" in caplog.text
+    assert session.devices.started == ["A"]
