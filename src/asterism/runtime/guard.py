@@ -3,7 +3,8 @@ longer than it may be.
 
 Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
 the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
-closes, and the guard kills every group that was not reported finished. It works wherever there are pipes and process
+closes, and the guard kills every group that was not reported finished; with a grace it asks them to end first
+(SIGTERM), so that they can remove their locks, and kills what is left after that many seconds. It works wherever there are pipes and process
 groups; what a child puts into a session of its own is out of its reach.
 
 The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=ticket seconds`` if the child may only go
@@ -20,7 +21,7 @@ import sys
 import time
 
 _PROGRAM = """
-import os, select, signal, time
+import os, select, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -52,15 +53,28 @@ while True:
         else:
             groups.pop(ticket, None)
             ends.pop(ticket, None)
+def ask(group, how):
+    try:
+        os.killpg(group, how)
+    except OSError:
+        return False
+    return True
+until = time.clock_gettime(clock) + float(sys.argv[1])
+left = [group for group in groups.values() if float(sys.argv[1]) and ask(group, signal.SIGTERM)]
+while left and time.clock_gettime(clock) < until:
+    time.sleep(0.01)
+    left = [group for group in left if ask(group, 0)]
 for ticket in list(groups):
     end(ticket)
 """
 
 
 class Guard:
-    """Starts with the first child, ends when it is closed or with the orchestrator's process."""
+    """Starts with the first child, ends when it is closed or with the orchestrator's process. ``grace`` is how long
+    children may take to end when it does, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = 0.0) -> None:
+        self._grace = grace
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets = 0
         self._groups: dict[int, int] = {}
@@ -75,7 +89,7 @@ class Guard:
         """The file descriptor children report to; the guard is started if it is not there."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C in the terminal must not reach it
