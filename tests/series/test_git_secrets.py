@@ -185,5 +185,3 @@ def test_settings_of_the_environment_stay() -> None:
     after = split("https://t:p@h/r.git").added_to(before)
     assert (after["GIT_CONFIG_KEY_0"], after["GIT_CONFIG_COUNT"], after["PATH"]) == ("http.proxy", "5", "x")
     assert split("https://h/r.git").added_to(before) == before
-
-

@@ -210,6 +210,9 @@ class GitRegister:
         async with self._fetching:
             if limit < 1 or not await self._fetched(ref, limit):
                 return []
+            [head] = await self._objects(["refs/read"])
+            if head is None or head.kind in ("blob", "tree"):  # nothing comes before what is no commit
+                return []
             form = "--format=%H%n%ct%n%B"
             told = await self._git("log", "-z", "--first-parent", f"--max-count={limit}", form, "refs/read", "--")
             commits = [one.split("\n", 2) for one in told.out.decode(errors="replace").split("\0") if one]

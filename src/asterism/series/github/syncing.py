@@ -35,8 +35,8 @@ from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.terms import tell_slips, terms_of, whose
-from asterism.series.github.tracking import Tracking, body_of, plain
+from asterism.series.github.terms import NOTHING, Remains, remains_of, tell_slips, terms_of, whose
+from asterism.series.github.tracking import Tracking, body_of, plain, view_of
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
@@ -157,7 +157,8 @@ class GitHubSeries:
         if reality is None:
             return report
         try:
-            await self._in_step(report, survey, reality, seen)
+            remains = remains_of(shown.text, name, view_of(name, survey.tracking))
+            await self._in_step(report, survey, reality, seen, remains)
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
@@ -195,11 +196,13 @@ class GitHubSeries:
         report.left_alone = f"{whose(terms)}: {numbers} would not belong to it by these patterns and labels"
         return None
 
-    async def _in_step(self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot) -> None:
+    async def _in_step(
+        self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot, remains: Remains
+    ) -> None:
         if not self.settings.acts:
             self._observed(report, reality, seen)
             return
-        await self._stepped(report, reality, seen)
+        await self._stepped(report, reality, seen, remains)
         if self._settled(report, reality):
             return
         # Who did not promote may be late: whoever did is likely to have assigned it by now.
@@ -227,9 +230,11 @@ class GitHubSeries:
         report.duplicates = [number for number in reality.holders() if number != report.state.active]
         report.assigned = report.state.active in reality.holders()
 
-    async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
+    async def _stepped(
+        self, report: SeriesReport, reality: Reality, seen: Snapshot, remains: Remains = NOTHING
+    ) -> None:
         broken = _broken(seen.text, report.name) is not None
-        step = in_step(reality, self.settings.by, broken)
+        step = in_step(reality, self.settings.by, broken, remains)
         before = report.state
         if not broken and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write

@@ -6,8 +6,9 @@ the state, and what people or accidents make of it is written over. Which issue 
 issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
 the series (``turns.py``), so that a hundred who find none do not make a hundred.
 
-Beside it stands which issue was announced last, since when it was active, and the revision of the state that said so:
-another one of a later revision is announced, and by one.
+Beside it stands which issues were announced last, and since when each was active. One that is active now and is not
+among them is announced, by whoever writes that down there. Revisions are not compared: they are counted anew where a
+state was lost.
 
 The same ref says by which patterns and label the issues of the series are found. Who comes with others would take every
 issue for renamed: it leaves the series alone.
@@ -18,16 +19,18 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.terms import kept_in, terms_of
+from asterism.series.github.terms import announced_in, kept_in, terms_of
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
+REMEMBERED = 10
+"""Announcements that are remembered: a copy of GitHub's that is behind may show a state that was announced before."""
 LONGEST = 65_000
 """Letters of a body: GitHub takes 65,536."""
 SHORT = 100
@@ -36,6 +39,11 @@ SHORT = 100
 
 def title_of(name: str) -> str:
     return f"{name} Series State"
+
+
+def view_of(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
+    """What the tracking issue of a series shows; None if it is not among these."""
+    return next((issue.get("body") for issue in tracking if issue.get("title") == title_of(name)), None)
 
 
 def body_of(series: Series, note: str = "") -> str:
@@ -90,6 +98,7 @@ class Tracking:
 
     def __init__(self, register: GitHubRegister, terms: Mapping[str, str | None] | None = None) -> None:
         self._client: GitHubClient = register.client
+        self._states = register
         self._terms = terms
         self.register = GitHubRegister(register.client, "tracking")
 
@@ -141,15 +150,18 @@ class Tracking:
         name, mark = series.name, uuid.uuid4().hex
         if series.active is None or _is_told(series, seen.text):
             return
-        announced = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
         for _ in range(4):
             seen = await self.register.read(name)
             if _is_told(series, seen.text):
                 if mark in (seen.text or ""):  # ours, and the reply to it was lost
                     await self._comment(number, text)
                 return
+            # Read after what was announced: if somebody who came later was, the state says so by now.
+            current = Series.salvaged((await self._states.read(name)).text, name)
+            if (current.active, current.since) != (series.active, series.since):
+                return
             issue = _number(seen.text, name) or number
-            said = self._document(name, issue, seen.text, announced)
+            said = self._document(name, issue, seen.text, _announcement(series, seen.text, mark))
             try:
                 await self.register.swap(name, seen.token, said, f"#{issue} tells who is active in {name}")
             except (Moved, Unsure):
@@ -202,7 +214,7 @@ class Tracking:
     ) -> str:
         """With all that stood there ``before`` and is not said anew."""
         terms = terms_of(before, name) if self._terms is None else self._terms
-        beside = {"found_by": terms and dict(terms), "announced": announced or _announced(before, name)}
+        beside = {"found_by": terms and dict(terms), "announced": announced or announced_in(before, name)}
         return (
             json.dumps({"series": name, "issue": issue, **{key: said for key, said in beside.items() if said}}) + "\n"
         )
@@ -247,14 +259,20 @@ def _number(text: str | None, name: str) -> int | None:
     return found if type(found) is int else None
 
 
-def _announced(text: str | None, name: str) -> Mapping[str, Any]:
-    """What was announced last; nothing if nothing was, or if it cannot be told."""
-    found = kept_in(text, name).get("announced")
-    return found if isinstance(found, dict) and type(found.get("revision")) is int else {}
+def _announcement(series: Series, before: str | None, mark: str) -> dict[str, Any]:
+    """What is written down of it, with those before it."""
+    last = announced_in(before, series.name)
+    earlier = [[last["issue"], last["since"]], *_earlier(last)] if last is not None else []
+    said = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
+    return {**said, "earlier": earlier[: REMEMBERED - 1]}
+
+
+def _earlier(last: Mapping[str, Any]) -> list[Any]:
+    found = last.get("earlier")
+    return found if isinstance(found, list) else []
 
 
 def _is_told(series: Series, text: str | None) -> bool:
-    """Whether who is active was announced, or somebody who came later: then this state is an old one."""
-    last = _announced(text, series.name)
-    same = (last.get("issue"), last.get("since")) == (series.active, series.since)
-    return bool(last) and (same or series.revision <= last["revision"])
+    """Whether it was announced that this issue is active since then."""
+    last = announced_in(text, series.name)
+    return last is not None and [series.active, series.since] in [[last["issue"], last["since"]], *_earlier(last)]

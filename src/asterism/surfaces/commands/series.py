@@ -315,16 +315,24 @@ def rebuild(
     if active is not None and active not in issues:
         live.append(Live(active, -1, True))
 
+    known = [0]
+
     async def look(register: SeriesRegister) -> None:
         if not named:
             live.extend(await _open_issues(register, name, pattern, label_pattern, label, assignee))
+        if given.place.github is not None:
+            known.append(await _revision_known(register, name))
 
     def step(before: Series, now: float) -> Series:
+        base = before.counted_from(max(known)) if before.updated_at == 0.0 else before  # lost, or not to be read
         if active not in (None, before.active) and before.paused is not None:
             raise click.ClickException(f"{name} is paused {before.paused}: nobody becomes active before it is resumed.")
         replaced = active is not None and before.active not in (None, active)
-        kept = before.release(before.active or 0, now) if replaced else before
-        return kept.rebuild(live, now).as_one_change_of(before)
+        kept = base.release(before.active or 0, now) if replaced else base
+        after = kept.rebuild(live, now).as_one_change_of(base)
+        if after is not base:
+            return after
+        return before if base is before or before.revision == 0 else base.stamped(now)
 
     def told(outcome: Outcome, terms: Terms) -> str:
         from asterism.surfaces.series.views import issue, line_of_queue
@@ -347,6 +355,14 @@ async def _open_issues(
     who = Assignee(assignee) if assignee else None
     finder = Finder(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
     return await Looking(register.client, finder).live(name, who is not None)
+
+
+async def _revision_known(register: Any, name: str) -> int:
+    """What the ref beside the state on GitHub tells of its revision."""
+    from asterism.series.github.register import GitHubRegister
+    from asterism.series.github.terms import remains_of
+
+    return remains_of((await GitHubRegister(register.client, "tracking").read(name)).text, name).revision
 
 
 @series.command()
