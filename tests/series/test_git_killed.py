@@ -1,4 +1,4 @@
-"""A ``series`` command that is killed takes git along, with all that git has started, and leaves no lock on the remote."""
+"""A ``series`` command that is killed takes git and all that it started along, and leaves no lock on the remote."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ longer than it may be.
 Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
 the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
 closes, and the guard kills every group that was not reported finished; with a grace it asks them to end first
-(SIGTERM), so that they can remove their locks, and kills what is left after that many seconds. It works wherever there are pipes and process
-groups; what a child puts into a session of its own is out of its reach.
+(SIGTERM), so that they can remove their locks, and kills what is left after that many seconds. It works wherever there
+are pipes and process groups; what a child puts into a session of its own is out of its reach.
 
 The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=ticket seconds`` if the child may only go
 on for so long unless we say otherwise again: a process that is stopped in mid-air cannot end what it has lost the right

@@ -2,9 +2,9 @@
 
 Everything happens in a small private repository in the temporary directory, which goes when the register is closed.
 Nothing is written to anybody's checkout, and on the remote nothing but refs below ``refs/asterism/series/``: no branch,
-no tag. Credentials, proxies and ``insteadOf`` are those of the user's git; nobody is ever prompted. What is secret in an
-address never stands in the arguments of a process (``remote_address.py``), and a guard ends git with all it started when
-this process dies, however it dies.
+no tag. Credentials, proxies and ``insteadOf`` are those of the user's git; nobody is ever prompted. What is secret in
+an address never stands in the arguments of a process (``remote_address.py``), and a guard ends git with all it started
+when this process dies, however it dies.
 
 A state is a commit with one file, made with plumbing. Its parent is the state that was read, and a random word in its
 message makes it unlike any other. It is pushed with ``--force-with-lease=<ref>:<what was read>``, so the remote takes
@@ -304,7 +304,7 @@ class GitRegister:
             raise RegisterUnavailable(f"{self.url} does not answer: {error}") from None
 
     async def _target(self, pushing: bool) -> RemoteAddress:
-        """Where a command goes: to the address that was given, or what the settings make of it, if that has a secret."""
+        """Where a command goes: the address that was given, or what the settings make of it, if that has a secret."""
         if self._given.settings or self._address.startswith(("file:", "/", ".")):
             return self._given
         if self._rules is None:

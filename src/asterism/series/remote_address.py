@@ -2,8 +2,8 @@
 
 Everybody on a machine can read the arguments of its processes, and git hands an address on to its own children. So git
 is given the address without user and password. It gets both through a credential helper whose settings and values are
-in the environment, which only the same user can read. An address that git itself would make of this one by ``insteadOf``
-is treated the same way.
+in the environment, which only the same user can read. An address that git itself would make of this one by
+``insteadOf`` is treated the same way.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def split(address: str) -> RemoteAddress:
     given = {_USER: unquote(user), _PASSWORD: unquote(password)}
     if any(not value.isprintable() for value in given.values()):
         raise RegisterUnavailable(f"{without_secrets(address)} has a user or password that cannot be sent")
-    settings = ((f"{scope}.username", given[_USER]),)
+    settings: tuple[tuple[str, str], ...] = ((f"{scope}.username", given[_USER]),)
     if colon:  # an empty helper ends the list of those before it: nobody else is asked, and nobody is told to keep it
         settings = ((f"{scope}.helper", ""), (f"{scope}.helper", _HELPER))
     # what git would make of the plain address by insteadOf was made already: the longest rule wins, and this is it

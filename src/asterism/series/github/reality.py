@@ -15,6 +15,7 @@ from typing import Any
 from asterism.core.series import Item, Live
 from asterism.series.github.client import PER_PAGE, GitHubClient, Refused, said
 from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label, labels_of
+from asterism.series.github.titles import NearMiss
 from asterism.series.register import RegisterUnavailable, SeriesError
 
 STEADY = 5
@@ -37,10 +38,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Survey:
-    """The open issues by series, and the tracking issues among them."""
+    """The open issues by series, the tracking issues among them, and the ``others``."""
 
     series: Mapping[str, Mapping[int, Found]]
     tracking: tuple[Mapping[str, Any], ...]
+    others: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass
@@ -79,13 +81,21 @@ class Looking:
             raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
         series: dict[str, dict[int, Found]] = {}
         tracking: dict[int, Mapping[str, Any]] = {}
+        others = []
         for issue in issues:
             found = self._finder.find(issue)
             if found is not None:
                 series.setdefault(found.series, {})[found.number] = found
             elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
                 tracking[int(issue["number"])] = issue
-        return Survey(series, tuple(tracking[number] for number in sorted(tracking)))
+            else:
+                others.append(issue)
+        return Survey(series, tuple(tracking[number] for number in sorted(tracking)), tuple(others))
+
+    def near_misses(self, survey: Survey) -> list[NearMiss]:
+        """The open issues that belong to no series and look as if they should."""
+        found = (self._finder.near_miss(issue, survey.series) for issue in survey.others)
+        return [one for one in found if one is not None]
 
     @property
     def _narrowed(self) -> dict[str, str]:

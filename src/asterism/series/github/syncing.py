@@ -33,9 +33,10 @@ from asterism.series.github.assigning import Assigning, CannotAssign
 from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
 from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.reports import SeriesReport, SyncReport
+from asterism.series.github.reports import SeriesReport, SyncReport, count
 from asterism.series.github.steps import InStep, in_step, is_newer
 from asterism.series.github.terms import NOTHING, Remains, remains_of, tell_slips, terms_of, whose
+from asterism.series.github.titles import lookalikes
 from asterism.series.github.tracking import Tracking, body_of, plain, view_of
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
 from asterism.series.metrics import Metrics
@@ -131,8 +132,11 @@ class GitHubSeries:
             kept = [terms_of(texts.get(heads.get(self._tracking.register.ref_of(name), "")), name) for name in names]
             tell_slips(reports, self.finder.terms in kept)
         calls = self.register.client.calls - before
-        self._count(reports, calls)
-        return SyncReport(self.register.url, self.settings.mode, reports, calls)
+        count(self.metrics, reports, calls)
+        whole = SyncReport(self.register.url, self.settings.mode, reports, calls)
+        if not self.settings.acts:
+            whole.near_misses, whole.lookalikes = self._looking.near_misses(survey), lookalikes(names)
+        return whole
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""
@@ -396,27 +400,6 @@ class GitHubSeries:
             if number is not None:
                 return number
         raise RegisterUnavailable(f"there is no tracking issue of {name} yet: others have the turn to make it")
-
-    def _count(self, reports: list[SeriesReport], calls: dict[str, int]) -> None:
-        """Only what was done, or every cycle that observes would count the same again; the gauges say what is found."""
-        add = self.metrics.add
-        for report in reports:
-            add("contended", report.status == "contended")
-            add("problems", report.problem is not None)
-            self.metrics.gauges[report.name] = report.gauges()
-            if report.observed:
-                continue
-            fates = list(report.left.values())
-            add("completed", fates.count(Fate.COMPLETED))
-            add("abandoned", fates.count(Fate.ABANDONED))
-            add("departed", sum(fate not in (Fate.COMPLETED, Fate.ABANDONED) for fate in fates))
-            add("duplicate_prevented", len(report.queued) if report.state.active is not None else 0)
-            add("duplicates_found", len(report.duplicates) + len(report.repaired))
-            add("unassigned", len(report.repaired))
-            add("rebuilt", report.rebuilt)
-        add("api_requests", calls.get("requests", 0))
-        add("api_not_modified", calls.get("not_modified", 0))
-        add("rate_limited", calls.get("rate_limited", 0))
 
 
 def _seen(register: GitHubRegister, name: str, heads: Mapping[str, str], texts: Mapping[str, str]) -> Snapshot:

@@ -1,8 +1,8 @@
 """What is kept beside the state of a series, in the ref that says which issue tracks it.
 
-By what its issues are found: the patterns and the label that whoever keeps it is run with. Who comes with others does not
-take for renamed what only they find. And which issue was announced last: if the state is lost, that and the tracking
-issue are what remains of it.
+By what its issues are found: the patterns and the label that whoever keeps it is run with. Who comes with others does
+not take for renamed what only they find. And which issue was announced last: if the state is lost, that and the
+tracking issue are what remains of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.series import Series, UnreadableSeries
 from asterism.series.github.reports import SeriesReport
+from asterism.series.github.titles import TITLE_PATTERN
 
 HIGHEST = 2**53
 """No series is changed that often: a higher revision was written by hand, or by mistake."""
@@ -84,7 +85,9 @@ def whose(terms: Mapping[str, str | None] | None) -> str:
     if terms is None:
         return "for none of its issues is found here"
     label = f" and the label {terms.get('label')!r}" if terms.get("label") else ""
-    return f"for its issues are found by the pattern {terms.get('pattern')!r}{label}"
+    pattern = terms.get("pattern")
+    named = "pattern that is used if none is given" if pattern == TITLE_PATTERN else f"pattern {pattern!r}"
+    return f"for its issues are found by the {named}{label}"
 
 
 def tell_slips(reports: Iterable[SeriesReport], known: bool) -> None:

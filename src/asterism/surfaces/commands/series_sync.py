@@ -168,7 +168,10 @@ def opened(said: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -
     register = github_register(said["repository"], said["deadline"], said["cache"], keep=not dry_run)
     from asterism.series.github.syncing import GitHubSeries
 
-    return GitHubSeries(register, _settings_of(said, dry_run, waits))
+    service = GitHubSeries(register, _settings_of(said, dry_run, waits))
+    if said["metrics"] is not None:
+        service.metrics.recall(said["metrics"])
+    return service
 
 
 def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
@@ -243,6 +246,8 @@ def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as
     for one in report.series:
         for line in one.lines(problem=False):
             click.echo(fit_to_print(line))
+    for line in report.observations():
+        click.echo(fit_to_print(line))
     if not report.series:
         click.echo(fit_to_print(f"no open issue belongs to {' or '.join(meant) or 'a series'}"))
     if status in ("claimed", "queued"):
