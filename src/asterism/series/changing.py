@@ -398,6 +398,11 @@ async def claim(
 ) -> Outcome:
     """Claim a series: the item is active in ``after``, or waits there for its turn."""
     outcome = await change(register, name, wanted, wanted.told, patience=patience, counts=counts)
-    if counts is not None:
-        counts.duplicate_prevented += outcome.after.active not in (None, wanted.item)
+    count_claim(counts, outcome, wanted.item)
     return outcome
+
+
+def count_claim(counts: Counts | None, outcome: Outcome, item: Item) -> None:
+    """Count a claim that found another item active."""
+    if counts is not None:
+        counts.duplicate_prevented += outcome.after.active not in (None, item)

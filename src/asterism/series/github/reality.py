@@ -174,29 +174,40 @@ class Looking:
 
     async def look(self, number: int, name: str) -> Found | Fate:
         """One issue by itself."""
-        try:
-            issue = await self._client.get(f"issues/{number}")
-        except Refused as refused:
-            if refused.status in (301, 302, 307, 308):
-                return Fate.TRANSFERRED
-            if refused.status in (404, 410):
-                return Fate.DELETED
-            raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
-        if issue.get("state") != "open":
-            return await self._fate(number)
+        issue = await open_or_fate(self._client, number)
+        if isinstance(issue, Fate):
+            return issue
         found = self._finder.find(issue)
         return found if found is not None and found.series == name else Fate.RENAMED
 
-    async def _fate(self, number: int) -> Fate:
-        asked = {"owner": self._client.owner, "name": self._client.name, "number": number}
-        data, errors = await self._client.ask(_CLOSER, asked)
-        try:
-            events = data["repository"]["issue"]["timelineItems"]["nodes"]
-            closer = (events[-1] if events else {}).get("closer") or {}
-        except (KeyError, TypeError, AttributeError):
-            raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
-        merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
-        return Fate.COMPLETED if merged else Fate.ABANDONED
+
+async def open_or_fate(client: GitHubClient, number: int) -> Mapping[str, Any] | Fate:
+    """An issue, or a pull request, if it is open; what became of it otherwise."""
+    try:
+        issue: Mapping[str, Any] = await client.get(f"issues/{number}")
+    except Refused as refused:
+        if refused.status in (301, 302, 307, 308):
+            return Fate.TRANSFERRED
+        if refused.status in (404, 410):
+            return Fate.DELETED
+        raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
+    if issue.get("state") == "open":
+        return issue
+    pull = issue.get("pull_request")
+    if isinstance(pull, Mapping):
+        return Fate.COMPLETED if pull.get("merged_at") else Fate.ABANDONED
+    return await _fate(client, number)
+
+
+async def _fate(client: GitHubClient, number: int) -> Fate:
+    data, errors = await client.ask(_CLOSER, {"owner": client.owner, "name": client.name, "number": number})
+    try:
+        events = data["repository"]["issue"]["timelineItems"]["nodes"]
+        closer = (events[-1] if events else {}).get("closer") or {}
+    except (KeyError, TypeError, AttributeError):
+        raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
+    merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
+    return Fate.COMPLETED if merged else Fate.ABANDONED
 
 
 def _gist(issue: Mapping[str, Any]) -> tuple[Any, ...]:

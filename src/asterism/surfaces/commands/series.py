@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ from asterism.surfaces.series.telling import attempt, make_change, now_active, n
 if TYPE_CHECKING:
     from asterism.core.series import Live, Series
     from asterism.series.changing import Outcome
+    from asterism.series.github.reality import Fate
     from asterism.series.register import SeriesRegister, Snapshot
     from asterism.surfaces.series.views import Looked
 
@@ -52,8 +54,12 @@ def series() -> None:
 def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) -> int:
     """Make an issue the active one of its series, or queue it.
 
+    With --github the issue is looked at, and so is the active one: if that is closed, transferred or deleted it leaves,
+    and nobody waits behind it.
+
     Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
-    at every try, and nothing was written."""
+    at every try, and nothing was written; with --github also with 64 if there is no such issue, or it is closed, and
+    nothing was written."""
     from asterism.core.series import LONGEST_LEASE, SHORTEST_LEASE
     from asterism.series.changing import Claim
     from asterism.series.changing import claim as claimed
@@ -69,18 +75,32 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) 
     wanted = Claim(issue, terms.by, lease, renew)
 
     async def use(register: SeriesRegister) -> int:
-        outcome = await attempt(register, terms, claimed, name, wanted)
+        make, left = _claims(register) if given.place.github is not None else (claimed, {})
+        outcome = await attempt(register, terms, make, name, wanted)
         active = outcome.after.active == issue
+        gone = {str(number): str(fate) for number, fate in left.items()}
         if given.as_json:
             status = "claimed" if active else "queued"
-            tell_outcome(outcome, terms, status=status, issue=issue, position=outcome.after.position(issue))
-        elif active:
+            place = outcome.after.position(issue)
+            tell_outcome(outcome, terms, status=status, issue=issue, position=place, left=gone)
+            return 0 if active else QUEUED
+        for number, fate in gone.items():
+            click.echo(f"#{number} {would(terms, 'has left', 'leave')} {name}: it is {fate}")
+        if active:
             click.echo(fit_to_print(_claimed(outcome, issue, terms)))
         else:
             click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
         return 0 if active else QUEUED
 
     return with_register(given, use, create=True)
+
+
+def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Fate]]:
+    """How to claim in a repository on GitHub, and where it is noted who has left."""
+    from asterism.series.github.claim import OpenClaims
+
+    claims = OpenClaims(register.client)
+    return claims.claim, claims.left
 
 
 def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:

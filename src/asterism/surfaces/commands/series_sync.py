@@ -14,6 +14,7 @@ from asterism.surfaces.series.opening import (
     OUT_OF_REACH,
     QUEUED,
     UNREADABLE,
+    UNUSABLE,
     dry_run_option,
     fit_to_print,
     github_register,
@@ -25,8 +26,6 @@ from asterism.surfaces.series.opening import (
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
     from asterism.series.github.syncing import GitHubSeries, Settings
-
-UNUSABLE = 64
 
 CODES = {
     "unmatched": UNUSABLE,
