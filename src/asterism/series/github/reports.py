@@ -9,6 +9,7 @@ from typing import Any
 from asterism.core.series import Series
 from asterism.series.github.reality import Fate
 from asterism.series.github.titles import NearMiss
+from asterism.series.github.unassignment import Unassignment
 from asterism.series.metrics import Metrics
 
 MOST_SHOWN = 20
@@ -38,6 +39,8 @@ class SeriesReport:
     status: str = "in step"
     problem: str | None = None
     left_alone: str | None = None
+    unassigned: Unassignment | None = None
+    """A person took the active issue away: it was assigned again, or the series paused."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -59,6 +62,7 @@ class SeriesReport:
             "tracking_issue": self.tracking,
             "problem": self.problem,
             "left_alone": self.left_alone,
+            "unassigned_by": self.unassigned.by if self.unassigned is not None else None,
         }
 
     def gauges(self) -> dict[str, Any]:
@@ -90,6 +94,9 @@ class SeriesReport:
             told.append(f"{what} {', '.join(f'#{number}' for number in self.queued)}")
         if self.repaired:
             told.append(f"unassigned {', '.join(f'#{number}' for number in self.repaired)}, which was not their turn")
+        if self.unassigned is not None:
+            then = "the series is paused" if self.state.paused else "it was assigned again"
+            told.append(f"{self.unassigned.by} unassigned #{self.unassigned.issue}: {then}")
         if self.duplicates:
             told.append(f"assigned beside the active one: {', '.join(f'#{number}' for number in self.duplicates)}")
         if self.problem and problem:

@@ -23,58 +23,32 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
 from asterism.core.series import Series, UnreadableSeries
 from asterism.series.changing import Contended, Counts, Patience, change, mend, unreadable
 from asterism.series.github.assigning import Assigning, CannotAssign
-from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
+from asterism.series.github.finding import Assignee, Finder
+from asterism.series.github.labels import PlaceLabels
 from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
 from asterism.series.github.reports import SeriesReport, SyncReport, count
+from asterism.series.github.settings import TURN_DEADLINE, Mode, Settings
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.terms import NOTHING, Remains, remains_of, tell_slips, terms_of, whose
+from asterism.series.github.terms import NOTHING, Remains, answered_in, remains_of, tell_slips, terms_of, whose
 from asterism.series.github.titles import lookalikes
-from asterism.series.github.tracking import Tracking, body_of, plain, view_of
+from asterism.series.github.tracking import Tracking, body_of, plain, unassigned_note, view_of
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
+from asterism.series.github.unassignment import Unassignment, unassigned_by_person
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
 
-Mode = Literal["observe", "enforce", "announce"]
-
-TURN_DEADLINE = 30.0
-"""How long a sync waits while others assign in the same series, in seconds, over all series."""
 LONGEST_PAUSE = 5.0
 """Between two looks whether the turn is free, in seconds."""
+__all__ = ["TURN_DEADLINE", "GitHubSeries", "Mode", "Settings"]
+
 OBSERVED = "Asterism only observes this series: nothing is assigned or promoted by it."
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None: no
-    event makes it more. ``label`` is one that every issue of a series has, if it is given. A sync waits for turns up to
-    the ``turn_deadline``, over all series; with 0 it tries each once. After the ``deadline``, in seconds from its
-    beginning, it waits for nothing and begins nothing."""
-
-    assignee: str
-    mode: Mode = "enforce"
-    pattern: str = TITLE_PATTERN
-    label_pattern: str = LABEL_PATTERN
-    label: str | None = None
-    way: str = "auto"
-    only: frozenset[str] | None = None
-    by: str | None = None
-    view: bool = True
-    dry_run: bool = False
-    turn_deadline: float = TURN_DEADLINE
-    deadline: float | None = None
-    patience: Patience = field(default_factory=Patience)
-
-    @property
-    def acts(self) -> bool:
-        return self.mode != "observe" and not self.dry_run
 
 
 class GitHubSeries:
@@ -96,6 +70,7 @@ class GitHubSeries:
         self._looking = Looking(register.client, self.finder)
         self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
+        self._labels = PlaceLabels(register.client, self.finder, settings.active_label, settings.queued_label)
         self._sleep, self._chance, self._clock = sleep, random.SystemRandom(), clock
         self._end, self._waits = math.inf, settings.turn_deadline
 
@@ -106,6 +81,7 @@ class GitHubSeries:
         deadline = self.settings.deadline
         self._end = math.inf if deadline is None else self._clock() + deadline
         self._waits = self.settings.turn_deadline
+        self._labels.begin()
         before = self.register.client.calls.copy()
         wanted = self.settings.only
         if only is not None:
@@ -172,6 +148,8 @@ class GitHubSeries:
             report.status, report.problem = "unassignable", str(error)
         except SeriesError as error:
             report.status, report.problem = "unavailable", str(error)
+        if self.settings.acts:
+            await self._noted(report, reality)
         if self.settings.view and not self.settings.dry_run:
             await self._view(report, survey, shown)
         elif not self.settings.view:
@@ -242,6 +220,9 @@ class GitHubSeries:
         before = report.state
         if not broken and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
+        for number, fate in reality.gone.items():
+            if before.position(number) is not None:
+                await self._labels.take_off(number, fate)
         make, counts = mend if broken else change, Counts()
         patience = self._patience_left(report.name)
         try:
@@ -267,7 +248,7 @@ class GitHubSeries:
         """Whether exactly the active one is assigned; of a paused series without one, at most one."""
         holders, active = reality.holders(), report.state.active
         report.assigned = active in holders
-        if active is None:
+        if active is None or self._rests(report, holders):
             return len(holders) <= (1 if report.state.paused else 0)
         return holders == [active]
 
@@ -349,7 +330,7 @@ class GitHubSeries:
         await self._read_again(report)
         reality = await self._looking.fresh(report.name, survey, report.state.active)
         holders, active = reality.holders(), report.state.active
-        if active is None and report.state.paused:
+        if (active is None and report.state.paused) or self._rests(report, holders):
             active = holders[0] if holders else None  # somebody has taken over by hand
         for number in holders:
             if number != active:
@@ -358,6 +339,10 @@ class GitHubSeries:
                 report.duplicates.remove(number)
                 report.repaired.append(number)
         if isinstance(active, int) and active in reality.live and active not in holders:
+            report.unassigned = await self._taken_away(report, active)
+            if report.unassigned is not None and self.settings.respect_unassign:
+                await self._paused(report, report.unassigned)
+                return False
             await self._assigning.assign(active, turn.guard)
             self.metrics.add("assigned")
         report.assigned = active is not None and active in reality.live
@@ -366,7 +351,49 @@ class GitHubSeries:
             return True
         return False
 
+    def _rests(self, report: SeriesReport, holders: list[int]) -> bool:
+        """Whether the active issue is left unassigned, since a person wanted it so."""
+        state = report.state
+        return self.settings.respect_unassign and state.paused is not None and state.active not in holders
+
+    async def _taken_away(self, report: SeriesReport, active: int) -> Unassignment | None:
+        """By a person, while it was active, and not answered yet. If that cannot be told it is assigned all the same,
+        unless it is to be respected."""
+        since = report.state.since
+        if report.promoted == active or since is None:
+            return None
+        try:
+            found = await unassigned_by_person(self.register.client, self._assignee, active, since)
+            seen = await self._tracking.register.read(report.name) if found is not None else None
+        except RegisterUnavailable:
+            if self.settings.respect_unassign:
+                raise
+            return None
+        return found if seen is not None and found and found.event not in answered_in(seen.text, report.name) else None
+
+    async def _paused(self, report: SeriesReport, unassigned: Unassignment) -> None:
+        """Unless another issue is active by now."""
+        active, since = report.state.active, report.state.since
+        reason = f"unassigned {self._assignee.login} from #{active}"
+
+        def step(series: Series, now: float) -> Series:
+            same = (series.active, series.since) == (active, since)
+            return series.pause(now, unassigned.by, reason) if same else series
+
+        patience = self._patience_left(report.name)
+        outcome = await change(self.register, report.name, step, f"sync: pause, {reason}", patience=patience)
+        report.state, report.assigned = outcome.after, False
+        report.changed = report.changed or outcome.changed
+
     # -- telling -------------------------------------------------------------------------------------------------------
+
+    async def _noted(self, report: SeriesReport, reality: Reality) -> None:
+        """What stands on the issues themselves. It decides nothing, so what goes wrong with it is left for later."""
+        with contextlib.suppress(RegisterUnavailable, Unsure):
+            if report.unassigned is not None and (report.problem is None or report.state.paused):
+                text = unassigned_note(report.state, report.unassigned.by, self._assignee.login)
+                await self._tracking.answer(report.name, report.unassigned, text)
+        await self._labels.show(report.state, reality.live)
 
     async def _view(self, report: SeriesReport, survey: Survey, shown: Snapshot) -> None:
         """A view that cannot be written now is written in the next cycle: it decides nothing."""

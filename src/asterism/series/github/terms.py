@@ -74,6 +74,12 @@ def announced_in(text: str | None, name: str) -> Mapping[str, Any] | None:
     return {**said, "since": since if type(since) in (int, float) else None}
 
 
+def answered_in(text: str | None, name: str) -> list[str]:
+    """What people did and was answered with a comment, by the ids of the events, the newest first."""
+    found = kept_in(text, name).get("answered")
+    return [event for event in found if isinstance(event, str)] if isinstance(found, list) else []
+
+
 def terms_of(text: str | None, name: str) -> dict[str, str | None] | None:
     """By what the issues of a series were found by whoever keeps it; None if nobody has said so."""
     terms = kept_in(text, name).get("found_by")

@@ -19,14 +19,15 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.terms import announced_in, kept_in, terms_of
+from asterism.series.github.terms import announced_in, answered_in, kept_in, terms_of
+from asterism.series.github.unassignment import Unassignment
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
 REMEMBERED = 10
@@ -83,6 +84,17 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     return "\n".join(lines)
 
 
+def unassigned_note(series: Series, person: str, assignee: str) -> str:
+    """The comment on the active issue, after a person has unassigned it."""
+    name, who = plain(series.name), f"{plain(person)} unassigned {plain(assignee)}"
+    if series.paused is not None:
+        return f"{who}, so the series {name} is paused. To go on: `asterism series resume {name}`."
+    return (
+        f"{who}, but this is the active issue of the series {name}, so it is assigned again. To stop the work on it, "
+        f"close it, or pause the series: `asterism series pause {name}`."
+    )
+
+
 def _shown(item: object) -> str:
     return "nobody" if item is None else f"#{item}"
 
@@ -90,6 +102,19 @@ def _shown(item: object) -> str:
 def plain(text: str) -> str:
     """So that a name or a reason cannot end a comment, a table or a mention."""
     return "".join(letter if letter.isalnum() or letter in " .,:;_-/()" else "·" for letter in text)
+
+
+class _Comment(NamedTuple):
+    """One that is made once: by whoever writes ``note`` down, unless it ``is_noted`` or is no longer current. ``shown``
+    is the tracking issue, if that is known."""
+
+    number: int
+    text: str
+    message: str
+    is_noted: Callable[[str | None], bool]
+    note: Callable[[str | None, str], Mapping[str, Any]]
+    is_current: Callable[[], Awaitable[bool]] | None = None
+    shown: int | None = None
 
 
 class Tracking:
@@ -147,26 +172,58 @@ class Tracking:
         """Comment on who is active, in the issue ``number``, unless that was done. ``seen`` is what the register
         said a while ago: if that is enough to know, nothing is asked. Whoever writes it down comments, and nobody else;
         a comment whose reply is lost is not sent again. Raises RegisterUnavailable: then the next cycle does it."""
-        name, mark = series.name, uuid.uuid4().hex
         if series.active is None or _is_told(series, seen.text):
             return
+
+        async def is_current() -> bool:
+            """Read after what was announced: if somebody who came later was, the state says so by now."""
+            state = Series.salvaged((await self._states.read(series.name)).text, series.name)
+            return (state.active, state.since) == (series.active, series.since)
+
+        await self._comment_once(
+            series.name,
+            _Comment(
+                number,
+                text,
+                f"#{number} tells who is active in {series.name}",
+                lambda seen: _is_told(series, seen),
+                lambda seen, mark: {"announced": _announcement(series, seen, mark)},
+                is_current,
+                shown=number,
+            ),
+        )
+
+    async def answer(self, name: str, unassigned: Unassignment, text: str) -> None:
+        """Comment on the issue that a person has unassigned, unless that was done. Raises RegisterUnavailable."""
+        event, number = unassigned.event, unassigned.issue
+        await self._comment_once(
+            name,
+            _Comment(
+                number,
+                text,
+                f"an answer in #{number} of {name}",
+                lambda seen: event in answered_in(seen, name),
+                lambda seen, mark: {"answered": [event, *answered_in(seen, name)][:REMEMBERED], "mark": mark},
+            ),
+        )
+
+    async def _comment_once(self, name: str, comment: _Comment) -> None:
+        mark = uuid.uuid4().hex
         for _ in range(4):
             seen = await self.register.read(name)
-            if _is_told(series, seen.text):
+            if comment.is_noted(seen.text):
                 if mark in (seen.text or ""):  # ours, and the reply to it was lost
-                    await self._comment(number, text)
+                    await self._comment(comment.number, comment.text)
                 return
-            # Read after what was announced: if somebody who came later was, the state says so by now.
-            current = Series.salvaged((await self._states.read(name)).text, name)
-            if (current.active, current.since) != (series.active, series.since):
+            if comment.is_current is not None and not await comment.is_current():
                 return
-            issue = _number(seen.text, name) or number
-            said = self._document(name, issue, seen.text, _announcement(series, seen.text, mark))
+            issue = _number(seen.text, name) or comment.shown
+            noted = self._document(name, issue, seen.text, comment.note(seen.text, mark))
             try:
-                await self.register.swap(name, seen.token, said, f"#{issue} tells who is active in {name}")
+                await self.register.swap(name, seen.token, noted, comment.message)
             except (Moved, Unsure):
                 continue
-            await self._comment(number, text)
+            await self._comment(comment.number, comment.text)
             return
 
     async def _comment(self, number: int, text: str) -> None:
@@ -209,12 +266,11 @@ class Tracking:
                     return chosen
         raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
 
-    def _document(
-        self, name: str, issue: int | None, before: str | None, announced: Mapping[str, Any] | None = None
-    ) -> str:
-        """With all that stood there ``before`` and is not said anew."""
+    def _document(self, name: str, issue: int | None, before: str | None, anew: Mapping[str, Any] | None = None) -> str:
+        """With all that stood there ``before`` and is not said ``anew``."""
         terms = terms_of(before, name) if self._terms is None else self._terms
-        beside = {"found_by": terms and dict(terms), "announced": announced or announced_in(before, name)}
+        kept = {"announced": announced_in(before, name), "answered": answered_in(before, name)}
+        beside = {"found_by": terms and dict(terms), **kept, **(anew or {})}
         return (
             json.dumps({"series": name, "issue": issue, **{key: said for key, said in beside.items() if said}}) + "\n"
         )

@@ -81,6 +81,29 @@ _SERIES = options(
 )
 """Which series, and how they are found."""
 
+_ON_ISSUES = options(
+    click.option(
+        "--active-label",
+        is_flag=False,
+        flag_value="series-active",
+        metavar="[NAME]",
+        help="Put this label on active issues, series-active if no name is given.",
+    ),
+    click.option(
+        "--queued-label",
+        is_flag=False,
+        flag_value="series-queued",
+        metavar="[NAME]",
+        help="Put this label on issues that wait, series-queued if no name is given.",
+    ),
+    click.option(
+        "--respect-unassign",
+        is_flag=True,
+        help="Pause a series whose active issue a person unassigns. Otherwise it is assigned again.",
+    ),
+)
+"""What stands on the issues themselves, and what people say there."""
+
 _TERMS = options(
     click.option("--no-view", is_flag=True, help="Keep no tracking issues."),
     click.option(
@@ -107,7 +130,7 @@ _TERMS = options(
 )
 """What is written beside, and how long to try."""
 
-service_options = options(_WHAT, _SERIES, _TERMS)
+service_options = options(_WHAT, _SERIES, _ON_ISSUES, _TERMS)
 """What ``sync`` and ``serve`` take."""
 
 
@@ -192,6 +215,9 @@ def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
         turn_deadline=(said["deadline"] or TURN_DEADLINE) if waits else 0.0,
         deadline=said["deadline"],
         patience=Patience(tries=said["tries"], deadline=said["deadline"]),
+        active_label=said["active_label"],
+        queued_label=said["queued_label"],
+        respect_unassign=said["respect_unassign"],
     )
 
 
