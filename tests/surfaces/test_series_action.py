@@ -315,7 +315,7 @@ def test_a_package_that_is_not_the_one_that_was_pinned_is_not_installed(tmp_path
 def pinned(name: str) -> dict[str, tuple[str, list[str]]]:
     """The packages of a file of pins: version and hashes."""
     text = (ROOT / "requirements" / name).read_text("utf-8")
-    found = re.findall(r"(?m)^([\w.-]+)(?:\[[\w,-]+\])?==([^ ;\\\n]+)([^\n]*\n(?:    --hash[^\n]*\n)*)", text)
+    found = re.findall(r"(?m)^([\w.-]+)(?:\[[\w, -]+\])?==([^ ;\\\n]+)([^\n]*\n(?:    --hash[^\n]*\n)*)", text)
     return {name.lower(): (version, re.findall(r"--hash=sha256:[0-9a-f]{64}", rest)) for name, version, rest in found}
 
 
