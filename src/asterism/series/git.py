@@ -238,7 +238,7 @@ class GitRegister:
         except _TimedOut as error:
             raise Unsure(f"whether series {name} was changed is not known: {error}") from None
         if self._has_other_hashes(answer):  # the first thing we hear of the remote: what we made has to be made anew
-            await self._switch_hashes()
+            self._switch_hashes()
             return await self.swap(name, expected, text, message)
         self._commits.add(commit)
         flag, said = _judged(answer.out.decode(errors="replace"), ref)
@@ -281,10 +281,13 @@ class GitRegister:
         return (await self._git(*words, given=given.encode())).out.decode().strip()
 
     async def close(self) -> None:
+        self._remove_repository()
+        await asyncio.to_thread(self._guard.close)
+
+    def _remove_repository(self) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-        await asyncio.to_thread(self._guard.close)
 
     # -- the program ---------------------------------------------------------------------------------------------------
 
@@ -295,7 +298,7 @@ class GitRegister:
             words = tuple(address.plain if word is _REMOTE else word for word in words)
             answer = await self._run(*words, address=address)
             if words[0] != "push" and self._has_other_hashes(answer):
-                await self._switch_hashes()
+                self._switch_hashes()
                 answer = await self._run(*words, address=address)
             return answer._replace(said=address.without_secrets(answer.said))
         except _TimedOut as error:
@@ -317,10 +320,10 @@ class GitRegister:
     def _has_other_hashes(self, answer: _Answer) -> bool:
         return answer.code != 0 and self._hashes == "sha1" and _OTHER_HASHES.search(answer.said) is not None
 
-    async def _switch_hashes(self) -> None:
+    def _switch_hashes(self) -> None:
         self._hashes = "sha256"
         self._commits.clear()
-        await self.close()
+        self._remove_repository()
 
     async def _git(self, *words: str, given: bytes = b"") -> _Answer:
         """A command that works in the private repository, and has no reason to fail."""

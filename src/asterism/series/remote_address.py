@@ -47,11 +47,11 @@ class RemoteAddress:
         return {**environment, **self.environment, **numbered}
 
     def without_secrets(self, text: str) -> str:
-        """The text without the user and the password, however they are written."""
-        for secret in self.environment.values():
-            for form in {secret, quote(secret, safe=""), quote(secret)}:
-                if len(form) >= SHORTEST_SECRET:
-                    text = text.replace(form, "…")
+        """The text without the password, however it is written; if there is only a user, that may be a token."""
+        secret = self.environment.get(_PASSWORD) or self.environment.get(_USER, "")
+        for form in {secret, quote(secret, safe=""), quote(secret)}:
+            if len(form) >= SHORTEST_SECRET:
+                text = text.replace(form, "…")
         return text
 
 
