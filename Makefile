@@ -80,15 +80,17 @@ chromium: ## Install Chromium, which the tests of the page use
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
 	.venv/bin/python tests/series/github_description.py
 
-COMPILE = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \
-    --no-emit-index-url --no-emit-find-links --no-header pyproject.toml --group build --extra http
+    --no-emit-index-url --no-emit-find-links --no-header pyproject.toml
+COMPILE = $(PIN) --group build --extra http
 
 repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) --extra test --extra dev -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt
 	$(COMPILE) -c requirements/dev.txt --extra test -o requirements/test.txt
 	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
+	$(PIN) -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs
 	@if grep -nE '://|^-|[ @]/' requirements/*.txt; then \
 	    echo "The lines above record an address or a path; take them out."; exit 1; \
 	fi

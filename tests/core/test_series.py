@@ -415,3 +415,17 @@ def test_a_long_queue_with_leases_is_read_in_a_time_that_grows_with_its_length()
         return min(times)
 
     assert seconds(32_000) < 100 * seconds(2_000), "sixteen times as long is right, 256 times is not"
+
+
+def test_what_is_salvaged_goes_on_where_the_history_ends() -> None:
+    before = Series("X").claim(1, 100.0).enqueue([(2, 2)], 101.0)
+    found = Series.salvaged('{"active_issue": 1}', "X", ["{", before.to_text()])
+    assert (found.active, found.since, found.revision) == (1, 100.0, before.revision + 1)
+    other = Series.salvaged('{"active_issue": 2}', "X", [before.to_text()])
+    assert (other.active, other.since, other.revision) == (2, None, before.revision)
+    assert Series.salvaged("{", "X", ["]", "7"]) == Series("X", revision=1)
+    assert Series.salvaged(before.to_text(), "X", ["{"]) == before
+    assert Series.salvaged(None, "X", [before.to_text()]) == Series("X", revision=before.revision)
+    assert Series("X").active_since(None, 1.0) == Series("X")
+    assert before.active_since(1, None) is before
+    assert before.counted_from(1) is before

@@ -15,7 +15,7 @@ FIRST = "the first of a series"
 NOTHING = "nothing has changed"
 QUEUED = "one more is queued"
 PROMOTED = "a merge, the next is promoted and assigned"
-AGAIN = "assigned again"
+AGAIN = "assigned again after a person unassigned it, with a comment"
 REPAIRED = "a duplicate is repaired"
 
 

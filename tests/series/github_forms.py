@@ -54,6 +54,7 @@ class Forms:
             "description": None,
             "archived_at": None,
             "archived_by": None,
+            **self.world.label_forms.get(name, {}),
         }
 
     def issue(self, issue: Issue) -> dict[str, Any]:

@@ -221,10 +221,11 @@ class GraphQL:
             {
                 "__typename": "UnassignedEvent",
                 "id": f"UE_{issue.number}_{place}",
-                "actor": {"__typename": "User", "login": by},
+                "createdAt": iso(at),
+                "actor": self._actor(self.world.people[by.lower()]),
                 "assignee": self._actor(person),
             }
-            for place, (person, by) in enumerate(issue.unassigned)
+            for place, (person, by, at) in enumerate(issue.unassigned)
         ]
 
     def _closed(self, closer: Any) -> dict[str, Any]:

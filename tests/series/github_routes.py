@@ -36,6 +36,8 @@ class Routes:
                 ("POST", r"REPO/issues/(\d+)/assignees", self._assign),
                 ("DELETE", r"REPO/issues/(\d+)/assignees", self._unassign),
                 ("POST", r"REPO/issues/(\d+)/labels", self._add_labels),
+                ("DELETE", r"REPO/issues/(\d+)/labels/(.+)", self._remove_label),
+                ("POST", "REPO/labels", self._make_label),
                 ("GET", r"REPO/issues/(\d+)/comments", self._comments),
                 ("POST", r"REPO/issues/(\d+)/comments", self._comment),
                 ("GET", "REPO/git/matching-refs/(.*)", self._matching_refs),
@@ -150,6 +152,15 @@ class Routes:
         for label in posted["labels"]:
             self.world.add_label(issue, label)
         return 200, [self.forms.label(name) for name in issue.labels], {}
+
+    def _remove_label(self, number: int, name: Any, posted: dict[str, Any]) -> Answer:
+        issue = self.world.issue(number)
+        self.world.remove_label(issue, str(name))
+        return 200, [self.forms.label(label) for label in issue.labels], {}
+
+    def _make_label(self, posted: dict[str, Any]) -> Answer:
+        form = {key: posted[key] for key in ("color", "description") if key in posted}
+        return 201, self.forms.label(self.world.make_label(posted["name"], form)), {}
 
     def _comments(self, number: int) -> Answer:
         issue = self.world.issue(number)

@@ -253,13 +253,15 @@ class GitHubServer:
             form = {"message": refusal.message, "documentation_url": "https://docs.github.example", "status": "0"}
             form["status"] = str(refusal.status)
             status = refusal.status
-            extra = {key.replace("_", "-"): str(value) for key, value in refusal.more.items() if key != "errors"}
+            details = ("resource", "field", "code")
+            extra = {key.replace("_", "-"): str(value) for key, value in refusal.more.items() if key not in details}
             if status == 301:
                 form = {"message": refusal.message, "url": self.url + refusal.more["location"]}
                 form["documentation_url"] = "https://docs.github.example"
                 extra = {"location": self.url + refusal.more["location"]}
             if status == 422:
-                form["errors"] = [{"resource": "Issue", "field": "x", "code": "invalid", "message": refusal.message}]
+                usual = {"resource": "Issue", "field": "x", "code": "invalid", "message": refusal.message}
+                form["errors"] = [{**usual, **{key: refusal.more[key] for key in details if key in refusal.more}}]
         except Exception:
             self.mistakes.append(traceback.format_exc())
             status, form = 500, {"message": "a mistake of the local server"}

@@ -57,8 +57,8 @@ class Issue:
     closed_at: datetime | None = None
     closers: list[Any] = field(default_factory=list)
     """One for each time it was closed: the number of a pull request, the sha of a commit, or None."""
-    unassigned: list[tuple[Person, str]] = field(default_factory=list)
-    """Who was unassigned, and by whom."""
+    unassigned: list[tuple[Person, str, datetime]] = field(default_factory=list)
+    """Who was unassigned, by whom, and when by the clock of the server."""
     comments: list[dict[str, Any]] = field(default_factory=list)
     moved_to: str | None = None
     is_pull: bool = False
@@ -82,6 +82,8 @@ class World:
         self.clock = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
         self.issues: dict[int, Issue | str] = {}
         self.labels: dict[str, int] = {}
+        self.label_forms: dict[str, dict[str, Any]] = {}
+        """Colour and description of those that were made with them."""
         self.people: dict[str, Person] = {}
         self.objects: dict[str, tuple[str, Any]] = {}
         self.refs: dict[str, str] = {}
@@ -137,6 +139,21 @@ class World:
         if name not in issue.labels:
             issue.labels.append(name)
 
+    def make_label(self, name: str, form: dict[str, Any]) -> str:
+        if any(known.lower() == name.lower() for known in self.labels):
+            raise Refusal(422, "Validation Failed", code="already_exists", resource="Label", field="name")
+        self.labels[name] = 5000 + next(self._ids)
+        self.label_forms[name] = form
+        self.counts["labels made"] += 1
+        return name
+
+    def remove_label(self, issue: Issue, name: str) -> None:
+        found = [label for label in issue.labels if label.lower() == name.lower()]
+        if not found:
+            raise Refusal(404, "Label does not exist")
+        issue.labels.remove(found[0])
+        issue.updated_at = self.tick()
+
     def issue(self, number: int) -> Issue:
         """Raises what GitHub answers for one that is not there: 404, 410 for deleted, 301 for transferred."""
         found = self.issues.get(number)
@@ -177,7 +194,7 @@ class World:
             issue.by_api.discard(person.login)
             issue.updated_at = self.tick()
             self.assigned_log.append(("unassign", number, person.login))
-            issue.unassigned.append((person, by))
+            issue.unassigned.append((person, by, datetime.now(UTC)))
         return issue
 
     def _witness(self, issue: Issue, person: Person, by_hand: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import ipaddress
@@ -47,6 +48,10 @@ class _Backend(BaseHTTPRequestHandler):
     faults: ClassVar[list[str | Callable[[], None]]]
     """For the next pushes: ``before``, the connection breaks before it is done; ``after``, when it was; a function is
     called between the two."""
+    credentials: ClassVar[str | None]
+    """``user:password``, without which nobody is let in."""
+    witness: ClassVar[list[Callable[[], None]]]
+    """Called at each request, while whoever asks is waiting for the answer."""
 
     def do_GET(self) -> None:
         self._answer(b"")
@@ -87,7 +92,21 @@ class _Backend(BaseHTTPRequestHandler):
         }
         return subprocess.run(["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE).stdout
 
+    def _let_in(self) -> bool:
+        for seen in self.witness:
+            seen()
+        if self.credentials is None:
+            return True
+        expected = "Basic " + base64.b64encode(self.credentials.encode()).decode()
+        return self.headers.get("Authorization") == expected
+
     def _answer(self, body: bytes) -> None:
+        if not self._let_in():
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         head, _, content = self._asked(body).partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
         self.send_response(int(fields.pop("Status", "200 OK").split()[0]))
@@ -139,10 +158,15 @@ def certificate(folder: Path, *, expired: bool = False) -> Path:
 
 
 @contextlib.contextmanager
-def over_http(root: Path, tls: Path | None = None) -> Iterator[tuple[str, list[str | Callable[[], None]]]]:
+def over_http(
+    root: Path, tls: Path | None = None, credentials: str | None = None, witness: Callable[[], None] | None = None
+) -> Iterator[tuple[str, list[str | Callable[[], None]]]]:
     """The address of what is below ``root``, over smart HTTP on loopback, and the list of faults to come. With ``tls``,
-    the file of a key and its certificate, it is HTTPS."""
-    handler = type("Backend", (_Backend,), {"root": str(root), "faults": []})
+    the file of a key and its certificate, it is HTTPS. With ``credentials``, ``user:password``, it asks for them. The
+    ``witness`` is called at each request."""
+    seen = [witness] if witness is not None else []
+    terms = {"root": str(root), "faults": [], "credentials": credentials, "witness": seen}
+    handler = type("Backend", (_Backend,), terms)
     server = _Server(("127.0.0.1", 0), handler)
     if tls is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -147,11 +147,11 @@ def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remot
     asked = []
 
     class Contradicting(GitRegister):
-        async def _run(self, *words: str, given: bytes = b"") -> git._Answer:
+        async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git._Answer:
             asked.append(words[0])
             if words[0] == "fetch":
                 return git._Answer(128, b"", f"fatal: couldn't find remote ref {REF}")
-            return await super()._run(*words, given=given)
+            return await super()._run(*words, given=given, **terms)
 
     async def main() -> None:
         register = Contradicting(f"file://{remote}")

@@ -166,3 +166,92 @@ def test_who_was_assigned_before_the_first_sync_was_not_promoted_by_it(server):
 
     assert asyncio.run(scene()) == 0
     assert state(server)["active_issue"] == 2
+
+
+# -- after a rebuild ---------------------------------------------------------------------------------------------------
+
+STATE = f"refs/asterism/series/{SERIES}"
+
+
+def lose(server: GitHubServer) -> None:
+    server.call(lambda world: world.refs.pop(STATE))
+
+
+def spoil(server: GitHubServer, text: str = "{") -> None:
+    server.call(lambda world: world.write_document(STATE, text, STATE_FILE))
+
+
+def forget(server: GitHubServer) -> None:
+    """Lost, and something else put in its place, which follows from nothing."""
+    lose(server)
+    spoil(server)
+
+
+@pytest.mark.parametrize("break_it", [lose, spoil, forget])
+def test_a_promotion_after_a_rebuild_is_announced_exactly_once(server, break_it):
+    for _ in range(3):
+        sync(server, "announce")
+    server.call(lambda world: [world.add_issue(f"RFC-093-1{micro}: more") for micro in range(4)])
+    sync(server, "announce")
+    merged(server, 1)
+    sync(server, "announce")
+    server.call(lambda world: world.add_issue("RFC-093-20: one that came later"))
+    sync(server, "announce")
+    before = state(server)["revision"]
+    break_it(server)
+    sync(server, "announce")
+    assert announced(server) == [1, 2]  # who was active still is: that is nothing new
+    assert state(server)["revision"] > before
+    merged(server, 2)
+    for _ in range(3):
+        sync(server, "announce")
+        assert announced(server) == [1, 2, 3]
+    assert state(server)["active_issue"] == 3
+
+
+def test_a_promotion_at_the_rebuild_itself_is_announced(server):
+    sync(server, "announce")
+    merged(server, 1)
+    lose(server)
+    for _ in range(2):
+        sync(server, "announce")
+        assert announced(server) == [1, 2]
+
+
+def test_the_revision_of_what_was_announced_decides_nothing(server):
+    """Also if it is far above that of the state, as after a rebuild by a command that knows nothing of it."""
+    sync(server, "announce")
+    ref = f"refs/asterism/tracking/{SERIES}"
+
+    def raise_it(world) -> None:
+        document = json.loads(world.documents("refs/asterism/tracking/")[SERIES])
+        document["announced"]["revision"] = 10_000
+        world.write_document(ref, json.dumps(document), STATE_FILE)
+
+    server.call(raise_it)
+    merged(server, 1)
+    for _ in range(2):
+        sync(server, "announce")
+        assert announced(server) == [1, 2]
+
+
+def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_before(server):
+    number = sync(server, "announce").tracking
+    before = server.call(lambda world: world.refs[STATE])
+    merged(server, 1)
+    sync(server, "announce")
+
+    async def scene() -> None:
+        register = opened(server)
+        [old] = [one for one in await register.history(SERIES, 9) if one.token == before]
+        series = Series.from_text(old.text, SERIES)
+
+        async def behind(name: str) -> Snapshot:
+            return Snapshot(old.text, old.token)
+
+        register.read = behind  # type: ignore[method-assign]
+        await Tracking(register).announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+        await register.close()
+
+    asyncio.run(scene())
+    assert announced(server) == [1, 2]

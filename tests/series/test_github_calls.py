@@ -17,7 +17,7 @@ MOST = {
     github_cycles.NOTHING: 3,
     github_cycles.QUEUED: 8,
     github_cycles.PROMOTED: 22,
-    github_cycles.AGAIN: 17,
+    github_cycles.AGAIN: 24,
     github_cycles.REPAIRED: 17,
 }
 

@@ -41,6 +41,12 @@ def traffic() -> GitHubServer:
         server.call(lambda world: world.assign(3, "robot", by_hand=True))
         merged(server, 1)
         sync(server, "announce")
+        labels = {"active_label": "series-active", "queued_label": "series-queued"}
+        server.call(lambda world: world.unassign(2, "robot", by="ada"))
+        sync(server, **labels)
+        server.call(lambda world: world.remove_label(world.issue(2), "series-active"))
+        server.call(lambda world: world.add_label(world.issue(2), "series-queued"))
+        sync(server, **labels)
         sync(server, assignee="copilot-swe-agent")
         server.call(lambda world: world.transfer(2))
         server.call(lambda world: world.delete(3))
@@ -67,6 +73,8 @@ async def ask_the_rest(server: GitHubServer) -> None:
         ("POST", "issues", {"title": ""}),
         ("PATCH", "issues/4", {"state": "ajar"}),
         ("POST", "git/refs", {"ref": "refs/heads/main", "sha": token}),
+        ("POST", "labels", {"name": "Series-Active", "color": "ededed"}),
+        ("DELETE", "issues/4/labels/no-such-label", None),
         ("POST", "git/commits", {"tree": "0" * 40, "message": "x", "parents": []}),
     ):
         with pytest.raises(Refused):
@@ -101,7 +109,9 @@ MODELS: list[tuple[str, str, int, Any]] = [
     ("POST", r"/git/commits$", 201, models.GitCommit),
     ("GET", r"/git/commits/", 200, models.GitCommit),
     ("GET", r"acme/rocket/commits$", 200, list[models.Commit]),
-    ("POST", r"/labels$", 200, list[models.Label]),
+    ("POST", r"/issues/\d+/labels$", 200, list[models.Label]),
+    ("DELETE", r"/issues/\d+/labels/", 200, list[models.Label]),
+    ("POST", r"rocket/labels$", 201, models.Label),
 ]
 
 

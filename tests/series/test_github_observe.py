@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
-from github_scenes import SERIES, assigned, opened, service_of, sync, view, world_of
+from github_scenes import SERIES, assigned, opened, service_of, sync, synced, view, world_of
 from github_server import GitHubServer
 from github_world import iso
 
+from asterism.series.github.reports import SyncReport
 from asterism.series.register import STATE_FILE
 
 
@@ -79,4 +82,73 @@ def test_only_what_was_done_is_counted(server):
     server.call(lambda world: world.assign(1, "robot", by_hand=True))
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
     counts = asyncio.run(counted())
-    assert {key for key, count in counts.items() if count} <= {"api_requests", "api_not_modified"}
+    counted_once = {"duplicates_preventable": 1}
+    assert {key: counts[key] for key in counted_once} == counted_once
+    assert {key for key, count in counts.items() if count} <= {"api_requests", "api_not_modified", *counted_once}
+
+
+def observed(server: GitHubServer, file: Path, times: int = 1) -> tuple[SyncReport, dict[str, int]]:
+    """By processes that begin anew, as cron starts them; and the totals in the file for the figures."""
+
+    async def once() -> SyncReport:
+        register = opened(server)
+        service = service_of(register, "observe")
+        service.metrics.recall(file)
+        report = await service.sync()
+        await register.close()
+        service.metrics.write(file)
+        return report
+
+    for _ in range(times):
+        report = asyncio.run(once())
+    return report, json.loads(file.read_text())["total"]
+
+
+def test_each_duplicate_that_enforcing_would_have_prevented_is_counted_once(server, tmp_path):
+    file = tmp_path / "m.json"
+    report, total = observed(server, file, 2)
+    assert (report.preventable, total["duplicates_preventable"]) == (0, 0)
+    server.call(lambda world: world.assign(1, "robot", by_hand=True))
+    server.call(lambda world: world.assign(3, "robot", by_hand=True))
+    report, total = observed(server, file, 3)
+    assert (report.preventable, total["duplicates_preventable"]) == (1, 1)
+    assert "enforcing would have prevented 1 assignment beside an active issue" in report.observations()
+    server.call(lambda world: world.assign(2, "robot", by_hand=True))
+    report, total = observed(server, file, 2)
+    assert (report.to_json()["preventable_duplicates"], total["duplicates_preventable"]) == (2, 2)
+    server.call(lambda world: world.unassign(3, "robot"))
+    assert observed(server, file, 2)[1]["duplicates_preventable"] == 2
+    server.call(lambda world: world.assign(3, "robot", by_hand=True))
+    assert observed(server, file, 2)[1]["duplicates_preventable"] == 3
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"series": 7}', '{"series": {"RFC-093": 7}, "total": []}'])
+def test_figures_that_cannot_be_read_are_begun_anew(server, tmp_path, text):
+    (tmp_path / "m.json").write_text(text)
+    assert observed(server, tmp_path / "m.json")[1]["duplicates_preventable"] == 0
+
+
+def test_near_misses_and_names_that_look_alike_are_told_by_who_observes_only(server, tmp_path):
+    titles = ["rfc-093-04: small", "A fix for RFC-093-02", "RFC-093: the whole", "nothing of that kind", "RFC-93-05: x"]
+    server.call(lambda world: [world.add_issue(title) for title in titles])
+    server.call(lambda world: world.add_issue("RFC-093: by a label", labels=["series:house"]))
+    report, _ = observed(server, tmp_path / "m.json")
+    assert [(one.number, one.why) for one in report.near_misses] == [
+        (4, "capitals are written as small letters"),
+        (5, "it does not stand at the beginning of the title"),
+        (6, "it has no micro number"),
+    ]
+    assert report.lookalikes == [["RFC-093", "RFC-93"]]
+    assert report.to_json()["near_misses"][0]["title"] == "rfc-093-04: small"
+    told = "\n".join(report.observations())
+    assert "#4 belongs to no series: capitals are written as small letters: rfc-093-04: small" in told
+    assert "RFC-093, RFC-93" in told
+    acting = asyncio.run(synced(server))
+    assert (acting.near_misses, acting.lookalikes, acting.observations()) == ([], [], [])
+
+
+def test_of_very_many_near_misses_some_are_told(server, tmp_path):
+    server.call(lambda world: [world.add_issue(f"rfc-093-{number}") for number in range(10, 35)])
+    report, _ = observed(server, tmp_path / "m.json")
+    assert len(report.near_misses) == 25
+    assert "and 5 more" in report.observations()[-1]

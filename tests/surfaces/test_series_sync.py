@@ -208,6 +208,7 @@ def test_a_cache_makes_a_cycle_free(server, tmp_path):
 
 def test_the_other_commands_take_github_too(server):
     place = ("--github", "acme/rocket")
+    server.call(lambda world: [world.add_issue(f"OPS-7-{micro}: tidy") for micro in (1, 2, 3)])
     assert asterism(server, "series", "claim", "OPS-7", "--issue", "5", *place).exit_code == 0
     assert asterism(server, "series", "claim", "OPS-7", "--issue", "6", *place).exit_code == 75
     told = json.loads(asterism(server, "series", "status", "OPS-7", "--json", *place).stdout)
@@ -297,3 +298,34 @@ def test_a_rebuild_that_finds_no_issue_writes_nothing(server):
     again = asterism(server, "series", "rebuild", "Alpha", "--github", "acme/rocket", "--pattern", pattern)
     assert again.exit_code == 0
     assert scenes.state(server, "Alpha")["active_issue"] == before["active_issue"]
+
+
+def test_a_claim_looks_at_the_issues(server):
+    place = ("--github", "acme/rocket", "--by", "ann")
+    assert asterism(server, "series", "claim", "RFC-093", "--issue", "1", *place).exit_code == 0
+    scenes.merged(server, 1)
+    rehearsed = asterism(server, "series", "claim", "RFC-093", "--issue", "2", "--dry-run", *place)
+    assert (rehearsed.exit_code, rehearsed.stdout.splitlines()) == (
+        0,
+        ["#1 would leave RFC-093: it is completed", "would claim RFC-093 for #2 (revision 2)"],
+    )
+    result = asterism(server, "series", "claim", "RFC-093", "--issue", "2", *place)
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        0,
+        ["#1 has left RFC-093: it is completed", "claimed RFC-093 for #2 (revision 2)"],
+    )
+    result = asterism(server, "series", "claim", "RFC-093", "--issue", "3", "--json", *place)
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["active"], told["left"]) == (75, "queued", 2, {})
+    assert "completed #1; claim #2 by ann" in asterism(server, "series", "history", "RFC-093", *place[:2]).stdout
+
+
+@pytest.mark.parametrize(("issue", "said"), [("1", "#1 is closed (completed)"), ("4711", "there is no issue #4711")])
+def test_what_cannot_be_claimed_is_refused_with_64(server, issue, said):
+    scenes.merged(server, 1)
+    words = ("series", "claim", "RFC-093", "--issue", issue, "--github", "acme/rocket")
+    result = asterism(server, *words)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert said in result.stderr
+    result = asterism(server, *words, "--json")
+    assert (result.exit_code, json.loads(result.stdout)["status"]) == (64, "refused")

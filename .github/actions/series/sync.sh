@@ -1,18 +1,33 @@
 #!/usr/bin/env bash
 # One sync, and its outcome as outputs of the step: status, active, position and series.
+#
+# The token is handed to the one command that needs it. Python is started in isolated mode (-I) and outside the
+# workspace, where nothing that lies in the workspace is taken for a module.
 set -euo pipefail
+unset "${!PYTHON@}"
+token=$SERIES_TOKEN
+unset SERIES_TOKEN GITHUB_TOKEN GH_TOKEN
+
+case $SERIES_METRICS in
+    "" | /*) ;;
+    *) SERIES_METRICS=${GITHUB_WORKSPACE:-$PWD}/$SERIES_METRICS ;;
+esac
+cd "$RUNNER_TEMP"
 
 words=(series sync --json --github "$SERIES_REPOSITORY" --assign "$SERIES_ASSIGN" --mode "$SERIES_MODE")
 [ -z "$SERIES_ISSUE" ] || words+=(--issue "$SERIES_ISSUE")
 [ -z "$SERIES_PATTERN" ] || words+=(--pattern "$SERIES_PATTERN")
 [ -z "$SERIES_LABEL" ] || words+=(--label "$SERIES_LABEL")
+[ -z "$SERIES_ACTIVE_LABEL" ] || words+=(--active-label "$SERIES_ACTIVE_LABEL")
+[ -z "$SERIES_QUEUED_LABEL" ] || words+=(--queued-label "$SERIES_QUEUED_LABEL")
+[ "$SERIES_RESPECT_UNASSIGN" != true ] || words+=(--respect-unassign)
 [ -z "$SERIES_METRICS" ] || words+=(--metrics "$SERIES_METRICS")
 
-result=$(mktemp)
+result=$(mktemp "$RUNNER_TEMP/asterism-result-XXXXXX")
 trap 'rm -f "$result"' EXIT
 
 code=0
-asterism "${words[@]}" >"$result" || code=$?
+GITHUB_TOKEN=$token "$SERIES_PYTHON" -I -m asterism "${words[@]}" >"$result" || code=$?
 
 case $code in
     0 | 75) ;;
@@ -27,7 +42,7 @@ case $code in
 esac
 
 # Whatever the answer is, an output is one line.
-python3 - "$result" "$code" >>"$GITHUB_OUTPUT" <<'PROGRAM'
+"$SERIES_PYTHON" -I - "$result" "$code" >>"$GITHUB_OUTPUT" <<'PROGRAM'
 import json
 import sys
 

@@ -197,6 +197,14 @@ class Series:
         unchanged = replace(once, updated_at=before.updated_at, revision=before.revision) == before
         return before if unchanged else once
 
+    def counted_from(self, revision: int) -> Series:
+        """The same, whose next change has a higher revision than this one, and than its own."""
+        return self if revision <= self.revision else replace(self, revision=revision)
+
+    def active_since(self, item: Item | None, since: float | None) -> Series:
+        """The same, and if ``item`` is the active one, it has been so since then: what is rebuilt need not know."""
+        return self if item is None or item != self.active or since is None else replace(self, since=since)
+
     def stamped(self, now: float) -> Series:
         """The same as a change of its own: what was salvaged is written anew, although nothing in it is new."""
         return self._changed(now)
@@ -267,13 +275,32 @@ class Series:
         return series
 
     @classmethod
-    def salvaged(cls, text: str | None, name: str) -> Series:
-        """What can still be told from a state that cannot be read, to rebuild upon: the active issue, the pause and the
-        number of changes, each if it is what it should be. It is nothing to act upon by itself."""
+    def salvaged(cls, text: str | None, name: str, earlier: Iterable[str] = ()) -> Series:
+        """What can still be told from a state that cannot be read, or is lost, to rebuild upon: the active issue, the
+        pause and the number of changes, each if it is what it should be. It is nothing to act upon by itself.
+        ``earlier`` are states before it, the newest first: by them the revision goes on where it was, and it is known
+        since when the active issue is active."""
+        last = cls._last_of(earlier, name)
         try:
-            return cls.from_text(text, name)
+            found = cls.from_text(text, name)
+            return found if text is not None else found.counted_from(last.revision)
         except UnreadableSeries:
-            pass
+            found = cls._remains_of(text, name)
+        return found.counted_from(last.revision).active_since(last.active, last.since)
+
+    @classmethod
+    def _last_of(cls, earlier: Iterable[str], name: str) -> Series:
+        """The last state that can be read, counted on by one for each that came after it and cannot."""
+        for place, text in enumerate(earlier):
+            try:
+                found = cls.from_text(text, name)
+            except UnreadableSeries:
+                continue
+            return found.counted_from(found.revision + place)
+        return cls(name)
+
+    @classmethod
+    def _remains_of(cls, text: str | None, name: str) -> Series:
         try:
             data = json.loads(text or "", object_pairs_hook=_first_of_each)
         except (ValueError, RecursionError):

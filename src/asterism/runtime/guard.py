@@ -3,8 +3,9 @@ longer than it may be.
 
 Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
 the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
-closes, and the guard kills every group that was not reported finished. It works wherever there are pipes and process
-groups; what a child puts into a session of its own is out of its reach.
+closes, and the guard kills every group that was not reported finished; with a grace it asks them to end first
+(SIGTERM), so that they can remove their locks, and kills what is left after that many seconds. It works wherever there
+are pipes and process groups; what a child puts into a session of its own is out of its reach.
 
 The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=ticket seconds`` if the child may only go
 on for so long unless we say otherwise again: a process that is stopped in mid-air cannot end what it has lost the right
@@ -24,7 +25,7 @@ import sys
 import time
 
 _PROGRAM = """
-import os, select, signal, time
+import os, select, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.set_blocking(1, False)  # nobody may be there to read it
@@ -61,15 +62,28 @@ while True:
         else:
             groups.pop(ticket, None)
             ends.pop(ticket, None)
+def ask(group, how):
+    try:
+        os.killpg(group, how)
+    except OSError:
+        return False
+    return True
+until = time.clock_gettime(clock) + float(sys.argv[1])
+left = [group for group in groups.values() if float(sys.argv[1]) and ask(group, signal.SIGTERM)]
+while left and time.clock_gettime(clock) < until:
+    time.sleep(0.01)
+    left = [group for group in left if ask(group, 0)]
 for ticket in list(groups):
     end(ticket)
 """
 
 
 class Guard:
-    """Starts with the first child, ends when it is closed or with the orchestrator's process."""
+    """Starts with the first child, ends when it is closed or with the orchestrator's process. ``grace`` is how long
+    children may take to end when it does, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = 0.0) -> None:
+        self._grace = grace
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets = 0
         self._groups: dict[int, int] = {}
@@ -88,7 +102,7 @@ class Guard:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal must not reach it

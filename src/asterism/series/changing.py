@@ -46,6 +46,9 @@ JITTER = (0.2, 0.8)
 MOST_SPREAD = 8.0
 """How many times longer the longest pause becomes, for those who try without a limit."""
 
+EARLIER = 20
+"""How many states before one that is unreadable or lost are looked at for the revision to go on from."""
+
 LONGEST_WAIT = 120.0
 """What a register that is asked too often may ask for, in seconds, if there is no deadline."""
 
@@ -130,7 +133,8 @@ async def mend(
     counts: Counts | None = None,
 ) -> Outcome:
     """As ``change``, also on a state that cannot be read: ``step`` gets what can be salvaged of it, and what it makes
-    of that is written in its place, if nobody mended it meanwhile."""
+    of that is written in its place, if nobody mended it meanwhile. The revision goes on where the history ends, as far
+    as the register has one."""
     return await _changed(register, name, step, message, True, patience, counts)
 
 
@@ -181,7 +185,11 @@ async def _tried(
     seen = await register.read(name)
     trying.saw(seen)
     broken = mending and unreadable(seen.text, name) is not None
-    before = Series.salvaged(seen.text, name) if broken else Series.from_text(seen.text, name)
+    if broken or (mending and seen.token is None):
+        earlier = [one.text for one in await register.history(name, EARLIER)]
+        before = Series.salvaged(seen.text, name, earlier)
+    else:
+        before = Series.from_text(seen.text, name)
     now = register.clock()
     after = step(before, now)
     if after is before:
@@ -390,6 +398,11 @@ async def claim(
 ) -> Outcome:
     """Claim a series: the item is active in ``after``, or waits there for its turn."""
     outcome = await change(register, name, wanted, wanted.told, patience=patience, counts=counts)
-    if counts is not None:
-        counts.duplicate_prevented += outcome.after.active not in (None, wanted.item)
+    count_claim(counts, outcome, wanted.item)
     return outcome
+
+
+def count_claim(counts: Counts | None, outcome: Outcome, item: Item) -> None:
+    """Count a claim that found another item active."""
+    if counts is not None:
+        counts.duplicate_prevented += outcome.after.active not in (None, item)

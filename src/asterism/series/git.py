@@ -2,7 +2,9 @@
 
 Everything happens in a small private repository in the temporary directory, which goes when the register is closed.
 Nothing is written to anybody's checkout, and on the remote nothing but refs below ``refs/asterism/series/``: no branch,
-no tag. Credentials, proxies and ``insteadOf`` are those of the user's git; nobody is ever prompted.
+no tag. Credentials, proxies and ``insteadOf`` are those of the user's git; nobody is ever prompted. What is secret in
+an address never stands in the arguments of a process (``remote_address.py``), and a guard ends git with all it started
+when this process dies, however it dies.
 
 A state is a commit with one file, made with plumbing. Its parent is the state that was read, and a random word in its
 message makes it unlike any other. It is pushed with ``--force-with-lease=<ref>:<what was read>``, so the remote takes
@@ -23,9 +25,11 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from asterism.runtime import guard
 from asterism.series.register import (
     REF_PREFIX,
     STATE_FILE,
@@ -41,6 +45,7 @@ from asterism.series.register import (
     said_in,
     without_secrets,
 )
+from asterism.series.remote_address import REWRITES, RemoteAddress, rewritten, split
 from asterism.series.scratch import private_repository, quiet
 
 TIMEOUT = 60.0
@@ -54,6 +59,9 @@ GRACE = 2.0
 
 STUCK = 5
 """So many times in a row a ref may be locked while nobody changes it. Then it is not somebody else who was first."""
+
+_REMOTE = "<remote>"
+"""Stands for the address among the words of a command."""
 
 _SETTINGS = (
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null"),
@@ -101,6 +109,9 @@ class GitRegister:
         if not url or url.startswith("-") or not url.isprintable():
             raise RegisterUnavailable(f"{url!r} is no address of a git remote")
         self._address, self._timeout = url, timeout
+        self._given = split(url)
+        self._rules: list[tuple[str, str]] | None = None
+        self._guard = guard.Guard(GRACE)
         self._environment = dict(os.environ if environment is None else environment)
         self._directory: Path | None = None
         self._hashes = "sha1"
@@ -149,7 +160,7 @@ class GitRegister:
 
     async def _fetched(self, ref: str, depth: int) -> bool:
         """Whether there is such a ref; if so, ``refs/read`` is what it holds, now."""
-        words = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", "--", self._address, f"+{ref}:refs/read")
+        words = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", "--", _REMOTE, f"+{ref}:refs/read")
         for last in (False, False, True):
             answer = await self._remote(*words)
             if answer.code == 0:
@@ -162,14 +173,14 @@ class GitRegister:
         raise self._unavailable("cannot be read", answer)
 
     async def _tip(self, ref: str) -> str | None:
-        answer = await self._remote("ls-remote", "--exit-code", "--refs", "--", self._address, ref)
+        answer = await self._remote("ls-remote", "--exit-code", "--refs", "--", _REMOTE, ref)
         if answer.code not in (0, 2):
             raise self._unavailable("cannot be reached", answer)
         found = [line.partition("\t") for line in answer.out.decode().splitlines()]
         return next((token for token, _, name in found if name == ref), None)  # others may end in the same words
 
     async def names(self) -> list[str]:
-        answer = await self._remote("ls-remote", "--refs", "--", self._address, f"{REF_PREFIX}*")
+        answer = await self._remote("ls-remote", "--refs", "--", _REMOTE, f"{REF_PREFIX}*")
         if answer.code != 0:
             raise self._unavailable("cannot be reached", answer)
         refs = [line.partition("\t")[2] for line in answer.out.decode().splitlines()]
@@ -178,7 +189,7 @@ class GitRegister:
     async def read_all(self) -> dict[str, Snapshot]:
         """Of every series, in one question: each by itself would take as many connections."""
         async with self._fetching:
-            words = ("fetch", "--quiet", "--no-tags", "--prune", "--depth=1", "--", self._address)
+            words = ("fetch", "--quiet", "--no-tags", "--prune", "--depth=1", "--", _REMOTE)
             answer = await self._remote(*words, f"+{REF_PREFIX}*:refs/all/*")
             if answer.code != 0:  # as it is also where there is nothing at all to fetch
                 if not await self.names():
@@ -198,6 +209,9 @@ class GitRegister:
         ref = ref_of(name)
         async with self._fetching:
             if limit < 1 or not await self._fetched(ref, limit):
+                return []
+            [head] = await self._objects(["refs/read"])
+            if head is None or head.kind in ("blob", "tree"):  # nothing comes before what is no commit
                 return []
             form = "--format=%H%n%ct%n%B"
             told = await self._git("log", "-z", "--first-parent", f"--max-count={limit}", form, "refs/read", "--")
@@ -220,13 +234,11 @@ class GitRegister:
         commit = await self._committed(expected, text, message)
         lease = f"--force-with-lease={ref}:{expected or ''}"
         try:
-            answer = await self._remote(
-                "push", "--porcelain", "--no-verify", lease, "--", self._address, f"{commit}:{ref}"
-            )
+            answer = await self._remote("push", "--porcelain", "--no-verify", lease, "--", _REMOTE, f"{commit}:{ref}")
         except _TimedOut as error:
             raise Unsure(f"whether series {name} was changed is not known: {error}") from None
         if self._has_other_hashes(answer):  # the first thing we hear of the remote: what we made has to be made anew
-            await self._switch_hashes()
+            self._switch_hashes()
             return await self.swap(name, expected, text, message)
         self._commits.add(commit)
         flag, said = _judged(answer.out.decode(errors="replace"), ref)
@@ -269,6 +281,10 @@ class GitRegister:
         return (await self._git(*words, given=given.encode())).out.decode().strip()
 
     async def close(self) -> None:
+        self._remove_repository()
+        await asyncio.to_thread(self._guard.close)
+
+    def _remove_repository(self) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -278,23 +294,36 @@ class GitRegister:
     async def _remote(self, *words: str) -> _Answer:
         """A command that talks to the remote. One with other hashes takes a private repository with other hashes."""
         try:
-            answer = await self._run(*words)
+            address = await self._target(words[0] == "push")
+            words = tuple(address.plain if word is _REMOTE else word for word in words)
+            answer = await self._run(*words, address=address)
             if words[0] != "push" and self._has_other_hashes(answer):
-                await self._switch_hashes()
-                answer = await self._run(*words)
-            return answer
+                self._switch_hashes()
+                answer = await self._run(*words, address=address)
+            return answer._replace(said=address.without_secrets(answer.said))
         except _TimedOut as error:
             if words[0] == "push":
                 raise
             raise RegisterUnavailable(f"{self.url} does not answer: {error}") from None
 
+    async def _target(self, pushing: bool) -> RemoteAddress:
+        """Where a command goes: the address that was given, or what the settings make of it, if that has a secret."""
+        if self._given.settings or self._address.startswith(("file:", "/", ".")):
+            return self._given
+        if self._rules is None:
+            told = await self._run("config", "--includes", "-z", "--get-regexp", REWRITES)
+            pairs = [setting.partition("\n") for setting in told.out.decode(errors="replace").split("\0") if setting]
+            self._rules = [(name, value) for name, _, value in pairs]
+        made = rewritten(self._address, self._rules, pushing)
+        return self._given if made == self._address else split(made)
+
     def _has_other_hashes(self, answer: _Answer) -> bool:
         return answer.code != 0 and self._hashes == "sha1" and _OTHER_HASHES.search(answer.said) is not None
 
-    async def _switch_hashes(self) -> None:
+    def _switch_hashes(self) -> None:
         self._hashes = "sha256"
         self._commits.clear()
-        await self.close()
+        self._remove_repository()
 
     async def _git(self, *words: str, given: bytes = b"") -> _Answer:
         """A command that works in the private repository, and has no reason to fail."""
@@ -303,7 +332,16 @@ class GitRegister:
             raise RegisterUnavailable(f"git {words[0]} failed with {answer.code}: {self._last(answer)}")
         return answer
 
-    async def _run(self, *words: str, given: bytes = b"") -> _Answer:
+    async def _run(self, *words: str, given: bytes = b"", address: RemoteAddress | None = None) -> _Answer:
+        ticket = self._guard.admit()
+        try:
+            return await self._guarded(ticket, words, given, (address or self._given).added_to(self._environment))
+        finally:
+            self._guard.finished(ticket)
+
+    async def _guarded(
+        self, ticket: int, words: Sequence[str], given: bytes, environment: Mapping[str, str]
+    ) -> _Answer:
         directory = self._repository()
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -314,7 +352,8 @@ class GitRegister:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # so that it can be ended with all it started, and finds nobody to prompt
-                env={**quiet(self._environment), "GIT_DIR": str(directory)},
+                env={**quiet(environment), "GIT_DIR": str(directory)},
+                preexec_fn=partial(guard.report, self._guard.pipe(), ticket),
             )
         )
         try:
@@ -324,6 +363,7 @@ class GitRegister:
         except asyncio.CancelledError:  # it may have begun, and only who knows its process can end all it started
             await _end(await starting)
             raise
+        self._guard.started(ticket, process.pid)
         try:
             out, said = await asyncio.wait_for(process.communicate(given), self._timeout)
         except TimeoutError:

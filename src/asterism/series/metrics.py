@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,6 +29,7 @@ MEANINGS = {
     "assigned": "Assignments that were made and read back.",
     "unassigned": "Assignments that were taken back.",
     "duplicates_found": "Issues that were assigned beside the active one of their series.",
+    "duplicates_preventable": "The same, found while only observing: to enforce would have prevented it.",
     "completed": "Issues that left, closed by a merge or a commit.",
     "abandoned": "Issues that left, closed otherwise.",
     "departed": "Issues that left, transferred, deleted or renamed.",
@@ -49,6 +50,22 @@ class Metrics:
     facts: dict[str, Any] = field(default_factory=dict)
     _written: dict[str, int] = field(default_factory=dict)
     """What of the counts is in the totals of the file already."""
+    _observed: dict[str, set[int]] = field(default_factory=dict)
+    """By series, what was found assigned beside the active issue when it was last observed."""
+
+    def recall(self, path: Path) -> None:
+        """Know what the run before has found, which wrote to this file: it is not to be counted again."""
+        series = _whole(path).get("series")
+        for name, gauges in series.items() if isinstance(series, dict) else ():
+            found = gauges.get("duplicate_issues") if isinstance(gauges, dict) else None
+            numbers = found if isinstance(found, list) else []
+            self.newly_observed(name, [number for number in numbers if type(number) is int])
+
+    def newly_observed(self, series: str, duplicates: Iterable[int]) -> int:
+        """How many of these were not there when this was last asked."""
+        before = self._observed.get(series, set())
+        self._observed[series] = set(duplicates)
+        return len(self._observed[series] - before)
 
     def add(self, name: str, number: int = 1) -> None:
         self.counts[name] += number
@@ -137,13 +154,18 @@ def _goes_to(found: os.stat_result, stream: int) -> bool:
 
 def _totals(path: Path) -> dict[str, int]:
     """Of the file that is there; nothing of one that cannot be read, and of what is none."""
+    total = _whole(path).get("total")
+    found = total.items() if isinstance(total, dict) else ()
+    return {str(name): count for name, count in found if type(count) is int and count >= 0}
+
+
+def _whole(path: Path) -> dict[str, Any]:
+    """What the file says; nothing if it cannot be read, or is none."""
     try:
-        if not _is_file(path):
-            return {}
-        total = json.loads(path.read_text("utf-8"))["total"]
-        return {str(name): count for name, count in total.items() if type(count) is int and count >= 0}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        data = json.loads(path.read_text("utf-8")) if _is_file(path) else None
+    except (OSError, ValueError, RecursionError):
         return {}
+    return data if isinstance(data, dict) else {}
 
 
 def _label(name: str) -> str:

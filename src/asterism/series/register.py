@@ -13,6 +13,7 @@ What can go wrong::
     │   ├── RegisterBusy       others keep it busy: another try may well succeed
     │   └── RateLimited        asked too often; carries how long to wait
     ├── BadSeriesName          no series can have this name
+    ├── NotClaimable           there is no such issue, or it is closed: nothing was written
     └── Contended              (series/changing.py) others were first at every try: nothing was written
 
 Registers on git, whether through the ``git`` program or through a forge's interface, keep a series in the same place
@@ -83,6 +84,10 @@ class RateLimited(RegisterUnavailable):
 
 class BadSeriesName(SeriesError):
     """No series can have this name."""
+
+
+class NotClaimable(SeriesError):
+    """The issue is closed, a pull request, in another repository by now, or there is none. Nothing was written."""
 
 
 class SeriesRegister(Protocol):

@@ -1,24 +1,26 @@
 """Which series an issue belongs to, and which place it has there: told by its title, or by a label.
 
-A pattern is a regular expression with the group ``series`` and, for the order within it, ``micro``. Where there is no
-micro number, or what stands there is none, the number of the issue serves. A pull request belongs to no series, and
-neither does a tracking issue. If a label is required, what does not have it belongs to none either. To GitHub labels
-are the same in whatever case.
+A pattern is a regular expression with the group ``series`` and, for the order within it, ``micro``; the one for titles
+that is used if none is given is in ``titles.py``. Where there is no micro number, or what stands there is none, the
+number of the issue serves. A pull request belongs to no series, and neither does a tracking issue. If a label is
+required, what does not have it belongs to none either. To GitHub labels are the same in whatever case.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.series import Live
+from asterism.series.github.titles import TITLE_PATTERN, NearMiss, canonical, why_not
 from asterism.series.register import BadSeriesName, SeriesError, checked_name
 
-TITLE_PATTERN = r"^(?P<series>[A-Z]+-\d+)-(?P<micro>\d+)\b"
 LABEL_PATTERN = r"^series:(?P<series>[^/]+)(?:/(?P<micro>\d+))?$"
 TRACKING_LABEL = "asterism-series"
+
+__all__ = ["LABEL_PATTERN", "TITLE_PATTERN", "TRACKING_LABEL", "Assignee", "BadPattern", "Finder", "Found"]
 
 
 class BadPattern(SeriesError):
@@ -93,7 +95,7 @@ class Finder:
         if match is None:
             return None
         try:
-            series = checked_name(self._as_titles_say(match["series"] or "") if label else match["series"] or "")
+            series = checked_name(self._as_titles_say(match["series"] or "") if label else self._named(match))
         except BadSeriesName:
             return None
         number = int(issue["number"])
@@ -101,9 +103,24 @@ class Finder:
         assigned = self.assignee is not None and self.assignee.among(issue)
         return Found(number, series, int(micro) if micro else number, assigned, issue)
 
+    def near_miss(self, issue: Mapping[str, Any], known: Collection[str]) -> NearMiss | None:
+        """Why an issue that belongs to no series looks as if it should. ``known`` are the series of others."""
+        title = str(issue.get("title") or "")
+        if "pull_request" in issue or has_label(issue, TRACKING_LABEL):
+            return None
+        why = why_not(title, self._title, known)
+        return NearMiss(int(issue["number"]), title, why) if why else None
+
+    def _named(self, title: re.Match[str]) -> str:
+        """A pattern of the user's says what the name is, to the letter."""
+        name = title["series"] or ""
+        return canonical(name) if self._title.pattern == TITLE_PATTERN else name
+
     def _as_titles_say(self, series: str) -> str:
         """A label that names in small letters what a title could only name in capitals means the same series."""
-        for name in (series, series.upper()):
+        *words, code, number = ["", *series.split("-")]
+        capitals = "-".join([*(word.capitalize() for word in words if word), code.upper(), number])
+        for name in (series, capitals.strip("-")):
             title = self._title.search(f"{name}-1")
             if title is not None and title["series"] == name and name.lower() == series.lower():
                 return name

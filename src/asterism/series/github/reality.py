@@ -15,6 +15,7 @@ from typing import Any
 from asterism.core.series import Item, Live
 from asterism.series.github.client import PER_PAGE, GitHubClient, Refused, said
 from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, has_label, labels_of
+from asterism.series.github.titles import NearMiss
 from asterism.series.register import RegisterUnavailable, SeriesError
 
 STEADY = 5
@@ -37,10 +38,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Survey:
-    """The open issues by series, and the tracking issues among them."""
+    """The open issues by series, the tracking issues among them, and the ``others``."""
 
     series: Mapping[str, Mapping[int, Found]]
     tracking: tuple[Mapping[str, Any], ...]
+    others: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass
@@ -79,13 +81,21 @@ class Looking:
             raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
         series: dict[str, dict[int, Found]] = {}
         tracking: dict[int, Mapping[str, Any]] = {}
+        others = []
         for issue in issues:
             found = self._finder.find(issue)
             if found is not None:
                 series.setdefault(found.series, {})[found.number] = found
             elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
                 tracking[int(issue["number"])] = issue
-        return Survey(series, tuple(tracking[number] for number in sorted(tracking)))
+            else:
+                others.append(issue)
+        return Survey(series, tuple(tracking[number] for number in sorted(tracking)), tuple(others))
+
+    def near_misses(self, survey: Survey) -> list[NearMiss]:
+        """The open issues that belong to no series and look as if they should."""
+        found = (self._finder.near_miss(issue, survey.series) for issue in survey.others)
+        return [one for one in found if one is not None]
 
     @property
     def _narrowed(self) -> dict[str, str]:
@@ -164,29 +174,40 @@ class Looking:
 
     async def look(self, number: int, name: str) -> Found | Fate:
         """One issue by itself."""
-        try:
-            issue = await self._client.get(f"issues/{number}")
-        except Refused as refused:
-            if refused.status in (301, 302, 307, 308):
-                return Fate.TRANSFERRED
-            if refused.status in (404, 410):
-                return Fate.DELETED
-            raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
-        if issue.get("state") != "open":
-            return await self._fate(number)
+        issue = await open_or_fate(self._client, number)
+        if isinstance(issue, Fate):
+            return issue
         found = self._finder.find(issue)
         return found if found is not None and found.series == name else Fate.RENAMED
 
-    async def _fate(self, number: int) -> Fate:
-        asked = {"owner": self._client.owner, "name": self._client.name, "number": number}
-        data, errors = await self._client.ask(_CLOSER, asked)
-        try:
-            events = data["repository"]["issue"]["timelineItems"]["nodes"]
-            closer = (events[-1] if events else {}).get("closer") or {}
-        except (KeyError, TypeError, AttributeError):
-            raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
-        merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
-        return Fate.COMPLETED if merged else Fate.ABANDONED
+
+async def open_or_fate(client: GitHubClient, number: int) -> Mapping[str, Any] | Fate:
+    """An issue, or a pull request, if it is open; what became of it otherwise."""
+    try:
+        issue: Mapping[str, Any] = await client.get(f"issues/{number}")
+    except Refused as refused:
+        if refused.status in (301, 302, 307, 308):
+            return Fate.TRANSFERRED
+        if refused.status in (404, 410):
+            return Fate.DELETED
+        raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
+    if issue.get("state") == "open":
+        return issue
+    pull = issue.get("pull_request")
+    if isinstance(pull, Mapping):
+        return Fate.COMPLETED if pull.get("merged_at") else Fate.ABANDONED
+    return await _fate(client, number)
+
+
+async def _fate(client: GitHubClient, number: int) -> Fate:
+    data, errors = await client.ask(_CLOSER, {"owner": client.owner, "name": client.name, "number": number})
+    try:
+        events = data["repository"]["issue"]["timelineItems"]["nodes"]
+        closer = (events[-1] if events else {}).get("closer") or {}
+    except (KeyError, TypeError, AttributeError):
+        raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
+    merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
+    return Fate.COMPLETED if merged else Fate.ABANDONED
 
 
 def _gist(issue: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -167,7 +167,7 @@ class GitHubRegister:
 
     async def history(self, name: str, limit: int) -> list[Change]:
         token = await self.tip(name)
-        if token is None or limit < 1:
+        if token is None or limit < 1 or token in self._not_commits:
             return []
         commits: list[Any] = []
         page = 1

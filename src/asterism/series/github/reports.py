@@ -8,6 +8,12 @@ from typing import Any
 
 from asterism.core.series import Series
 from asterism.series.github.reality import Fate
+from asterism.series.github.titles import NearMiss
+from asterism.series.github.unassignment import Unassignment
+from asterism.series.metrics import Metrics
+
+MOST_SHOWN = 20
+"""Near misses that are told in sentences; as JSON they are all there."""
 
 
 @dataclass
@@ -33,6 +39,8 @@ class SeriesReport:
     status: str = "in step"
     problem: str | None = None
     left_alone: str | None = None
+    unassigned: Unassignment | None = None
+    """A person took the active issue away: it was assigned again, or the series paused."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +62,7 @@ class SeriesReport:
             "tracking_issue": self.tracking,
             "problem": self.problem,
             "left_alone": self.left_alone,
+            "unassigned_by": self.unassigned.by if self.unassigned is not None else None,
         }
 
     def gauges(self) -> dict[str, Any]:
@@ -62,6 +71,7 @@ class SeriesReport:
             "active_issue": self.state.active,
             "queue_length": len(self.state.queue),
             "duplicates": len(self.duplicates),
+            "duplicate_issues": list(self.duplicates),
             "paused": self.state.paused is not None,
             "revision": self.state.revision,
         }
@@ -84,6 +94,9 @@ class SeriesReport:
             told.append(f"{what} {', '.join(f'#{number}' for number in self.queued)}")
         if self.repaired:
             told.append(f"unassigned {', '.join(f'#{number}' for number in self.repaired)}, which was not their turn")
+        if self.unassigned is not None:
+            then = "the series is paused" if self.state.paused else "it was assigned again"
+            told.append(f"{self.unassigned.by} unassigned #{self.unassigned.issue}: {then}")
         if self.duplicates:
             told.append(f"assigned beside the active one: {', '.join(f'#{number}' for number in self.duplicates)}")
         if self.problem and problem:
@@ -105,6 +118,14 @@ class SyncReport:
     mode: str
     series: list[SeriesReport]
     calls: Mapping[str, int]
+    near_misses: list[NearMiss] = field(default_factory=list)
+    """Only of who observes, as the next one."""
+    lookalikes: list[list[str]] = field(default_factory=list)
+
+    @property
+    def preventable(self) -> int:
+        """Assignments beside that of the active issue that enforcing would have prevented."""
+        return sum(len(one.duplicates) for one in self.series if one.observed)
 
     def of(self, issue: int) -> SeriesReport | None:
         """The series that an issue is in."""
@@ -116,4 +137,42 @@ class SyncReport:
             "mode": self.mode,
             "series": [one.to_json() for one in self.series],
             "api": dict(self.calls),
+            "near_misses": [{"issue": one.number, "title": one.title, "why": one.why} for one in self.near_misses],
+            "lookalikes": self.lookalikes,
+            "preventable_duplicates": self.preventable,
         }
+
+    def observations(self) -> list[str]:
+        """What who only observes has to say beside its series, in sentences."""
+        told = [f"#{one.number} belongs to no series: {one.why}: {one.title}" for one in self.near_misses[:MOST_SHOWN]]
+        if len(self.near_misses) > MOST_SHOWN:
+            told.append(f"and {len(self.near_misses) - MOST_SHOWN} more that look like issues of a series (--json)")
+        told += [f"these series look alike, and may be meant for one: {', '.join(names)}" for names in self.lookalikes]
+        if self.preventable:
+            many = "assignments" if self.preventable > 1 else "assignment"
+            told.append(f"enforcing would have prevented {self.preventable} {many} beside an active issue")
+        return told
+
+
+def count(metrics: Metrics, reports: list[SeriesReport], calls: Mapping[str, int]) -> None:
+    """Only what was done, or every cycle that observes would count the same again; the gauges say what is found. What
+    enforcing would have prevented is counted when it is found first."""
+    add = metrics.add
+    for report in reports:
+        add("contended", report.status == "contended")
+        add("problems", report.problem is not None)
+        metrics.gauges[report.name] = report.gauges()
+        if report.observed:
+            add("duplicates_preventable", metrics.newly_observed(report.name, report.duplicates))
+            continue
+        fates = list(report.left.values())
+        add("completed", fates.count(Fate.COMPLETED))
+        add("abandoned", fates.count(Fate.ABANDONED))
+        add("departed", sum(fate not in (Fate.COMPLETED, Fate.ABANDONED) for fate in fates))
+        add("duplicate_prevented", len(report.queued) if report.state.active is not None else 0)
+        add("duplicates_found", len(report.duplicates) + len(report.repaired))
+        add("unassigned", len(report.repaired))
+        add("rebuilt", report.rebuilt)
+    add("api_requests", calls.get("requests", 0))
+    add("api_not_modified", calls.get("not_modified", 0))
+    add("rate_limited", calls.get("rate_limited", 0))

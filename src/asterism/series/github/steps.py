@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from asterism.core.series import SCHEMA, Live, Series
 from asterism.series.changing import told
 from asterism.series.github.reality import Reality
+from asterism.series.github.terms import NOTHING, Remains
 
 
 @dataclass(frozen=True)
@@ -19,27 +20,38 @@ class InStep:
     ``gone`` are only issues that were looked at: an issue that came into the state after that stays there.
 
     With ``mending`` a state that cannot be read is made anew: who is assigned is being worked on, and goes before what
-    was salvaged. If another has mended it meanwhile there is a readable state, which is treated as any other."""
+    was salvaged. If another has mended it meanwhile there is a readable state, which is treated as any other.
+
+    What is made anew goes on from what ``remains`` of it elsewhere: its revision never falls behind one that is known,
+    and who was active before is so since then."""
 
     reality: Reality
     claim: str
     by: str | None = None
     mending: bool = False
+    remains: Remains = NOTHING
 
     def __call__(self, series: Series, now: float) -> Series:
-        current = series
         salvaged = self.mending and series.updated_at == 0.0  # what could not be read does not know when it was written
+        anew = salvaged or series.revision == 0
+        base = current = series.counted_from(self.remains.revision) if anew else series
         if salvaged and series.active is not None:
             holders = self.reality.holders()
             if holders and series.active not in holders:
                 current = current.release(series.active, now)
-        if series.revision == 0 or salvaged:
+        if anew:
             current = current.rebuild(self._live(), now)
         for number in self.reality.gone:
             current = current.release(number, now)
         current = current.expire(now)
         current = current.enqueue([(one.item, one.micro) for one in self._live()], now)
-        return current.promote(now, self.claim, self.by).as_one_change_of(series)
+        current = current.promote(now, self.claim, self.by)
+        if anew:
+            current = self.remains.dated(current)
+        current = current.as_one_change_of(base)
+        if current is base:
+            return base.stamped(now) if salvaged else series
+        return current
 
     def _live(self) -> list[Live]:
         return [found.live for found in self.reality.live.values()]
@@ -61,8 +73,8 @@ class InStep:
         return told("sync: " + ("; ".join(parts) or "in step"), self.by)
 
 
-def in_step(reality: Reality, by: str | None, mending: bool = False) -> InStep:
-    return InStep(reality, uuid.uuid4().hex, by, mending)
+def in_step(reality: Reality, by: str | None, mending: bool = False, remains: Remains = NOTHING) -> InStep:
+    return InStep(reality, uuid.uuid4().hex, by, mending, remains)
 
 
 def is_newer(text: str | None) -> bool:

@@ -23,57 +23,32 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
 from asterism.core.series import Series, UnreadableSeries
 from asterism.series.changing import Contended, Counts, Patience, change, mend, unreadable
 from asterism.series.github.assigning import Assigning, CannotAssign
-from asterism.series.github.finding import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
+from asterism.series.github.finding import Assignee, Finder
+from asterism.series.github.labels import PlaceLabels
 from asterism.series.github.reality import Fate, Looking, Reality, Survey
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.reports import SeriesReport, SyncReport
+from asterism.series.github.reports import SeriesReport, SyncReport, count
+from asterism.series.github.settings import TURN_DEADLINE, Mode, Settings
 from asterism.series.github.steps import InStep, in_step, is_newer
-from asterism.series.github.terms import tell_slips, terms_of, whose
-from asterism.series.github.tracking import Tracking, body_of, plain
+from asterism.series.github.terms import NOTHING, Remains, answered_in, remains_of, tell_slips, terms_of, whose
+from asterism.series.github.titles import lookalikes
+from asterism.series.github.tracking import Tracking, body_of, plain, unassigned_note, view_of
 from asterism.series.github.turns import NotMyTurn, Turn, Turns, TurnsTaken
+from asterism.series.github.unassignment import Unassignment, unassigned_by_person
 from asterism.series.metrics import Metrics
 from asterism.series.register import RegisterUnavailable, SeriesError, Snapshot, Unsure
 
-Mode = Literal["observe", "enforce", "announce"]
-
-TURN_DEADLINE = 30.0
-"""How long a sync waits while others assign in the same series, in seconds, over all series."""
 LONGEST_PAUSE = 5.0
 """Between two looks whether the turn is free, in seconds."""
+__all__ = ["TURN_DEADLINE", "GitHubSeries", "Mode", "Settings"]
+
 OBSERVED = "Asterism only observes this series: nothing is assigned or promoted by it."
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``assignee`` is the login that a series assigns. ``only`` names the series that are meant, all if it is None: no
-    event makes it more. ``label`` is one that every issue of a series has, if it is given. A sync waits for turns up to
-    the ``turn_deadline``, over all series; with 0 it tries each once. After the ``deadline``, in seconds from its
-    beginning, it waits for nothing and begins nothing."""
-
-    assignee: str
-    mode: Mode = "enforce"
-    pattern: str = TITLE_PATTERN
-    label_pattern: str = LABEL_PATTERN
-    label: str | None = None
-    way: str = "auto"
-    only: frozenset[str] | None = None
-    by: str | None = None
-    view: bool = True
-    dry_run: bool = False
-    turn_deadline: float = TURN_DEADLINE
-    deadline: float | None = None
-    patience: Patience = field(default_factory=Patience)
-
-    @property
-    def acts(self) -> bool:
-        return self.mode != "observe" and not self.dry_run
 
 
 class GitHubSeries:
@@ -95,6 +70,7 @@ class GitHubSeries:
         self._looking = Looking(register.client, self.finder)
         self._tracking = Tracking(register, self.finder.terms if settings.acts else None)
         self._assigning = Assigning(register.client, self._assignee, settings.way)
+        self._labels = PlaceLabels(register.client, self.finder, settings.active_label, settings.queued_label)
         self._sleep, self._chance, self._clock = sleep, random.SystemRandom(), clock
         self._end, self._waits = math.inf, settings.turn_deadline
 
@@ -105,6 +81,7 @@ class GitHubSeries:
         deadline = self.settings.deadline
         self._end = math.inf if deadline is None else self._clock() + deadline
         self._waits = self.settings.turn_deadline
+        self._labels.begin()
         before = self.register.client.calls.copy()
         wanted = self.settings.only
         if only is not None:
@@ -131,8 +108,11 @@ class GitHubSeries:
             kept = [terms_of(texts.get(heads.get(self._tracking.register.ref_of(name), "")), name) for name in names]
             tell_slips(reports, self.finder.terms in kept)
         calls = self.register.client.calls - before
-        self._count(reports, calls)
-        return SyncReport(self.register.url, self.settings.mode, reports, calls)
+        count(self.metrics, reports, calls)
+        whole = SyncReport(self.register.url, self.settings.mode, reports, calls)
+        if not self.settings.acts:
+            whole.near_misses, whole.lookalikes = self._looking.near_misses(survey), lookalikes(names)
+        return whole
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""
@@ -157,7 +137,8 @@ class GitHubSeries:
         if reality is None:
             return report
         try:
-            await self._in_step(report, survey, reality, seen)
+            remains = remains_of(shown.text, name, view_of(name, survey.tracking))
+            await self._in_step(report, survey, reality, seen, remains)
         except Contended as error:
             report.status, report.problem = "contended", str(error)
         except UnreadableSeries as error:
@@ -167,6 +148,8 @@ class GitHubSeries:
             report.status, report.problem = "unassignable", str(error)
         except SeriesError as error:
             report.status, report.problem = "unavailable", str(error)
+        if self.settings.acts:
+            await self._noted(report, reality)
         if self.settings.view and not self.settings.dry_run:
             await self._view(report, survey, shown)
         elif not self.settings.view:
@@ -195,11 +178,13 @@ class GitHubSeries:
         report.left_alone = f"{whose(terms)}: {numbers} would not belong to it by these patterns and labels"
         return None
 
-    async def _in_step(self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot) -> None:
+    async def _in_step(
+        self, report: SeriesReport, survey: Survey, reality: Reality, seen: Snapshot, remains: Remains
+    ) -> None:
         if not self.settings.acts:
             self._observed(report, reality, seen)
             return
-        await self._stepped(report, reality, seen)
+        await self._stepped(report, reality, seen, remains)
         if self._settled(report, reality):
             return
         # Who did not promote may be late: whoever did is likely to have assigned it by now.
@@ -227,12 +212,17 @@ class GitHubSeries:
         report.duplicates = [number for number in reality.holders() if number != report.state.active]
         report.assigned = report.state.active in reality.holders()
 
-    async def _stepped(self, report: SeriesReport, reality: Reality, seen: Snapshot) -> None:
+    async def _stepped(
+        self, report: SeriesReport, reality: Reality, seen: Snapshot, remains: Remains = NOTHING
+    ) -> None:
         broken = _broken(seen.text, report.name) is not None
-        step = in_step(reality, self.settings.by, broken)
+        step = in_step(reality, self.settings.by, broken, remains)
         before = report.state
         if not broken and step(before, self.register.clock()) is before:
             return  # the state is what it should be, as of the list of refs: nothing to ask, nothing to write
+        for number, fate in reality.gone.items():
+            if before.position(number) is not None:
+                await self._labels.take_off(number, fate)
         make, counts = mend if broken else change, Counts()
         patience = self._patience_left(report.name)
         try:
@@ -258,7 +248,7 @@ class GitHubSeries:
         """Whether exactly the active one is assigned; of a paused series without one, at most one."""
         holders, active = reality.holders(), report.state.active
         report.assigned = active in holders
-        if active is None:
+        if active is None or self._rests(report, holders):
             return len(holders) <= (1 if report.state.paused else 0)
         return holders == [active]
 
@@ -340,7 +330,7 @@ class GitHubSeries:
         await self._read_again(report)
         reality = await self._looking.fresh(report.name, survey, report.state.active)
         holders, active = reality.holders(), report.state.active
-        if active is None and report.state.paused:
+        if (active is None and report.state.paused) or self._rests(report, holders):
             active = holders[0] if holders else None  # somebody has taken over by hand
         for number in holders:
             if number != active:
@@ -349,6 +339,10 @@ class GitHubSeries:
                 report.duplicates.remove(number)
                 report.repaired.append(number)
         if isinstance(active, int) and active in reality.live and active not in holders:
+            report.unassigned = await self._taken_away(report, active)
+            if report.unassigned is not None and self.settings.respect_unassign:
+                await self._paused(report, report.unassigned)
+                return False
             await self._assigning.assign(active, turn.guard)
             self.metrics.add("assigned")
         report.assigned = active is not None and active in reality.live
@@ -357,7 +351,49 @@ class GitHubSeries:
             return True
         return False
 
+    def _rests(self, report: SeriesReport, holders: list[int]) -> bool:
+        """Whether the active issue is left unassigned, since a person wanted it so."""
+        state = report.state
+        return self.settings.respect_unassign and state.paused is not None and state.active not in holders
+
+    async def _taken_away(self, report: SeriesReport, active: int) -> Unassignment | None:
+        """By a person, while it was active, and not answered yet. If that cannot be told it is assigned all the same,
+        unless it is to be respected."""
+        since = report.state.since
+        if report.promoted == active or since is None:
+            return None
+        try:
+            found = await unassigned_by_person(self.register.client, self._assignee, active, since)
+            seen = await self._tracking.register.read(report.name) if found is not None else None
+        except RegisterUnavailable:
+            if self.settings.respect_unassign:
+                raise
+            return None
+        return found if seen is not None and found and found.event not in answered_in(seen.text, report.name) else None
+
+    async def _paused(self, report: SeriesReport, unassigned: Unassignment) -> None:
+        """Unless another issue is active by now."""
+        active, since = report.state.active, report.state.since
+        reason = f"unassigned {self._assignee.login} from #{active}"
+
+        def step(series: Series, now: float) -> Series:
+            same = (series.active, series.since) == (active, since)
+            return series.pause(now, unassigned.by, reason) if same else series
+
+        patience = self._patience_left(report.name)
+        outcome = await change(self.register, report.name, step, f"sync: pause, {reason}", patience=patience)
+        report.state, report.assigned = outcome.after, False
+        report.changed = report.changed or outcome.changed
+
     # -- telling -------------------------------------------------------------------------------------------------------
+
+    async def _noted(self, report: SeriesReport, reality: Reality) -> None:
+        """What stands on the issues themselves. It decides nothing, so what goes wrong with it is left for later."""
+        with contextlib.suppress(RegisterUnavailable, Unsure):
+            if report.unassigned is not None and (report.problem is None or report.state.paused):
+                text = unassigned_note(report.state, report.unassigned.by, self._assignee.login)
+                await self._tracking.answer(report.name, report.unassigned, text)
+        await self._labels.show(report.state, reality.live)
 
     async def _view(self, report: SeriesReport, survey: Survey, shown: Snapshot) -> None:
         """A view that cannot be written now is written in the next cycle: it decides nothing."""
@@ -391,27 +427,6 @@ class GitHubSeries:
             if number is not None:
                 return number
         raise RegisterUnavailable(f"there is no tracking issue of {name} yet: others have the turn to make it")
-
-    def _count(self, reports: list[SeriesReport], calls: dict[str, int]) -> None:
-        """Only what was done, or every cycle that observes would count the same again; the gauges say what is found."""
-        add = self.metrics.add
-        for report in reports:
-            add("contended", report.status == "contended")
-            add("problems", report.problem is not None)
-            self.metrics.gauges[report.name] = report.gauges()
-            if report.observed:
-                continue
-            fates = list(report.left.values())
-            add("completed", fates.count(Fate.COMPLETED))
-            add("abandoned", fates.count(Fate.ABANDONED))
-            add("departed", sum(fate not in (Fate.COMPLETED, Fate.ABANDONED) for fate in fates))
-            add("duplicate_prevented", len(report.queued) if report.state.active is not None else 0)
-            add("duplicates_found", len(report.duplicates) + len(report.repaired))
-            add("unassigned", len(report.repaired))
-            add("rebuilt", report.rebuilt)
-        add("api_requests", calls.get("requests", 0))
-        add("api_not_modified", calls.get("not_modified", 0))
-        add("rate_limited", calls.get("rate_limited", 0))
 
 
 def _seen(register: GitHubRegister, name: str, heads: Mapping[str, str], texts: Mapping[str, str]) -> Snapshot:

@@ -6,8 +6,9 @@ the state, and what people or accidents make of it is written over. Which issue 
 issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
 the series (``turns.py``), so that a hundred who find none do not make a hundred.
 
-Beside it stands which issue was announced last, since when it was active, and the revision of the state that said so:
-another one of a later revision is announced, and by one.
+Beside it stands which issues were announced last, and since when each was active. One that is active now and is not
+among them is announced, by whoever writes that down there. Revisions are not compared: they are counted anew where a
+state was lost.
 
 The same ref says by which patterns and label the issues of the series are found. Who comes with others would take every
 issue for renamed: it leaves the series alone.
@@ -18,16 +19,19 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from asterism.core.series import Series
 from asterism.series.github.client import GitHubClient, Refused
 from asterism.series.github.finding import TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.register import GitHubRegister
-from asterism.series.github.terms import kept_in, terms_of
+from asterism.series.github.terms import announced_in, answered_in, kept_in, terms_of
+from asterism.series.github.unassignment import Unassignment
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
 
+REMEMBERED = 10
+"""Announcements that are remembered: a copy of GitHub's that is behind may show a state that was announced before."""
 LONGEST = 65_000
 """Letters of a body: GitHub takes 65,536."""
 SHORT = 100
@@ -36,6 +40,11 @@ SHORT = 100
 
 def title_of(name: str) -> str:
     return f"{name} Series State"
+
+
+def view_of(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
+    """What the tracking issue of a series shows; None if it is not among these."""
+    return next((issue.get("body") for issue in tracking if issue.get("title") == title_of(name)), None)
 
 
 def body_of(series: Series, note: str = "") -> str:
@@ -75,6 +84,17 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     return "\n".join(lines)
 
 
+def unassigned_note(series: Series, person: str, assignee: str) -> str:
+    """The comment on the active issue, after a person has unassigned it."""
+    name, who = plain(series.name), f"{plain(person)} unassigned {plain(assignee)}"
+    if series.paused is not None:
+        return f"{who}, so the series {name} is paused. To go on: `asterism series resume {name}`."
+    return (
+        f"{who}, but this is the active issue of the series {name}, so it is assigned again. To stop the work on it, "
+        f"close it, or pause the series: `asterism series pause {name}`."
+    )
+
+
 def _shown(item: object) -> str:
     return "nobody" if item is None else f"#{item}"
 
@@ -84,12 +104,26 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isalnum() or letter in " .,:;_-/()" else "·" for letter in text)
 
 
+class _Comment(NamedTuple):
+    """One that is made once: by whoever writes ``note`` down, unless it ``is_noted`` or is no longer current. ``shown``
+    is the tracking issue, if that is known."""
+
+    number: int
+    text: str
+    message: str
+    is_noted: Callable[[str | None], bool]
+    note: Callable[[str | None, str], Mapping[str, Any]]
+    is_current: Callable[[], Awaitable[bool]] | None = None
+    shown: int | None = None
+
+
 class Tracking:
     """Keeps the tracking issues of a repository. ``terms`` are kept with each series: by what its issues are found. Who
     has none to keep leaves those that are there."""
 
     def __init__(self, register: GitHubRegister, terms: Mapping[str, str | None] | None = None) -> None:
         self._client: GitHubClient = register.client
+        self._states = register
         self._terms = terms
         self.register = GitHubRegister(register.client, "tracking")
 
@@ -138,23 +172,58 @@ class Tracking:
         """Comment on who is active, in the issue ``number``, unless that was done. ``seen`` is what the register
         said a while ago: if that is enough to know, nothing is asked. Whoever writes it down comments, and nobody else;
         a comment whose reply is lost is not sent again. Raises RegisterUnavailable: then the next cycle does it."""
-        name, mark = series.name, uuid.uuid4().hex
         if series.active is None or _is_told(series, seen.text):
             return
-        announced = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
+
+        async def is_current() -> bool:
+            """Read after what was announced: if somebody who came later was, the state says so by now."""
+            state = Series.salvaged((await self._states.read(series.name)).text, series.name)
+            return (state.active, state.since) == (series.active, series.since)
+
+        await self._comment_once(
+            series.name,
+            _Comment(
+                number,
+                text,
+                f"#{number} tells who is active in {series.name}",
+                lambda seen: _is_told(series, seen),
+                lambda seen, mark: {"announced": _announcement(series, seen, mark)},
+                is_current,
+                shown=number,
+            ),
+        )
+
+    async def answer(self, name: str, unassigned: Unassignment, text: str) -> None:
+        """Comment on the issue that a person has unassigned, unless that was done. Raises RegisterUnavailable."""
+        event, number = unassigned.event, unassigned.issue
+        await self._comment_once(
+            name,
+            _Comment(
+                number,
+                text,
+                f"an answer in #{number} of {name}",
+                lambda seen: event in answered_in(seen, name),
+                lambda seen, mark: {"answered": [event, *answered_in(seen, name)][:REMEMBERED], "mark": mark},
+            ),
+        )
+
+    async def _comment_once(self, name: str, comment: _Comment) -> None:
+        mark = uuid.uuid4().hex
         for _ in range(4):
             seen = await self.register.read(name)
-            if _is_told(series, seen.text):
+            if comment.is_noted(seen.text):
                 if mark in (seen.text or ""):  # ours, and the reply to it was lost
-                    await self._comment(number, text)
+                    await self._comment(comment.number, comment.text)
                 return
-            issue = _number(seen.text, name) or number
-            said = self._document(name, issue, seen.text, announced)
+            if comment.is_current is not None and not await comment.is_current():
+                return
+            issue = _number(seen.text, name) or comment.shown
+            noted = self._document(name, issue, seen.text, comment.note(seen.text, mark))
             try:
-                await self.register.swap(name, seen.token, said, f"#{issue} tells who is active in {name}")
+                await self.register.swap(name, seen.token, noted, comment.message)
             except (Moved, Unsure):
                 continue
-            await self._comment(number, text)
+            await self._comment(comment.number, comment.text)
             return
 
     async def _comment(self, number: int, text: str) -> None:
@@ -197,12 +266,11 @@ class Tracking:
                     return chosen
         raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
 
-    def _document(
-        self, name: str, issue: int | None, before: str | None, announced: Mapping[str, Any] | None = None
-    ) -> str:
-        """With all that stood there ``before`` and is not said anew."""
+    def _document(self, name: str, issue: int | None, before: str | None, anew: Mapping[str, Any] | None = None) -> str:
+        """With all that stood there ``before`` and is not said ``anew``."""
         terms = terms_of(before, name) if self._terms is None else self._terms
-        beside = {"found_by": terms and dict(terms), "announced": announced or _announced(before, name)}
+        kept = {"announced": announced_in(before, name), "answered": answered_in(before, name)}
+        beside = {"found_by": terms and dict(terms), **kept, **(anew or {})}
         return (
             json.dumps({"series": name, "issue": issue, **{key: said for key, said in beside.items() if said}}) + "\n"
         )
@@ -247,14 +315,20 @@ def _number(text: str | None, name: str) -> int | None:
     return found if type(found) is int else None
 
 
-def _announced(text: str | None, name: str) -> Mapping[str, Any]:
-    """What was announced last; nothing if nothing was, or if it cannot be told."""
-    found = kept_in(text, name).get("announced")
-    return found if isinstance(found, dict) and type(found.get("revision")) is int else {}
+def _announcement(series: Series, before: str | None, mark: str) -> dict[str, Any]:
+    """What is written down of it, with those before it."""
+    last = announced_in(before, series.name)
+    earlier = [[last["issue"], last["since"]], *_earlier(last)] if last is not None else []
+    said = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
+    return {**said, "earlier": earlier[: REMEMBERED - 1]}
+
+
+def _earlier(last: Mapping[str, Any]) -> list[Any]:
+    found = last.get("earlier")
+    return found if isinstance(found, list) else []
 
 
 def _is_told(series: Series, text: str | None) -> bool:
-    """Whether who is active was announced, or somebody who came later: then this state is an old one."""
-    last = _announced(text, series.name)
-    same = (last.get("issue"), last.get("since")) == (series.active, series.since)
-    return bool(last) and (same or series.revision <= last["revision"])
+    """Whether it was announced that this issue is active since then."""
+    last = announced_in(text, series.name)
+    return last is not None and [series.active, series.since] in [[last["issue"], last["since"]], *_earlier(last)]

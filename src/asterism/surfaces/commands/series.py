@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ from asterism.surfaces.series.telling import attempt, make_change, now_active, n
 if TYPE_CHECKING:
     from asterism.core.series import Live, Series
     from asterism.series.changing import Outcome
+    from asterism.series.github.reality import Fate
     from asterism.series.register import SeriesRegister, Snapshot
     from asterism.surfaces.series.views import Looked
 
@@ -52,8 +54,12 @@ def series() -> None:
 def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) -> int:
     """Make an issue the active one of its series, or queue it.
 
+    With --github the issue is looked at, and so is the active one: if that is closed, transferred or deleted it leaves,
+    and nobody waits behind it.
+
     Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
-    at every try, and nothing was written."""
+    at every try, and nothing was written; with --github also with 64 if there is no such issue, or it is closed, and
+    nothing was written."""
     from asterism.core.series import LONGEST_LEASE, SHORTEST_LEASE
     from asterism.series.changing import Claim
     from asterism.series.changing import claim as claimed
@@ -69,18 +75,32 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) 
     wanted = Claim(issue, terms.by, lease, renew)
 
     async def use(register: SeriesRegister) -> int:
-        outcome = await attempt(register, terms, claimed, name, wanted)
+        make, left = _claims(register) if given.place.github is not None else (claimed, {})
+        outcome = await attempt(register, terms, make, name, wanted)
         active = outcome.after.active == issue
+        gone = {str(number): str(fate) for number, fate in left.items()}
         if given.as_json:
             status = "claimed" if active else "queued"
-            tell_outcome(outcome, terms, status=status, issue=issue, position=outcome.after.position(issue))
-        elif active:
+            place = outcome.after.position(issue)
+            tell_outcome(outcome, terms, status=status, issue=issue, position=place, left=gone)
+            return 0 if active else QUEUED
+        for number, fate in gone.items():
+            click.echo(f"#{number} {would(terms, 'has left', 'leave')} {name}: it is {fate}")
+        if active:
             click.echo(fit_to_print(_claimed(outcome, issue, terms)))
         else:
             click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
         return 0 if active else QUEUED
 
     return with_register(given, use, create=True)
+
+
+def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Fate]]:
+    """How to claim in a repository on GitHub, and where it is noted who has left."""
+    from asterism.series.github.claim import OpenClaims
+
+    claims = OpenClaims(register.client)
+    return claims.claim, claims.left
 
 
 def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
@@ -315,16 +335,24 @@ def rebuild(
     if active is not None and active not in issues:
         live.append(Live(active, -1, True))
 
+    known = [0]
+
     async def look(register: SeriesRegister) -> None:
         if not named:
             live.extend(await _open_issues(register, name, pattern, label_pattern, label, assignee))
+        if given.place.github is not None:
+            known.append(await _revision_known(register, name))
 
     def step(before: Series, now: float) -> Series:
+        base = before.counted_from(max(known)) if before.updated_at == 0.0 else before  # lost, or not to be read
         if active not in (None, before.active) and before.paused is not None:
             raise click.ClickException(f"{name} is paused {before.paused}: nobody becomes active before it is resumed.")
         replaced = active is not None and before.active not in (None, active)
-        kept = before.release(before.active or 0, now) if replaced else before
-        return kept.rebuild(live, now).as_one_change_of(before)
+        kept = base.release(before.active or 0, now) if replaced else base
+        after = kept.rebuild(live, now).as_one_change_of(base)
+        if after is not base:
+            return after
+        return before if base is before or before.revision == 0 else base.stamped(now)
 
     def told(outcome: Outcome, terms: Terms) -> str:
         from asterism.surfaces.series.views import issue, line_of_queue
@@ -347,6 +375,14 @@ async def _open_issues(
     who = Assignee(assignee) if assignee else None
     finder = Finder(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
     return await Looking(register.client, finder).live(name, who is not None)
+
+
+async def _revision_known(register: Any, name: str) -> int:
+    """What the ref beside the state on GitHub tells of its revision."""
+    from asterism.series.github.register import GitHubRegister
+    from asterism.series.github.terms import remains_of
+
+    return remains_of((await GitHubRegister(register.client, "tracking").read(name)).text, name).revision
 
 
 @series.command()

@@ -14,6 +14,7 @@ from asterism.surfaces.series.opening import (
     OUT_OF_REACH,
     QUEUED,
     UNREADABLE,
+    UNUSABLE,
     dry_run_option,
     fit_to_print,
     github_register,
@@ -25,8 +26,6 @@ from asterism.surfaces.series.opening import (
 if TYPE_CHECKING:
     from asterism.series.github.reports import SyncReport
     from asterism.series.github.syncing import GitHubSeries, Settings
-
-UNUSABLE = 64
 
 CODES = {
     "unmatched": UNUSABLE,
@@ -82,6 +81,29 @@ _SERIES = options(
 )
 """Which series, and how they are found."""
 
+_ON_ISSUES = options(
+    click.option(
+        "--active-label",
+        is_flag=False,
+        flag_value="series-active",
+        metavar="[NAME]",
+        help="Put this label on active issues, series-active if no name is given.",
+    ),
+    click.option(
+        "--queued-label",
+        is_flag=False,
+        flag_value="series-queued",
+        metavar="[NAME]",
+        help="Put this label on issues that wait, series-queued if no name is given.",
+    ),
+    click.option(
+        "--respect-unassign",
+        is_flag=True,
+        help="Pause a series whose active issue a person unassigns. Otherwise it is assigned again.",
+    ),
+)
+"""What stands on the issues themselves, and what people say there."""
+
 _TERMS = options(
     click.option("--no-view", is_flag=True, help="Keep no tracking issues."),
     click.option(
@@ -108,7 +130,7 @@ _TERMS = options(
 )
 """What is written beside, and how long to try."""
 
-service_options = options(_WHAT, _SERIES, _TERMS)
+service_options = options(_WHAT, _SERIES, _ON_ISSUES, _TERMS)
 """What ``sync`` and ``serve`` take."""
 
 
@@ -168,7 +190,10 @@ def opened(said: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -
     register = github_register(said["repository"], said["deadline"], said["cache"], keep=not dry_run)
     from asterism.series.github.syncing import GitHubSeries
 
-    return GitHubSeries(register, _settings_of(said, dry_run, waits))
+    service = GitHubSeries(register, _settings_of(said, dry_run, waits))
+    if said["metrics"] is not None:
+        service.metrics.recall(said["metrics"])
+    return service
 
 
 def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
@@ -190,6 +215,9 @@ def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
         turn_deadline=(said["deadline"] or TURN_DEADLINE) if waits else 0.0,
         deadline=said["deadline"],
         patience=Patience(tries=said["tries"], deadline=said["deadline"]),
+        active_label=said["active_label"],
+        queued_label=said["queued_label"],
+        respect_unassign=said["respect_unassign"],
     )
 
 
@@ -243,6 +271,8 @@ def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as
     for one in report.series:
         for line in one.lines(problem=False):
             click.echo(fit_to_print(line))
+    for line in report.observations():
+        click.echo(fit_to_print(line))
     if not report.series:
         click.echo(fit_to_print(f"no open issue belongs to {' or '.join(meant) or 'a series'}"))
     if status in ("claimed", "queued"):

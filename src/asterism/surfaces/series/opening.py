@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from asterism.series.github.register import GitHubRegister
     from asterism.series.register import SeriesRegister
 
+UNUSABLE = 64
 UNREADABLE = 65
 OUT_OF_REACH = 69
 QUEUED = 75
@@ -149,7 +150,7 @@ def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]],
     there is made if ``create`` says so; a rehearsal of that sees an empty one, and makes none."""
     from asterism.core.series import UnreadableSeries
     from asterism.series.changing import Contended
-    from asterism.series.register import RegisterUnavailable, Unsure
+    from asterism.series.register import NotClaimable, RegisterUnavailable, Unsure
     from asterism.store.errors import StoreCorrupt, StoreError, UnknownSchema
 
     place, terms, as_json = given
@@ -166,6 +167,8 @@ def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]],
         return run_command(main())
     except Contended as error:
         return _failed("contended", error, CONTENDED, as_json)
+    except NotClaimable as error:
+        return _failed("refused", error, UNUSABLE, as_json)
     except UnreadableSeries as error:
         return _failed("unreadable", f"{error}. {MENDED}", UNREADABLE, as_json)
     except Unsure as error:
