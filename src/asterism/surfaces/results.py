@@ -8,14 +8,14 @@ from asterism.core.errors import reason_of
 from asterism.core.jsonable import plain
 from asterism.core.node import Node
 from asterism.core.status import COMPLETED
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.result import Result
-from asterism.surfaces.secrets import Secrets
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """The end of a run: its state, its figures and every task. Times are seconds since 1970. No secret is in it."""
     plan, summary = result.plan, result.summary
-    secrets = Secrets(node.task for node in plan.nodes.values())
+    secrets = PlanMask(plan)
     reasons = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     return {
         "id": plan.id,
@@ -40,7 +40,7 @@ def result_json(result: Result) -> dict[str, Any]:
     }
 
 
-def _task(node: Node, reason: str, secrets: Secrets) -> dict[str, Any]:
+def _task(node: Node, reason: str, secrets: PlanMask) -> dict[str, Any]:
     out: dict[str, Any] = {
         "status": str(node.status),
         "device": node.device,
@@ -49,7 +49,7 @@ def _task(node: Node, reason: str, secrets: Secrets) -> dict[str, Any]:
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(secrets.hide(node.value), f"the result of task {node.id!r}")
+        out["value"] = plain(secrets.shown(node.value), f"the result of task {node.id!r}")
     elif node.error is not None or reason:
-        out["reason"] = secrets.hide(reason_of(node.error) or reason)
+        out["reason"] = secrets.shown(reason_of(node.error) or reason)
     return out
