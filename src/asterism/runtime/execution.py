@@ -77,8 +77,7 @@ class Execution:
         self.stranded = Stranded(self)
         self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.tell = Telling(orchestrator.events, plan, self.now)
-        self.cycles = Cycles(self)
-        self.mask = PlanMask(plan)
+        self.cycles, self.mask = Cycles(self), PlanMask(plan)
         self.settled: Callable[[], Awaitable[bool]] = _at_once
 
     def begin(self) -> None:

@@ -78,14 +78,19 @@ def secret_names(value: Any) -> Iterator[str]:
 
 class Mask:
     """``values`` are the secrets by name; ``more`` gives others when there is the first text to mask: most work says
-    nothing. As a context manager, it masks the error that leaves the block."""
+    nothing. ``absent`` names secrets whose values are not known here. As a context manager, it masks the error that
+    leaves the block."""
 
-    __slots__ = ("_made", "_more", "values")
+    __slots__ = ("_made", "_more", "absent", "values")
 
     def __init__(
-        self, values: Mapping[str, str] = MappingProxyType({}), more: Callable[[], Mapping[str, str]] | None = None
+        self,
+        values: Mapping[str, str] = MappingProxyType({}),
+        more: Callable[[], Mapping[str, str]] | None = None,
+        absent: Iterable[str] = (),
     ) -> None:
         self.values = dict(values)
+        self.absent = tuple(sorted(absent))
         self._more = more
         self._made: tuple[_Written, ...] | None = None
 
@@ -149,6 +154,18 @@ class Mask:
         if type(value) in (list, tuple):
             return type(value)(self.shown(item) for item in value)
         return value
+
+    def result(self, value: Any) -> Any:
+        """A copy of a result for a view. It is withheld if it may hold a secret that cannot be found here: in a store
+        it may come from a device that knows more."""
+        return self._withheld("it") if self.absent and value is not None else self.shown(value)
+
+    def about_data(self, text: str) -> str:
+        """What an expression said about the data it was given. The same holds for it."""
+        return self._withheld("what was wrong") if self.absent else self.text(text)
+
+    def _withheld(self, what: str) -> str:
+        return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
 
     def bears(self, text: str) -> bool:
         """Whether a value stands in a text, however short it is."""
@@ -217,7 +234,9 @@ def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = 
             if (listed is not None and listed(name)) or (len(value) >= ANYWHERE and named_like_a_secret(name))
         }
 
-    return Mask({name: os.environ[name] for name in names if name in os.environ}, others)
+    names = set(names)
+    known = {name: os.environ[name] for name in names if name in os.environ}
+    return Mask(known, others, names - known.keys())
 
 
 # -- how a value may be written ----------------------------------------------------------------------------------------
@@ -284,23 +303,20 @@ def _backslashes(count: int) -> str:
 
 def _character(sign: str, *, first: bool) -> str:
     """One that may be escaped. The pattern of the first one begins with plain letters only: so it is found quickly."""
-    slash = r"\\" if first else r"\\{1,7}"
+    slash, again = (r"\\" if first else r"\\{1,7}"), r"\\{1,7}"
     point, octets = ord(sign), sign.encode(errors="surrogatepass")
     units = sign.encode("utf-16-be", errors="surrogatepass")
     ways = [
         re.escape(sign),
         "".join(f"%{_hex(octet, 2)}" for octet in octets),
-        "".join(rf"{slash}u{_hex(units[i], 2)}{_hex(units[i + 1], 2)}" for i in range(0, len(units), 2)),
-        "".join(rf"{slash}x{_hex(octet, 2)}" for octet in octets),
+        slash + again.join(f"u{_hex(units[i], 2)}{_hex(units[i + 1], 2)}" for i in range(0, len(units), 2)),
+        slash + again.join(f"x{_hex(octet, 2)}" for octet in octets),
         rf"&(?:{'|'.join(_entities(point))});",
     ]
     if not (sign.isascii() and sign.isprintable()):  # octal in shells; Python has one \\x or \\U for a character
-        ways.append("".join(rf"{slash}{octet:03o}" for octet in octets))
+        ways.append(slash + again.join(f"{octet:03o}" for octet in octets))
         ways += [rf"{slash}x{_hex(point, 2)}"] if point <= 0xFF else [rf"{slash}U{_hex(point, 8)}"]
-    if sign in _LETTERS:
-        ways.append(slash + _LETTERS[sign])
-    elif sign.isascii() and sign.isprintable():
-        ways.append(slash + re.escape(sign))
+    ways += [slash + re.escape(sign), *([slash + _LETTERS[sign]] if sign in _LETTERS else ())]
     ways += {" ": [r"\+"], "'": [r"'\\''", "'\"'\"'"]}.get(sign, [])
     return f"(?:{'|'.join(ways)})"
 
@@ -326,7 +342,7 @@ def _base64_cores(value: str) -> tuple[str, ...]:
         padded = bytes(before) + octets
         for encode in (b64encode, urlsafe_b64encode):
             cores.add(encode(padded).decode()[(0, 2, 3)[before] : len(padded) * 8 // 6])
-    return tuple(cores)
+    return tuple(core for core in cores if len(core) >= ANYWHERE)
 
 
 def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:

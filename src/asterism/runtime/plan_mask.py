@@ -6,12 +6,12 @@ holds one may reach a condition or an expression, whose error then tells it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from asterism.core.constellation import Constellation
-from asterism.core.status import TaskStatus
+from asterism.core.node import Node
+from asterism.core.status import COMPLETED, TaskStatus
 from asterism.runtime.mask import Mask, of_environment, secret_names
 
 Evaluate = Callable[[str, TaskStatus, Any], bool | str]
@@ -25,39 +25,45 @@ class PlanMask:
         self._seen: tuple[int, int] | None = None
         self._mask = Mask()
         self._names: set[str] = set()
-        self._absent: list[str] = []
 
     def __call__(self) -> Mask:
         """The mask as of now."""
         seen = (self._plan.version, len(self._plan.nodes))
         if seen != self._seen:
             for node in self._plan.nodes.values():
-                if node.task.inputs or node.task.env or node.task.http:
-                    self._names.update(secret_names((node.task.inputs, node.task.env, node.task.http)))
+                self._names.update(_named(node))
             self._seen, self._mask = seen, of_environment(self._names)
-            self._absent = sorted(self._names - os.environ.keys())
         return self._mask
 
     def shown(self, value: Any) -> Any:
         """A copy of a value for a view, with every secret masked."""
         return self().shown(value)
 
-    def about_data(self, text: str) -> str:
-        """What an expression said about the data it was given, without any secret in it.
-
-        In a store, a result may hold a secret of the device that returned it, and of which this process has only the
-        name. Then nothing is told but that."""
-        text = self().text(text)
-        if not self._absent:
-            return text
-        names = ", ".join(map(repr, self._absent))
-        return f"it could not be evaluated; what was wrong may show a secret that is not known here ({names})"
+    def results(self) -> dict[str, Any]:
+        """Copies of the results of all completed tasks, for a view. What may hold a secret that is not known here is
+        withheld: the result of a task that refers to one, and of every task below it."""
+        mask, done = self(), [node for node in self._plan.nodes.values() if node.status is COMPLETED]
+        absent = frozenset(mask.absent)
+        found = [node for node in done if not absent.isdisjoint(_named(node))] if absent else []
+        doubtful: set[Node] = set()
+        while found:
+            node = found.pop()
+            if node not in doubtful:
+                doubtful.add(node)
+                found.extend(node.children.values())
+        return {node.id: mask.result(node.value) if node in doubtful else mask.shown(node.value) for node in done}
 
     def over(self, evaluate: Evaluate) -> Evaluate:
         """The same evaluation of conditions; the reason why one cannot be judged is masked."""
 
         def masked(text: str, status: TaskStatus, result: Any) -> bool | str:
             verdict = evaluate(text, status, result)
-            return self.about_data(verdict) if isinstance(verdict, str) else verdict
+            return self().about_data(verdict) if isinstance(verdict, str) else verdict
 
         return masked
+
+
+def _named(node: Node) -> Iterator[str]:
+    task = node.task
+    if task.inputs or task.env or task.http:
+        yield from secret_names((task.inputs, task.env, task.http))

@@ -46,6 +46,7 @@ def write_report(path: str | Path, result: Result, recording: Recording | None =
 def report_of(result: Result, recording: Recording | None = None) -> Report:
     """Everything that the page shows, with no secret in it. Without a recording it knows less of edits."""
     plan, secrets = result.plan, PlanMask(result.plan)
+    values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
     told: dict[str, list[Entry]] = {}
     for entry in story:
@@ -65,7 +66,7 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
         cycles=_cycles(result, ended),
         holds=_holds(result),
         tasks=(
-            *(_row(node, secrets) for node in plan.nodes.values()),
+            *(_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
             *(_removed(task, entries) for task, entries in gone.items()),
         ),
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
@@ -107,12 +108,12 @@ def _holds(result: Result) -> tuple[Hold, ...]:
     return tuple(found)
 
 
-def _row(node: Node, secrets: PlanMask) -> TaskRow:
+def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
     reason = secrets.shown(reason_of(node.error) or node.reason)
-    value = "" if node.value is None else _shown(secrets.shown(node.value))
+    returned = "" if value is None else secrets.shown(_shown(value))  # an object may tell more of itself than data
     end = node.ended_at if node.started_at is not None else None
     device = node.device or ""
-    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, value)
+    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, returned)
 
 
 def _removed(task: str, entries: Sequence[Entry]) -> TaskRow:

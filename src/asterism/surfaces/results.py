@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.errors import reason_of
@@ -16,6 +17,7 @@ def result_json(result: Result) -> dict[str, Any]:
     """The end of a run: its state, its figures and every task. Times are seconds since 1970. No secret is in it."""
     plan, summary = result.plan, result.summary
     secrets = PlanMask(plan)
+    values = secrets.results()
     reasons = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     return {
         "id": plan.id,
@@ -36,11 +38,11 @@ def result_json(result: Result) -> dict[str, Any]:
             "edits_accepted": summary.edits_accepted,
             "edits_rejected": summary.edits_rejected,
         },
-        "tasks": {node.id: _task(node, reasons.get(node.id, ""), secrets) for node in plan.nodes.values()},
+        "tasks": {node.id: _task(node, reasons.get(node.id, ""), values, secrets) for node in plan.nodes.values()},
     }
 
 
-def _task(node: Node, reason: str, secrets: PlanMask) -> dict[str, Any]:
+def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
     out: dict[str, Any] = {
         "status": str(node.status),
         "device": node.device,
@@ -49,7 +51,7 @@ def _task(node: Node, reason: str, secrets: PlanMask) -> dict[str, Any]:
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(secrets.shown(node.value), f"the result of task {node.id!r}")
+        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
     elif node.error is not None or reason:
         out["reason"] = secrets.shown(reason_of(node.error) or reason)
     return out

@@ -237,7 +237,7 @@ class FleetDevice:
         try:
             given = plain(_given(work), what)
         except ValueError as error:  # an expression that failed tells what it was given
-            raise MissingInput(f"{what}: {PlanMask(journal.plan).about_data(str(error))}") from None
+            raise MissingInput(f"{what}: {PlanMask(journal.plan)().about_data(str(error))}") from None
         kept = await self.patiently(lambda: self._keep(given, what))
         now = self.fleet.store.clock()
         run = assigning.create(

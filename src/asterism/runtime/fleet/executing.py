@@ -22,7 +22,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -41,7 +41,7 @@ from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
 from asterism.runtime.fleet.watching import TAIL, Watch
 from asterism.runtime.inputs import Resolved
-from asterism.runtime.mask import Mask, of_environment
+from asterism.runtime.mask import Mask, of_environment, too_short
 from asterism.runtime.processes import OUTPUT_LIMIT, CommandFailed, Commands
 from asterism.runtime.variables import LONGEST
 
@@ -99,6 +99,12 @@ class Executors:
         self._life = Life(device, session, store)
         self._watches: set[Watch] = set()
         self._read: set[str] = set()  # the secrets that work has asked for in this session
+        self._warn(filter(policy.holds_secret, os.environ))
+
+    def _warn(self, names: Iterable[str]) -> None:
+        for warning in (too_short(name, os.environ[name]) for name in names):
+            if warning is not None:
+                log.warning("%s", warning)
 
     def belong_to(self, store: str) -> None:
         """Whose device this is, once that is known: strays are told apart by it."""
@@ -173,8 +179,7 @@ class Executors:
         names = secrets_of(work.workflow, work.given, self.policy)
         if new := names - self._read:
             self._read |= new
-            for warning in inputs.collect([{"secret": name} for name in new]).warnings():
-                log.warning("%s", warning)
+            self._warn(new)
         return of_environment(self._read, self.policy.holds_secret)
 
     async def _within(self, seconds: float, work: RunWork, resolved: Resolved) -> Any:

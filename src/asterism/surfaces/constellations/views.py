@@ -4,7 +4,7 @@ Times in JSON are seconds since 1970 by the clock of the store. No secret is in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -114,11 +114,12 @@ def summary_json(one: Seen | Unreadable) -> dict[str, Any]:
 def plan_json(plan: Constellation) -> dict[str, Any]:
     """A plan with the state of every task."""
     secrets = PlanMask(plan)
+    values = secrets.results()
     return {
         "name": plan.id,
         "state": str(plan.state),
         "version": plan.version,
-        "tasks": {node.id: _task(node, secrets) for node in plan.nodes.values()},
+        "tasks": {node.id: _task(node, values, secrets) for node in plan.nodes.values()},
     }
 
 
@@ -126,7 +127,7 @@ def details_json(seen: Seen) -> dict[str, Any]:
     return {**summary_json(seen), **plan_json(seen.kept.plan)}
 
 
-def _task(node: Node, secrets: PlanMask) -> dict[str, Any]:
+def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
     out: dict[str, Any] = {
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "after": {source: edge.when or edge.on for source, edge in node.parents.items()},
@@ -135,7 +136,7 @@ def _task(node: Node, secrets: PlanMask) -> dict[str, Any]:
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(secrets.shown(node.value), f"the result of task {node.id!r}")
+        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
     elif reason := reason_of(node.error) or node.reason:
         out["reason"] = secrets.shown(reason)
     return out
