@@ -85,10 +85,8 @@ def test_masked_text_never_holds_a_secret_in_any_way_of_writing(way: str, secret
     assert HIDDEN in shown
     assert written not in shown
     assert secret not in shown
-    rest = shown.replace(HIDDEN, "")
-    assert (
-        all(len(word) < len(written) for word in rest.split(written[:ANYWHERE])[1:]) or written[:ANYWHERE] not in rest
-    )
+    around = len(before + after) + 2 * len(separator)
+    assert len(shown.replace(HIDDEN, "")) <= around + 2  # and nothing of it is left but quotes or a backslash
 
 
 @settings(max_examples=200, deadline=None)
@@ -195,9 +193,11 @@ class Talkative(Exception):
 
 
 def masked_error(error: BaseException) -> BaseException:
-    with pytest.raises((Exception, SystemExit), match=".*") as caught, Mask({"TOKEN": VALUE}):
-        raise error
-    return caught.value
+    try:
+        with Mask({"TOKEN": VALUE}):
+            raise error
+    except (Exception, SystemExit) as masked:
+        return masked
 
 
 @pytest.mark.parametrize(
