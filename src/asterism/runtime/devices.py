@@ -12,7 +12,7 @@ from asterism.core.jsonable import plain
 from asterism.core.task import NOTHING, Task
 from asterism.runtime import calls, inputs, variables
 from asterism.runtime.http import request
-from asterism.runtime.mask import Mask
+from asterism.runtime.mask import Mask, of_environment, secrets_of_task
 from asterism.runtime.processes import Commands
 
 log = logging.getLogger("asterism.device")
@@ -69,6 +69,7 @@ class LocalDevice:
         self.id, self.slots, self.can = id, slots, frozenset(can)
         self.json_results = json_results
         self._run = run
+        self._read: set[str] = set()  # the secrets that tasks have asked for
         self._warned: set[str] = set()
         self._commands = Commands(grace)
 
@@ -85,7 +86,9 @@ class LocalDevice:
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
-        with inputs.collect(task.inputs, task.env, task.http) as mask:
+        names = secrets_of_task(task)
+        self._read |= names
+        with of_environment(names, self._read.__contains__) as mask:
             self._warn(mask)
             resolved = inputs.resolve(task.inputs, task.env, work.results, mask)
             if task.argv is not None:

@@ -1,13 +1,12 @@
 """What a task's inputs stand for at the moment it runs: constants, upstream results, secrets.
 
-Secrets are read from the environment before anything is evaluated (``collect``), and live in no record. Whoever fills
-inputs does so under the mask of these secrets: an expression that fails tells what it was given.
+Secrets are read from the environment before anything is evaluated, and live in no record. Whoever fills inputs does so
+under the mask of these secrets: an expression that fails tells what it was given.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from urllib.parse import quote
 from asterism.core.errors import AsterismError
 from asterism.core.jsonable import plain
 from asterism.runtime.conditions import select
-from asterism.runtime.mask import Mask, secret_names
+from asterism.runtime.mask import Mask
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -31,12 +30,6 @@ class Resolved(NamedTuple):
     inputs: dict[str, Any]
     environment: dict[str, str]
     mask: Mask
-
-
-def collect(*values: Any) -> Mask:
-    """The secrets that these values refer to, as far as the environment has them. Evaluates nothing."""
-    names = set(secret_names(values))
-    return Mask({name: os.environ[name] for name in names if name in os.environ}) if names else NO_SECRETS
 
 
 NO_SECRETS = Mask()

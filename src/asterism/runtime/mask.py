@@ -26,11 +26,13 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from html.entities import codepoint2name
+from operator import is_
 from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from asterism.core.errors import RecordedError
+from asterism.core.task import Task
 
 HIDDEN = "[secret]"
 
@@ -76,17 +78,26 @@ def secret_names(value: Any) -> Iterator[str]:
                 stack.extend(value.values())
 
 
+def secrets_of_task(task: Task) -> set[str]:
+    """The names of the secrets that a task refers to: as the whole of an input or variable, or anywhere in a request."""
+    values = [value for value in (*task.inputs.values(), *task.env.values()) if isinstance(value, Mapping)]
+    return {
+        *secret_names([value for value in values if "secret" in value and len(value) == 1]),
+        *secret_names(task.http),
+    }
+
+
 class Mask:
-    """``values`` are the secrets by name; ``more`` gives others when there is the first text to mask: most work says
-    nothing. ``absent`` names secrets whose values are not known here. As a context manager, it masks the error that
-    leaves the block."""
+    """``values`` are the secrets that the work refers to, by name; ``more`` gives other values when there is the first
+    text to mask: most work says nothing. ``absent`` names secrets whose values are not known here. As a context
+    manager, it masks the error that leaves the block."""
 
     __slots__ = ("_made", "_more", "absent", "values")
 
     def __init__(
         self,
         values: Mapping[str, str] = MappingProxyType({}),
-        more: Callable[[], Mapping[str, str]] | None = None,
+        more: Callable[[], Iterable[str]] = tuple,
         absent: Iterable[str] = (),
     ) -> None:
         self.values = dict(values)
@@ -97,9 +108,7 @@ class Mask:
     @property
     def _written(self) -> tuple[_Written, ...]:
         if self._made is None:
-            if self._more is not None:
-                self.values = {**self._more(), **self.values}
-            parts = {part for value in self.values.values() for part in _parts(value)}
+            parts = {part for value in (*self.values.values(), *self._more()) for part in _parts(value)}
             self._made = tuple(_written(part) for part in sorted(parts, key=len, reverse=True))
         return self._made
 
@@ -142,7 +151,8 @@ class Mask:
         return text[first:last]
 
     def shown(self, value: Any) -> Any:
-        """A copy of data for a view: every text in it masked, and numbers that are a value."""
+        """A copy of data for a view: every text in it masked, and numbers that are a value. If there is nothing to
+        mask, it is the data itself."""
         if not self._written:
             return value
         if isinstance(value, str):
@@ -150,9 +160,11 @@ class Mask:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return HIDDEN if self.text(_digits(value)) == HIDDEN else value
         if isinstance(value, Mapping):
-            return {self.shown(key): self.shown(item) for key, item in value.items()}
+            items = {self.shown(key): self.shown(item) for key, item in value.items()}
+            return value if _same(value, items) and _same(value.values(), items.values()) else items
         if type(value) in (list, tuple):
-            return type(value)(self.shown(item) for item in value)
+            masked = type(value)(self.shown(item) for item in value)
+            return value if _same(value, masked) else masked
         return value
 
     def result(self, value: Any) -> Any:
@@ -168,7 +180,7 @@ class Mask:
         return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
 
     def bears(self, text: str) -> bool:
-        """Whether a value stands in a text, however short it is."""
+        """Whether a value stands in a text; for what the work refers to, however short that is."""
         return self.text(text) != text or any(_written(value).within(text) for value in self.values.values() if value)
 
     def error(self, error: BaseException) -> BaseException:
@@ -198,7 +210,7 @@ class Mask:
         for name in (*vars(error), *_BESIDE_VARS):
             before = getattr(error, name, None)
             after = self.shown(before)
-            if after != before:
+            if after is not before:
                 setattr(error, name, after)
 
     def _leaks(self, error: BaseException | None) -> bool:
@@ -227,12 +239,12 @@ def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = 
     """The mask of this process for work that refers to the secrets ``names``. ``listed`` says which other variables are
     secrets; those that are named like one are so in any case, if they are long enough to be no ordinary word."""
 
-    def others() -> dict[str, str]:
-        return {
-            name: value
+    def others() -> list[str]:
+        return [
+            value
             for name, value in os.environ.items()
             if (listed is not None and listed(name)) or (len(value) >= ANYWHERE and named_like_a_secret(name))
-        }
+        ]
 
     names = set(names)
     known = {name: os.environ[name] for name in names if name in os.environ}
@@ -375,6 +387,10 @@ def _overlap(left: str, right: str) -> int:
     """How long a text both ends ``left`` and begins ``right``."""
     longest = min(len(left), len(right))
     return next((size for size in range(longest, 0, -1) if left.endswith(right[:size])), 0)
+
+
+def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return all(map(is_, one, other))
 
 
 def _digits(number: float) -> str:

@@ -6,13 +6,13 @@ holds one may reach a condition or an expression, whose error then tells it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from asterism.core.constellation import Constellation
 from asterism.core.node import Node
 from asterism.core.status import COMPLETED, TaskStatus
-from asterism.runtime.mask import Mask, of_environment, secret_names
+from asterism.runtime.mask import Mask, of_environment, secrets_of_task
 
 Evaluate = Callable[[str, TaskStatus, Any], bool | str]
 
@@ -31,7 +31,7 @@ class PlanMask:
         seen = (self._plan.version, len(self._plan.nodes))
         if seen != self._seen:
             for node in self._plan.nodes.values():
-                self._names.update(_named(node))
+                self._names.update(secrets_of_task(node.task))
             self._seen, self._mask = seen, of_environment(self._names)
         return self._mask
 
@@ -44,7 +44,7 @@ class PlanMask:
         withheld: the result of a task that refers to one, and of every task below it."""
         mask, done = self(), [node for node in self._plan.nodes.values() if node.status is COMPLETED]
         absent = frozenset(mask.absent)
-        found = [node for node in done if not absent.isdisjoint(_named(node))] if absent else []
+        found = [node for node in done if not absent.isdisjoint(secrets_of_task(node.task))] if absent else []
         doubtful: set[Node] = set()
         while found:
             node = found.pop()
@@ -61,9 +61,3 @@ class PlanMask:
             return self().about_data(verdict) if isinstance(verdict, str) else verdict
 
         return masked
-
-
-def _named(node: Node) -> Iterator[str]:
-    task = node.task
-    if task.inputs or task.env or task.http:
-        yield from secret_names((task.inputs, task.env, task.http))

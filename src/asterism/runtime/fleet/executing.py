@@ -98,7 +98,7 @@ class Executors:
         self._calls = Calls(policy, grace)
         self._life = Life(device, session, store)
         self._watches: set[Watch] = set()
-        self._read: set[str] = set()  # the secrets that work has asked for in this session
+        self._read: frozenset[str] = frozenset()  # the secrets that work has asked for in this session
         self._warn(filter(policy.holds_secret, os.environ))
 
     def _warn(self, names: Iterable[str]) -> None:
@@ -180,7 +180,8 @@ class Executors:
         if new := names - self._read:
             self._read |= new
             self._warn(new)
-        return of_environment(self._read, self.policy.holds_secret)
+        read = self._read
+        return of_environment(names, lambda name: name in read or self.policy.holds_secret(name))
 
     async def _within(self, seconds: float, work: RunWork, resolved: Resolved) -> Any:
         try:
