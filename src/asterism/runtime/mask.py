@@ -79,12 +79,10 @@ def secret_names(value: Any) -> Iterator[str]:
 
 
 def secrets_of_task(task: Task) -> set[str]:
-    """The names of the secrets that a task refers to: as the whole of an input or variable, or anywhere in a request."""
+    """The names of the secrets that a task refers to: as a whole input or variable, or anywhere in a request."""
     values = [value for value in (*task.inputs.values(), *task.env.values()) if isinstance(value, Mapping)]
-    return {
-        *secret_names([value for value in values if "secret" in value and len(value) == 1]),
-        *secret_names(task.http),
-    }
+    whole = [value for value in values if "secret" in value and len(value) == 1]
+    return {*secret_names(whole), *secret_names(task.http)}
 
 
 class Mask:
