@@ -31,12 +31,12 @@ from asterism import (
     TaskEvent,
     edits,
 )
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.interrupts import run_until_interrupted
 from asterism.surfaces.live import watched
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.reporting import write_report
 from asterism.surfaces.screen import Screen
-from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.summary import lines, reasons
 
 REPORT = Path("asterism-report.html")
@@ -169,7 +169,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
         result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
     screen.say()
-    for reason in reasons(result, Secrets(task.task for task in result)):
+    for reason in reasons(result, PlanMask(result.plan)):
         screen.say(reason)
     for figure in lines(result):
         screen.say(figure)

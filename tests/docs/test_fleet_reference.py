@@ -17,6 +17,7 @@ from asterism.runtime.fleet import notifying
 from asterism.runtime.fleet.calling import CurrentRun
 from asterism.runtime.fleet.policy import Rules
 from asterism.runtime.fleet.profile import measure
+from asterism.runtime.variables import PREFIX
 from asterism.store.protocol import Store
 
 SETTINGS = page("docs/reference/settings.md")
@@ -96,7 +97,7 @@ def test_every_variable_of_a_command_is_told() -> None:
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
     told = section(page("docs/how-to/runs.md"), "## What a command is told")
     assert there
-    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == there
+    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == {*there, f"{PREFIX}<name>"}
 
 
 def test_every_name_of_a_profile_is_told() -> None:

@@ -16,6 +16,7 @@ from runtime_scenes import after, deadline, independent
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.runtime.http import RequestFailed
+from asterism.surfaces.results import result_json
 from tests.process_scenes import PATIENCE
 
 
@@ -210,14 +211,14 @@ def request_with(server: Any, place: str, secret: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_secret_reaches_the_server_and_never_the_result_the_error_or_the_story(
+def test_a_secret_reaches_the_server_and_never_the_error_the_story_or_the_json(
     server: Any, monkeypatch: pytest.MonkeyPatch, place: str, secret: str
 ) -> None:
     result = request_with(server, place, secret, monkeypatch)
     assert result["echo"].status == "completed"
     error = result["fail"].error
     assert isinstance(error, RequestFailed)
-    shown = repr(result["echo"].value) + str(error) + repr(vars(error)) + "\n".join(map(str, result.story()))
+    shown = repr(result_json(result)) + str(error) + repr(vars(error)) + "\n".join(map(str, result.story()))
     assert "[secret]" in shown
     assert not [form for form in forms(secret) if form in shown]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cli_scenes import asterism, write
 
-from asterism import Task
-from asterism.surfaces.secrets import Secrets
+from asterism import Constellation, EditBatch, Task, edits
+from asterism.runtime.plan_mask import PlanMask
 
 SECRET = 'hunter2"/&=ü'
 """With signs that JSON, HTML and addresses write in other ways."""
@@ -88,11 +88,60 @@ def test_no_secret_is_in_a_drawing_or_a_check(plan: str, words: list[str]) -> No
 
 def test_secrets_are_found_however_deep_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("A", "B", "C", "D"):
-        monkeypatch.setenv(f"SECRET_{name}", f"value-{name}")
-    secrets = Secrets([Task("a", shell="x", env={"X": {"secret": "SECRET_A"}})])
-    secrets.learn([Task("b", http={"url": "http://x", "json": [{"deep": {"secret": "SECRET_B"}}]})])
-    secrets.learn([Task("c", shell="x", inputs={"x": {"secret": "SECRET_C"}})])
+        monkeypatch.setenv(f"VALUE_{name}", f"value-{name}")
+    plan = Constellation("deep")
+    plan.add(Task("a", shell="x", env={"X": {"secret": "VALUE_A"}}))
+    secrets = PlanMask(plan)
     said = "value-A value-B value-C value-D"
-    assert secrets.hide(said) == "[secret] [secret] [secret] value-D"
-    assert secrets.hide({"x": [said]}) == {"x": ["[secret] [secret] [secret] value-D"]}
-    assert Secrets().hide(said) == said
+    assert secrets.shown(said) == "[secret] value-B value-C value-D"
+    plan.add(Task("b", http={"url": "http://x", "json": [{"deep": {"secret": "VALUE_B"}}]}))
+    plan.apply(EditBatch([edits.AddTask(Task("c", shell="x", inputs={"x": {"secret": "VALUE_C"}}))]), 0.0)
+    assert secrets.shown(said) == "[secret] [secret] [secret] value-D"
+    plan.apply(EditBatch([edits.RemoveTask("a")]), 0.0)
+    assert secrets.shown({"x": [said]}) == {"x": ["[secret] [secret] [secret] value-D"]}  # those of 'a' stay secrets
+
+
+def test_what_is_shown_is_masked_and_what_flows_is_not(plan: str, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    path = write(
+        tmp_path,
+        f"""\
+tasks:
+  first: {{shell: 'echo "token $CI_TOKEN"', env: {{TOKEN: {{secret: CI_TOKEN}}}}}}
+  second: {{shell: 'printf %s "$said" > {seen}', inputs: {{said: {{from: first}}}}, after: first}}
+  third: {{argv: [echo, "{{said}}"], inputs: {{said: {{from: first}}}}, after: first}}
+""",
+    )
+    page = tmp_path / "report.html"
+    result = asterism("run", "--json", path, "--report", str(page))
+    assert result.exit_code == 0
+    assert seen.read_text() == f"token {SECRET}"
+    tasks = json.loads(result.stdout)["tasks"]
+    assert [tasks[name]["value"] for name in ("first", "third")] == ["token [secret]"] * 2
+    assert "hunter2" not in result.output + page.read_text("utf-8")
+
+
+def test_a_short_secret_is_warned_of_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIN", "1")
+    monkeypatch.setenv("WORD", "hunter2")
+    path = write(
+        tmp_path,
+        """\
+tasks:
+  a: {shell: 'echo "v1.1 hunter2 hunter22"', env: {PIN: {secret: PIN}, WORD: {secret: WORD}}}
+""",
+    )
+    for command in ("check", "run"):
+        said = asterism(command, path).output
+        assert "the secret 'PIN' has only 1 characters and is not masked in text" in said
+        assert "the secret 'WORD' has only 7 characters and is masked only where it stands as a whole word" in said
+    value = json.loads(asterism("run", "--json", path).stdout)["tasks"]["a"]["value"]
+    assert value == "v1.1 [secret] hunter22"
+
+
+def test_a_line_that_takes_an_input_for_a_variable_of_the_system_is_a_mistake(tmp_path: Path) -> None:
+    path = write(tmp_path, "tasks:\n  a: {shell: 'echo $PATH', inputs: {PATH: x}}\n")
+    result = asterism("check", path)
+    assert result.exit_code == 64
+    assert "an input is never the variable $PATH" in result.output
+    assert "write $ASTERISM_INPUT_PATH" in result.output

@@ -21,10 +21,10 @@ from asterism import (
     Task,
     edits,
 )
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.frame import frame
 from asterism.surfaces.live import watched
 from asterism.surfaces.progress import Progress
-from asterism.surfaces.secrets import Secrets
 from asterism.testing.loop import run as in_virtual_time
 
 
@@ -40,7 +40,7 @@ class Scene:
 
     def __init__(self, plan: Constellation, devices: Sequence[LocalDevice], **terms: Any) -> None:
         self.plan, self.orchestrator = plan, Orchestrator(devices, **terms)
-        self.progress = Progress(self.orchestrator, plan, Secrets())
+        self.progress = Progress(self.orchestrator, plan, PlanMask(plan))
         self.pictures: list[list[str]] = []
 
     async def picture(self, **size: int) -> list[str]:
@@ -61,7 +61,7 @@ def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
     plan.add(Task("one"))
     plan.begin(0.0)
     plan.start(plan.node("one"), "kitchen", 0.0)
-    progress = Progress(Orchestrator(), plan, Secrets())
+    progress = Progress(Orchestrator(), plan, PlanMask(plan))
     assert [node.id for node in progress.running_nodes(10)] == ["one"]
     assert progress.on_device == {"kitchen": {"one": None}}
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
 from asterism.core.story import Entry
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.bars import execution_bars
 from asterism.surfaces.drawing import Report
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.reporting import report_of, write_report
 from asterism.surfaces.results import result_json
-from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.summary import figures, lines, reasons
 from asterism.testing.loop import SimLoop
 
@@ -184,7 +184,7 @@ def test_figures_are_those_of_the_summary() -> None:
     assert (told["Edits accepted"], told["Edits rejected"], told["Edit cycles"]) == ("1", "1", "4")
     assert dict(report.figures).items() <= told.items()
     assert [re.split(r"  +", line.plain)[0] for line in lines(result)] == list(told)
-    assert reasons(result, Secrets()) == ["build failed: RuntimeError: no luck"]
+    assert reasons(result, PlanMask(result.plan)) == ["build failed: RuntimeError: no luck"]
 
 
 def test_json_has_the_same_facts() -> None:
@@ -312,6 +312,6 @@ def test_a_hundred_reasons_are_cut() -> None:
     for number in range(100):
         plan.add(Task(f"t{number}", call=fail))
     result, _ = simulated(plan, [LocalDevice("laptop")])
-    told = reasons(result, Secrets())
+    told = reasons(result, PlanMask(result.plan))
     assert len(told) == 21
     assert told[-1] == "and 80 more"

@@ -142,6 +142,7 @@ class Cycles:
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self.lock.cycles:
+            error = self.execution.mask().error(error)
             logger.warning("the editor failed in cycle %d of %s: %r", cycle.id, self.plan.id, error)
             self._publish("editor_failed", cycle, error=error)
             self._close(cycle, "editor_failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import CoroutineType
@@ -10,9 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from asterism.core.jsonable import plain
 from asterism.core.task import NOTHING, Task
-from asterism.runtime import calls, inputs
+from asterism.runtime import calls, inputs, variables
 from asterism.runtime.http import request
+from asterism.runtime.mask import Mask, of_environment, secrets_of_task
 from asterism.runtime.processes import Commands
+
+log = logging.getLogger("asterism.device")
 
 
 class Work:
@@ -66,6 +69,8 @@ class LocalDevice:
         self.id, self.slots, self.can = id, slots, frozenset(can)
         self.json_results = json_results
         self._run = run
+        self._read: set[str] = set()  # the secrets that tasks have asked for
+        self._warned: set[str] = set()
         self._commands = Commands(grace)
 
     def __repr__(self) -> str:
@@ -81,24 +86,28 @@ class LocalDevice:
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
-        resolved = inputs.resolve(task.inputs, task.env, work.results)
-        try:
+        names = secrets_of_task(task)
+        self._read |= names
+        with of_environment(names, self._read.__contains__) as mask:
+            self._warn(mask)
+            resolved = inputs.resolve(task.inputs, task.env, work.results, mask)
             if task.argv is not None:
                 argv = [inputs.template(word, resolved.inputs) for word in task.argv]
-                value = await self._commands.run(argv, _environment(work, resolved), task.cwd)
-            elif task.shell is not None:
-                value = await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
-            elif task.http is not None:
-                terms = inputs.fill(dict(task.http), work.results, resolved)
+                return await self._commands.run(argv, _environment(work, resolved), task.cwd)
+            if task.shell is not None:
+                return await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
+            if task.http is not None:
+                terms = inputs.fill(dict(task.http), work.results, mask)
                 terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
-                value = await request(terms)
-            else:
-                value = await self._call(work, resolved.inputs)
-        except BaseException as error:
-            if resolved.secrets:
-                hide_in(error, resolved)
-            raise
-        return resolved.hide(value)
+                return await request(terms, mask)
+            return await self._call(work, resolved.inputs)
+
+    def _warn(self, mask: Mask) -> None:
+        """Of each secret that is too short to be masked everywhere, once."""
+        for warning in mask.warnings():
+            if warning not in self._warned:
+                self._warned.add(warning)
+                log.warning("%s", warning)
 
     def _call(self, work: Work, given: Mapping[str, Any]) -> Awaitable[Any]:
         call = work.task.call
@@ -120,23 +129,13 @@ async def _finished(value: Any) -> Any:
 
 
 def _environment(work: Work, resolved: inputs.Resolved) -> dict[str, str]:
-    """What a command sees: our environment, its inputs by name, and who it is."""
+    """What a command sees: our environment, its own variables, its inputs, and who it is."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,
         "ASTERISM_TASK": work.task.id,
         "ASTERISM_EPOCH": str(work.epoch),
     }
-    given = {name: inputs.as_text(value) for name, value in resolved.inputs.items()}
-    return {**os.environ, **given, **resolved.environment, **own}
-
-
-def hide_in(error: BaseException, resolved: inputs.Resolved) -> None:
-    """Blot secrets out of an error before anybody can write it down."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            hide_in(inner, resolved)
-    error.args = tuple(resolved.hide(argument) for argument in error.args)
-    for name in [*vars(error), "code"]:  # the code of SystemExit is no ordinary attribute
-        with contextlib.suppress(AttributeError):
-            setattr(error, name, resolved.hide(getattr(error, name)))
-    error.__cause__ = error.__context__ = None
+    line = work.task.shell or ""
+    variables.check(line, resolved.inputs, resolved.environment)
+    bare = dict(variables.bare(resolved.inputs, lambda name: variables.mentions(line, name)))
+    return {**os.environ, **bare, **resolved.environment, **dict(variables.prefixed(resolved.inputs)), **own}

@@ -28,6 +28,7 @@ from asterism.core.why import Holder
 from asterism.runtime.cycles import Cycles
 from asterism.runtime.devices import Work
 from asterism.runtime.events import DeviceEvent
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.roster import Place
 from asterism.runtime.stranded import Stranded, wanted
 from asterism.runtime.telling import Telling
@@ -76,7 +77,7 @@ class Execution:
         self.stranded = Stranded(self)
         self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.tell = Telling(orchestrator.events, plan, self.now)
-        self.cycles = Cycles(self)
+        self.cycles, self.mask = Cycles(self), PlanMask(plan)
         self.settled: Callable[[], Awaitable[bool]] = _at_once
 
     def begin(self) -> None:
@@ -169,7 +170,7 @@ class Execution:
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
         except BaseException as failure:  # whatever a task raises is its own failure, even an exit
-            status, error = FAILED, failure
+            status, error = FAILED, self.mask().error(failure)
         self._ended(active, epoch, status, value, error)
 
     # -- ends ----------------------------------------------------------------------------------------------------------

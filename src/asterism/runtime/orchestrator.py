@@ -29,6 +29,7 @@ from asterism.runtime.devices import Device
 from asterism.runtime.editing import Answer, Editor, reviewed
 from asterism.runtime.events import DeviceEvent, EventBus
 from asterism.runtime.execution import Execution
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.result import Result
 from asterism.runtime.roster import Place, Roster
 
@@ -170,7 +171,7 @@ class Orchestrator:
         return execution
 
     def _prepare(self, plan: Constellation, assignments: Mapping[str, str]) -> None:
-        plan.evaluate, plan.check_condition = self.conditions.evaluate, self.conditions.check
+        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
         problems = [
             f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
             for d in plan.dependencies

@@ -77,7 +77,7 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
         word, why = progress.holder(node)
         _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)
     for node in some_ended:
-        why = progress.secrets.hide(reason(node.error))
+        why = progress.secrets.shown(reason(node.error))
         _row(grid, node, str(node.status), str(node.status), _took(node), why)
     grid.expand = True
     return grid

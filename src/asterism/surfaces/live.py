@@ -17,11 +17,11 @@ from rich.live import Live
 from asterism.core.constellation import Constellation
 from asterism.runtime.events import Event
 from asterism.runtime.orchestrator import Orchestrator
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.frame import frame
 from asterism.surfaces.progress import Progress
 from asterism.surfaces.screen import forget_output
-from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.words import sentence
 
 FASTEST = 1 / 8
@@ -36,7 +36,7 @@ async def watched(
     orchestrator: Orchestrator, plan: Constellation, console: Console, *, plain: bool = False
 ) -> AsyncIterator[None]:
     """Show what happens to ``plan`` while the block runs it. ``plain``, or no terminal, gives a line for each event."""
-    secrets = Secrets(node.task for node in plan.nodes.values())
+    secrets = PlanMask(plan)
     if plain or not console.is_terminal or console.is_dumb_terminal:
         watch: _Lines | _View = _Lines(plan, console.file, secrets)
     else:
@@ -53,7 +53,7 @@ async def watched(
 class _Lines:
     """One line for each event."""
 
-    def __init__(self, plan: Constellation, file: IO[str], secrets: Secrets) -> None:
+    def __init__(self, plan: Constellation, file: IO[str], secrets: PlanMask) -> None:
         self._plan, self._file, self._secrets = plan, file, secrets
         self._lines: list[str] = []
         self._wake = asyncio.Event()
@@ -63,7 +63,7 @@ class _Lines:
     def observe(self, event: Event) -> None:
         if event.constellation == self._plan.id:
             since = event.at - (self._plan.started_at or event.at)
-            text = self._secrets.hide(sentence(event, self._plan))
+            text = self._secrets.shown(sentence(event, self._plan))
             self._lines.append(f"{max(0.0, since):8.2f}  {clean(text)}\n")
             self._wake.set()
 
@@ -98,7 +98,7 @@ class _Lines:
 class _View:
     """The picture, drawn again when something happened, but not too often."""
 
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, console: Console, secrets: Secrets) -> None:
+    def __init__(self, orchestrator: Orchestrator, plan: Constellation, console: Console, secrets: PlanMask) -> None:
         self._orchestrator, self._plan, self._console = orchestrator, plan, console
         self._progress = Progress(orchestrator, plan, secrets)
         self._changed, self._over = asyncio.Event(), asyncio.Event()

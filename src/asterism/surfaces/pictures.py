@@ -9,14 +9,14 @@ from asterism.core.constellation import Constellation
 from asterism.core.node import Node
 from asterism.core.status import PENDING
 from asterism.core.task import Dependency, Task
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.drawing.lettering import shorten
 from asterism.surfaces.drawing.picture import Line, Picture, Star
-from asterism.surfaces.secrets import Secrets
 
 LONGEST_LABEL = 60
 
 
-def picture(plan: Constellation, secrets: Secrets, gone: Mapping[str, Iterable[Dependency]] | None = None) -> Picture:
+def picture(plan: Constellation, secrets: PlanMask, gone: Mapping[str, Iterable[Dependency]] | None = None) -> Picture:
     """The plan as it is now. ``gone`` are tasks that an edit removed, with what each of them waited for.
 
     A removed task hangs below what it waited for, and nothing that is still in the plan hangs below it."""
@@ -33,14 +33,14 @@ def picture(plan: Constellation, secrets: Secrets, gone: Mapping[str, Iterable[D
     return Picture(plan.id, tuple(stars), tuple(lines))
 
 
-def _star(node: Node, secrets: Secrets) -> Star:
+def _star(node: Node, secrets: PlanMask) -> Star:
     status = "waiting" if node.status is PENDING and node.open else str(node.status)
     return Star(node.id, label(node.task, secrets), status, node.device or node.task.device or "")
 
 
-def label(task: Task, secrets: Secrets) -> str:
+def label(task: Task, secrets: PlanMask) -> str:
     """What a task is, in a line: its description, or else what it does."""
-    return shorten(secrets.hide(task.description or _action(task)), LONGEST_LABEL)
+    return shorten(secrets.shown(task.description or _action(task)), LONGEST_LABEL)
 
 
 def _action(task: Task) -> str:

@@ -12,7 +12,7 @@ from asterism.core.status import PENDING, RUNNING, ConstellationState
 from asterism.core.why import Holder
 from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.runtime.orchestrator import Orchestrator
-from asterism.surfaces.secrets import Secrets
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.words import names, sentence
 
 KEPT = 50
@@ -24,7 +24,7 @@ MANY = 50
 class Progress:
     """The tasks that run, those that have just ended, what the plan is doing, and the last thing an editor did."""
 
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, secrets: Secrets) -> None:
+    def __init__(self, orchestrator: Orchestrator, plan: Constellation, secrets: PlanMask) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
@@ -47,7 +47,7 @@ class Progress:
             self._observe_task(event)
         elif isinstance(event, EditEvent):
             if event.kind not in ("cycle_opened", "cycle_closed"):
-                self.latest = self.secrets.hide(sentence(event, self.plan))
+                self.latest = self.secrets.shown(sentence(event, self.plan))
         elif isinstance(event, ConstellationEvent):
             self.doing = _DOING.get(event.kind, "")
         elif isinstance(event, DeviceEvent) and event.kind == "no_device":

@@ -10,12 +10,12 @@ from asterism.core.errors import reason_of
 from asterism.core.node import Node
 from asterism.core.story import Entry
 from asterism.runtime.events import EditEvent
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.result import Result
 from asterism.surfaces.bars import execution_bars
 from asterism.surfaces.drawing import CycleBar, EditRow, Hold, Report, StoryLine, TaskRow, report
 from asterism.surfaces.pictures import picture
 from asterism.surfaces.recording import Recording
-from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.summary import figures
 
 CYCLE_OUTCOMES = {
@@ -45,7 +45,8 @@ def write_report(path: str | Path, result: Result, recording: Recording | None =
 
 def report_of(result: Result, recording: Recording | None = None) -> Report:
     """Everything that the page shows, with no secret in it. Without a recording it knows less of edits."""
-    plan, secrets = result.plan, Secrets(node.task for node in result.plan.nodes.values())
+    plan, secrets = result.plan, PlanMask(result.plan)
+    values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
     told: dict[str, list[Entry]] = {}
     for entry in story:
@@ -65,7 +66,7 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
         cycles=_cycles(result, ended),
         holds=_holds(result),
         tasks=(
-            *(_row(node, secrets) for node in plan.nodes.values()),
+            *(_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
             *(_removed(task, entries) for task, entries in gone.items()),
         ),
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
@@ -76,8 +77,8 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
     )
 
 
-def _hidden(entry: Entry, secrets: Secrets) -> Entry:
-    why = secrets.hide(entry.why)
+def _hidden(entry: Entry, secrets: PlanMask) -> Entry:
+    why = secrets.shown(entry.why)
     return entry if why == entry.why else entry._replace(why=why)
 
 
@@ -107,12 +108,12 @@ def _holds(result: Result) -> tuple[Hold, ...]:
     return tuple(found)
 
 
-def _row(node: Node, secrets: Secrets) -> TaskRow:
-    reason = secrets.hide(reason_of(node.error) or node.reason)
-    value = "" if node.value is None else _shown(secrets.hide(node.value))
+def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
+    reason = secrets.shown(reason_of(node.error) or node.reason)
+    returned = "" if value is None else secrets.shown(_shown(value))  # an object may tell more of itself than data
     end = node.ended_at if node.started_at is not None else None
     device = node.device or ""
-    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, value)
+    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, returned)
 
 
 def _removed(task: str, entries: Sequence[Entry]) -> TaskRow:
@@ -125,7 +126,7 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) and len(value) <= LONGEST_VALUE else _Brief().repr(value)
 
 
-def _edits(story: Sequence[Entry], recording: Recording | None, secrets: Secrets) -> Iterator[EditRow]:
+def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
     """What was accepted stands in the story; what was rejected only the recording knows."""
     answers = recording.edits if recording is not None else []
     applied = {event.version: event for event in answers if event.kind == "edit_applied"}
@@ -134,16 +135,16 @@ def _edits(story: Sequence[Entry], recording: Recording | None, secrets: Secrets
             yield _accepted(entry, applied, secrets)
     for event in answers:
         if event.kind == "edit_rejected":
-            violations = tuple(secrets.hide(str(violation)) for violation in event.violations)
+            violations = tuple(secrets.shown(str(violation)) for violation in event.violations)
             yield EditRow(None, event.at, event.author, "", (), "rejected", violations)
 
 
-def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: Secrets) -> EditRow:
+def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
     """The story tells it in one line; the event, if it was recorded, edit by edit."""
     version = int(entry.why.split(" ", 2)[1])
     event = applied.get(version)
     if event is None:
         author, _, rest = entry.why.split(" ", 3)[3].partition(" ")
         return EditRow(version, entry.at, author.rstrip(":"), "", (rest.strip("()"),), "accepted", ())
-    operations = tuple(map(secrets.hide, event.edits))
-    return EditRow(version, entry.at, event.author, secrets.hide(event.reason), operations, "accepted", ())
+    operations = tuple(map(secrets.shown, event.edits))
+    return EditRow(version, entry.at, event.author, secrets.shown(event.reason), operations, "accepted", ())

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.errors import reason_of
 from asterism.core.jsonable import plain
 from asterism.core.node import Node
 from asterism.core.status import COMPLETED
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.result import Result
-from asterism.surfaces.secrets import Secrets
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """The end of a run: its state, its figures and every task. Times are seconds since 1970. No secret is in it."""
     plan, summary = result.plan, result.summary
-    secrets = Secrets(node.task for node in plan.nodes.values())
+    secrets = PlanMask(plan)
+    values = secrets.results()
     reasons = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     return {
         "id": plan.id,
@@ -36,11 +38,11 @@ def result_json(result: Result) -> dict[str, Any]:
             "edits_accepted": summary.edits_accepted,
             "edits_rejected": summary.edits_rejected,
         },
-        "tasks": {node.id: _task(node, reasons.get(node.id, ""), secrets) for node in plan.nodes.values()},
+        "tasks": {node.id: _task(node, reasons.get(node.id, ""), values, secrets) for node in plan.nodes.values()},
     }
 
 
-def _task(node: Node, reason: str, secrets: Secrets) -> dict[str, Any]:
+def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
     out: dict[str, Any] = {
         "status": str(node.status),
         "device": node.device,
@@ -49,7 +51,7 @@ def _task(node: Node, reason: str, secrets: Secrets) -> dict[str, Any]:
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(secrets.hide(node.value), f"the result of task {node.id!r}")
+        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
     elif node.error is not None or reason:
-        out["reason"] = secrets.hide(reason_of(node.error) or reason)
+        out["reason"] = secrets.shown(reason_of(node.error) or reason)
     return out

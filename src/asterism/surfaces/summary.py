@@ -6,11 +6,11 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.core.status import ConstellationState, TaskStatus
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.result import Result
 from asterism.surfaces.drawing.ink import DIM, tone
 from asterism.surfaces.drawing.lettering import clean, plural
 from asterism.surfaces.drawing.times import duration
-from asterism.surfaces.secrets import Secrets
 from asterism.surfaces.words import reason
 
 MOST_NAMES = 8
@@ -56,12 +56,12 @@ def lines(result: Result) -> list[Text]:
     ]
 
 
-def reasons(result: Result, secrets: Secrets) -> list[str]:
+def reasons(result: Result, secrets: PlanMask) -> list[str]:
     """The tasks that did not complete, each with the reason; only so many of them."""
     told = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
     shown = [
-        clean(secrets.hide(f"{node.id} {node.status}: {reason(node.error) or told.get(node.id, '')}"))
+        clean(secrets.shown(f"{node.id} {node.status}: {reason(node.error) or told.get(node.id, '')}"))
         for node in ends[:MOST_REASONS]
     ]
     return [*shown, *([f"and {len(ends) - MOST_REASONS:,} more"] if len(ends) > MOST_REASONS else [])]

@@ -207,10 +207,10 @@ def test_an_error_of_its_own_is_passed_on_also_a_timeout() -> None:
     assert not isinstance(caught.value, LimitReached)
 
 
-def test_a_secret_is_hidden_in_what_it_returns_and_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_masked_in_what_it_raises_and_not_in_what_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     given = {"token": {"secret": "MY_TOKEN"}}
-    assert execute(function(lambda token: {"t": [token], token: 1}), given) == {"t": ["[secret]"], "[secret]": 1}
+    assert execute(function(lambda token: {"t": [token]}), given) == {"t": ["s3cr3t-value"]}
 
     def fails(token: str) -> None:
         raise ValueError(f"wrong: {token}")

@@ -18,6 +18,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime import calls
 from asterism.runtime.fleet.filling import fill
 from asterism.runtime.fleet.policy import ORDINARY, Policy, PolicyForbids, Rules
+from asterism.runtime.mask import Mask
 
 
 def policy(**rules: Any) -> Policy:
@@ -152,7 +153,7 @@ def test_an_allowed_command_that_is_not_here_is_the_devices_lack(place: Path) ->
 
 def test_a_secret_does_not_show_in_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
-    allowed = policy(commands=("true",), environment=("MY_TOKEN",))
+    allowed = policy(commands=("true",), secrets=("MY_TOKEN",))
     hidden = {"program": {"secret": "MY_TOKEN"}}
     assert "s3cr3t" not in (check(command("{program}"), hidden, allowed) or "s3cr3t")
     with pytest.raises(PolicyForbids) as caught:
@@ -208,7 +209,7 @@ def test_however_a_word_is_put_together_it_is_judged_as_a_whole(place: Path, dat
     made = executors(allowed)
     work = Told().work(command("{a}{b}{c}"), parts)
     with pytest.raises(PolicyForbids):
-        made._command(work, fill(work.workflow, parts, allowed))
+        made._command(work, fill(work.workflow, parts, Mask()))
 
 
 # -- shell, workflows --------------------------------------------------------------------------------------------------
@@ -329,11 +330,12 @@ def test_a_workflow_sets_only_what_is_listed() -> None:
 def test_an_input_is_no_way_to_set_a_variable() -> None:
     allowed = policy(commands=("env",), shell=True, environment=("MEDIA_*",))
     given = {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", "BASH_ENV": "x", "MEDIA_X": "fine"}
-    seen = execute(command("env"), given, allowed)
+    seen = execute(command("env"), given, allowed).splitlines()
     assert "MEDIA_X=fine" in seen
-    assert not any(word in seen for word in ("LD_PRELOAD", "PATH=/evil", "BASH_ENV"))
+    assert "ASTERISM_INPUT_LD_PRELOAD=/tmp/evil.so" in seen  # which means nothing to anybody
+    assert not any(line.startswith(("LD_PRELOAD", "PATH=/evil", "BASH_ENV")) for line in seen)
     assert execute(shell('echo "$MEDIA_X"'), given, allowed) == "fine"
-    assert execute(command("env"), {"MEDIA_X": 1, "ASTERISM_RUN": "forged"}, allowed).count("forged") == 0
+    assert execute(command("env"), {"MEDIA_X": 1, "ASTERISM_RUN": "forged"}, allowed).count("ASTERISM_RUN=forged") == 0
 
 
 def test_an_input_that_a_shell_line_counts_on_is_refused_rather_than_missing() -> None:
@@ -347,8 +349,8 @@ def test_an_input_that_a_shell_line_counts_on_is_refused_rather_than_missing() -
 def test_a_secret_that_is_not_listed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "t0ken")
     monkeypatch.setenv("OTHER_TOKEN", "0ther")
-    allowed = policy(commands=("echo",), environment=("API_*",))
-    assert execute(command("echo", "{t}"), {"t": {"secret": "API_TOKEN"}}, allowed) == "[secret]"
+    allowed = policy(commands=("echo",), secrets=("API_*",), environment=("OTHER_*", "HOME"))
+    assert execute(command("echo", "{t}"), {"t": {"secret": "API_TOKEN"}}, allowed) == "t0ken"
     for name in ("OTHER_TOKEN", "HOME", "API"):
         with pytest.raises(PolicyForbids, match=f"to read the secret '{name}'"):
             execute(command("echo", "{t}"), {"t": {"secret": name}}, allowed)
@@ -370,7 +372,7 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
     allowed = policy(commands=("true",), environment=("MEDIA_*",))
     work = Told().work(command("true", env=variables), inputs)
     try:
-        environment = executors(allowed)._command(work, fill(work.workflow, inputs, allowed)).environment
+        environment = executors(allowed)._command(work, fill(work.workflow, inputs, Mask())).environment
     except PolicyForbids:
         assert any(not name.startswith("MEDIA_") for name in variables)
         return
@@ -380,7 +382,7 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
     for name, value in environment.items():
         if name in OWN:
             assert name != "ASTERISM_RUN" or value == "r1"
-        elif not name.startswith("MEDIA_"):
+        elif not name.startswith(("MEDIA_", "ASTERISM_INPUT_")):
             assert os.environ[name] == value
             assert name in ORDINARY or name.startswith("LC_")
 

@@ -108,7 +108,7 @@ shell: true
         ("shell: !mine true", "the tag '!mine' has no meaning"),
         ("{[1, 2]: 3}", "a key is text"),
         ("commands: [\x01]", "this is not YAML"),
-        ("other: 1", "the keys are commands, shell, callables, hosts, directories, environment, workflows"),
+        ("other: 1", "the keys are commands, shell, callables, hosts, directories, environment, secrets, workflows"),
         ("workflows: ['']", "is the name of a workflow"),
     ],
 )

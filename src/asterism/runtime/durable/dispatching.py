@@ -34,6 +34,8 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.ledger import UnknownRun, blob_of
 from asterism.runtime.fleet.retention import PREFIX
+from asterism.runtime.inputs import MissingInput
+from asterism.runtime.plan_mask import PlanMask
 from asterism.runtime.roster import Place, Roster
 from asterism.store.errors import StoreUnavailable
 from asterism.store.protocol import PutRegister, PutRun, Query
@@ -232,7 +234,10 @@ class FleetDevice:
                 return found[0]
         flow = await self._workflows[work.constellation].of(work.task, journal)
         what = f"the input of task {work.task.id!r}"
-        given = plain(_given(work), what)
+        try:
+            given = plain(_given(work), what)
+        except ValueError as error:  # an expression that failed tells what it was given
+            raise MissingInput(f"{what}: {PlanMask(journal.plan)().about_data(str(error))}") from None
         kept = await self.patiently(lambda: self._keep(given, what))
         now = self.fleet.store.clock()
         run = assigning.create(
@@ -330,7 +335,9 @@ def _pointed(value: Any, taken: Mapping[str, Any]) -> Any:
 def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
     if type(value) in CONSTANTS or is_secret(value):
         return value
-    return literal(inputs.resolve({name: value}, {}, results).inputs[name] if inputs.is_reference(value) else value)
+    if not inputs.is_reference(value):
+        return literal(value)
+    return literal(inputs.resolve({name: value}, {}, results, inputs.NO_SECRETS).inputs[name])
 
 
 def _named(task: Task) -> set[str]:

@@ -37,6 +37,7 @@ from asterism.core.status import ConstellationState
 from asterism.core.task import import_path
 from asterism.runtime import calls
 from asterism.runtime.conditions import Conditions
+from asterism.runtime.plan_mask import PlanMask
 from asterism.store.errors import Conflict, StoreBusy
 from asterism.store.protocol import PutRegister, Register, Store, Write
 
@@ -280,7 +281,7 @@ def _read(
     named = [] if found.snapshot is None else [part_key(found.name, found.snapshot, n) for n in range(found.parts)]
     data, rest = (_beside(found.name, named, parts), rest) if named else _whole(found.name, rest)
     plan = RecordedConstellation.from_json(data["plan"])
-    plan.evaluate, plan.check_condition = conditions.evaluate, conditions.check
+    plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
     lock = RecordedLock(plan, **{name: found.terms[name] for name in ("policy", "max_cycles", "edit_timeout")})
     lock_from_json(lock, data["lock"])
     steps = list(_steps(rest))

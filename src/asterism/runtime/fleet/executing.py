@@ -7,8 +7,10 @@ not said); the input as JSON in the file ``$ASTERISM_INPUT``, however large it i
 writing ``3/10`` or ``3`` into the file ``$ASTERISM_PROGRESS``. Requests get the headers ``Asterism-Run`` and
 ``Asterism-Epoch``, functions a parameter ``run`` if they have one.
 
-Inputs are variables too, each under its own name. With a policy only those that it lists: a name such as ``LD_PRELOAD``
-means something to the system.
+Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
+policy asks for it (runtime/variables.py).
+
+Results are data, and leave as they are. Whatever is said about an execution is text, and leaves through its mask.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -31,19 +34,19 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.jsonable import plain
 from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
-from asterism.runtime import inputs
-from asterism.runtime.devices import hide_in
+from asterism.runtime import inputs, variables
 from asterism.runtime.fleet.calling import Calls, CurrentRun
-from asterism.runtime.fleet.filling import bare, fill, request_terms, stands_for_itself
+from asterism.runtime.fleet.filling import bare, fill, request_terms, secrets_of, stands_for_itself
 from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
-from asterism.runtime.fleet.watching import TAIL, Veil, Watch
+from asterism.runtime.fleet.watching import TAIL, Watch
 from asterism.runtime.inputs import Resolved
+from asterism.runtime.mask import Mask, of_environment, too_short
 from asterism.runtime.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
+from asterism.runtime.variables import LONGEST
 
-LONGEST = 128 * 1024 - 1
-"""How long one word or variable of a command may be, in bytes: Linux takes no longer one."""
+log = logging.getLogger("asterism.device")
 
 
 PROBE = 30.0
@@ -109,6 +112,13 @@ class Executors:
         self._calls = Calls(policy, grace)
         self._life = Life(device, session, store)
         self._watches: set[Watch] = set()
+        self._read: frozenset[str] = frozenset()  # the secrets that work has asked for in this session
+        self._warn(filter(policy.holds_secret, os.environ))
+
+    def _warn(self, names: Iterable[str]) -> None:
+        for warning in (too_short(name, os.environ[name]) for name in names):
+            if warning is not None:
+                log.warning("%s", warning)
 
     def belong_to(self, store: str) -> None:
         """Whose device this is, once that is known: strays are told apart by it."""
@@ -136,12 +146,11 @@ class Executors:
         why = self.objection(work.workflow)
         if why is not None:
             return why
-        resolved = Resolved({}, {}, frozenset())
         try:
-            resolved = fill(work.workflow, work.given, self.policy)
-            self._judge(work, resolved)
+            with self._mask(work) as mask:
+                self._judge(work, fill(work.workflow, work.given, mask))
         except (PolicyForbids, DeviceUnavailable) as error:
-            return str(resolved.hide(str(error)))
+            return str(error)
         except Exception:
             return None
         return None
@@ -155,7 +164,7 @@ class Executors:
         flow = work.workflow
         self.policy.workflow(flow.name)
         if flow.http is not None:
-            terms = request_terms(flow, resolved, self.policy)
+            terms = request_terms(flow, resolved)
             self.policy.headers(terms.get("headers") or ())
             self.policy.url(terms["url"])
         elif flow.call is not None:
@@ -164,9 +173,9 @@ class Executors:
             argv, program = self._argv(flow, resolved)
             self.policy.variables(resolved.environment)
             self.policy.directory(flow.cwd)
-            given = dict(self._variables(flow, resolved))
+            self._check_inputs(flow, resolved)
             if program is None:
-                _check_command(argv[0], {**os.environ, **given, **resolved.environment})
+                _check_command(argv[0], {**os.environ, **resolved.environment})
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
@@ -177,16 +186,21 @@ class Executors:
 
         When cancelled, the work is stopped: the group of a command with SIGTERM, then with SIGKILL after the grace
         period, or at once if cancelled again."""
-        with own_part("the run could not be prepared", EXHAUSTED):
-            resolved = fill(work.workflow, work.given, self.policy)
-        try:
+        with self._mask(work) as mask:
+            with own_part("the run could not be prepared", EXHAUSTED):
+                resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
-            return resolved.hide(_sendable(value))
-        except BaseException as error:
-            if resolved.secrets:
-                hide_in(error, resolved)
-            raise
+            return _sendable(value)
+
+    def _mask(self, work: RunWork) -> Mask:
+        """The mask for whatever is said about an execution. Raises PolicyForbids and DeviceUnavailable."""
+        names = secrets_of(work.workflow, work.given, self.policy)
+        if new := names - self._read:
+            self._read |= new
+            self._warn(new)
+        read = self._read
+        return of_environment(names, lambda name: name in read or self.policy.holds_secret(name))
 
     async def _within(self, seconds: float, work: RunWork, resolved: Resolved) -> Any:
         try:
@@ -205,7 +219,7 @@ class Executors:
             return await self._calls.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
-            return await request(request_terms(work.workflow, resolved, self.policy), headers, self.policy)
+            return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = self._command(work, resolved)
         return await self._run(work, command, resolved)
@@ -263,31 +277,39 @@ class Executors:
             "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
         }
         device = {name: value for name, value in os.environ.items() if self.policy.passes(name)}
-        given = dict(self._variables(work.workflow, resolved))
         self.policy.variables(resolved.environment)
-        return {**device, **given, **resolved.environment, **own}
+        self._check_inputs(work.workflow, resolved)
+        bare = dict(variables.bare(resolved.inputs, partial(self._wants, work.workflow)))
+        return {**bare, **device, **resolved.environment, **dict(variables.prefixed(resolved.inputs)), **own}
 
-    def _variables(self, workflow: Workflow, resolved: Resolved) -> Iterator[tuple[str, str]]:
-        """The inputs that become variables. What cannot be one, or is too long, is in ``$ASTERISM_INPUT`` all the
-        same; what the policy does not list is refused if the workflow counts on it."""
-        for name, value in resolved.inputs.items():
-            if not name or "=" in name or "\0" in name:
-                continue
-            if not self.policy.may_set(name):
-                if workflow.shell is not None and re.search(rf"\$\{{?[#!]?{re.escape(name)}\b", workflow.shell):
-                    self.policy.variables([name])
-                continue
-            text = inputs.as_text(value)
-            if "\0" not in text and len(name) + 1 + len(text.encode(errors="replace")) <= LONGEST:
-                yield name, text
+    def _wants(self, workflow: Workflow, name: str) -> bool:
+        """Whether an input is to be a variable under its bare name: the policy lists it, or there is none and the line
+        has it."""
+        if not self.policy.everything:
+            return self.policy.may_be_given(name)
+        return workflow.shell is not None and variables.mentions(workflow.shell, name)
+
+    def _check_inputs(self, workflow: Workflow, resolved: Resolved) -> None:
+        """An input that the line counts on and that cannot be its variable is refused, rather than be silently
+        another: the policy does not list it, or the device has a variable of that name, which no run replaces."""
+        line = workflow.shell or ""
+        variables.check(line, resolved.inputs, resolved.environment)
+        for name in resolved.inputs:
+            if variables.refers_to(line, name) and name not in resolved.environment:
+                self.policy.counts_on(name)
+                if name in os.environ and self.policy.passes(name):
+                    raise DeviceUnavailable(
+                        f"this device has a variable {name!r} of its own, and an input does not replace it; "
+                        f"{variables.instead(name)}"
+                    )
 
     async def _run(self, work: RunWork, command: _Command, resolved: Resolved) -> Any:
-        veil = Veil(resolved)
+        mask = resolved.mask
         with self._corner(work.given, command.cwd) as (progress, files, in_child):
-            watch = Watch(progress, veil, work.on_output, work.on_progress)
+            watch = Watch(progress, mask, work.on_output, work.on_progress)
             self._watches.add(watch)
             try:
-                value = await self._commands.run(
+                return await self._commands.run(
                     command.argv,
                     {**command.environment, **files},
                     command.cwd,
@@ -297,9 +319,8 @@ class Executors:
                     key=work.run.id,
                     lease=work.lease,
                 )
-                return veil.over(value, cut=watch.heard[1] > OUTPUT_LIMIT) if isinstance(value, str) else value
             except CommandFailed as error:
-                said = veil.over(error.output, cut=max(watch.heard.values()) > OUTPUT_LIMIT)
+                said = mask.tail(error.output, cut=max(watch.heard.values()) > OUTPUT_LIMIT)
                 raise CommandFailed(error.code, said[-TAIL:]) from None
             except OSError as error:
                 if error.errno == errno.E2BIG:

@@ -3,13 +3,14 @@
 The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. What merely
 looks like that, such as a result that came from anywhere, is given as ``{"$literal": …}``. In ``env`` and ``http`` of
 the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
-variable of the device. The policy is asked about every secret before it is read.
+variable of the device. All secrets are collected, each with the policy's leave, before anything is evaluated: what goes
+wrong from then on is told through their mask.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asterism.core.errors import DeviceUnavailable, shown
@@ -18,31 +19,48 @@ from asterism.runtime import inputs
 from asterism.runtime.conditions import select
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.inputs import MissingInput, Resolved
+from asterism.runtime.mask import Mask, secret_names
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """What stands for itself, seen at a glance."""
 
-_NO_SECRETS: frozenset[str] = frozenset()
-
 _LITERAL = "$literal"
 
 
-def fill(workflow: Workflow, given: Any, policy: Policy) -> Resolved:
-    """The inputs and variables of one run. Raises MissingInput, PolicyForbids, and DeviceUnavailable for a secret that
-    this device does not have."""
+def secrets_of(workflow: Workflow, given: Any, policy: Policy) -> frozenset[str]:
+    """The names of the secrets that a run refers to, all of which may be read and are there. Evaluates nothing. Raises
+    PolicyForbids, and DeviceUnavailable for one that this device does not have."""
+    if workflow.http is None and stands_for_itself(workflow, given):
+        return frozenset()
+    names = frozenset(_named(workflow, given))
+    for name in sorted(names):
+        policy.secret(name)
+        if name not in os.environ:
+            raise DeviceUnavailable(f"the environment of this device has no secret {name!r}")
+    return names
+
+
+def _named(workflow: Workflow, given: Any) -> Iterator[str]:
+    yield from secret_names([workflow.env, workflow.http])
+    for value in given.values() if isinstance(given, Mapping) else ():
+        if is_secret(value):
+            if not isinstance(value["secret"], str):
+                raise MissingInput(f"a secret is named by text, not by {shown(value['secret'])}")
+            yield value["secret"]
+
+
+def fill(workflow: Workflow, given: Any, mask: Mask) -> Resolved:
+    """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and whatever an
+    expression raises: call it under the mask."""
     if stands_for_itself(workflow, given):
-        return Resolved(dict(given), {}, _NO_SECRETS)  # so it is most of the time, and on the way of every run
+        return Resolved(dict(given), {}, mask)  # so it is most of the time, and on the way of every run
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
-    secrets: set[str] = set()
     values = {
-        name: _secret(value["secret"], policy, secrets) if is_secret(value) else _bare(value)
-        for name, value in given.items()
+        name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
     }
-    environment = {
-        name: inputs.as_text(_filled(value, values, policy, secrets)) for name, value in workflow.env.items()
-    }
-    return Resolved(values, environment, frozenset(secrets - {""}))
+    environment = {name: inputs.as_text(_filled(value, values, mask)) for name, value in workflow.env.items()}
+    return Resolved(values, environment, mask)
 
 
 def stands_for_itself(workflow: Workflow, given: Any) -> bool:
@@ -50,31 +68,29 @@ def stands_for_itself(workflow: Workflow, given: Any) -> bool:
     return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
 
 
-def request_terms(workflow: Workflow, resolved: Resolved, policy: Policy) -> dict[str, Any]:
+def request_terms(workflow: Workflow, resolved: Resolved) -> dict[str, Any]:
     """The terms of a workflow's HTTP request for one run."""
     assert workflow.http is not None
-    secrets: set[str] = set()
-    terms = _deep(dict(workflow.http), resolved.inputs, policy, secrets)
+    terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask)
     terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
-    resolved.secrets |= secrets - {""}
     return terms  # type: ignore[no-any-return]
 
 
-def _deep(value: Any, given: Mapping[str, Any], policy: Policy, secrets: set[str]) -> Any:
+def _deep(value: Any, given: Mapping[str, Any], mask: Mask) -> Any:
     if inputs.is_reference(value):
-        return _filled(value, given, policy, secrets)
+        return _filled(value, given, mask)
     if isinstance(value, Mapping):
-        return {key: _deep(item, given, policy, secrets) for key, item in value.items()}
+        return {key: _deep(item, given, mask) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_deep(item, given, policy, secrets) for item in value]
+        return [_deep(item, given, mask) for item in value]
     return value
 
 
-def _filled(value: Any, given: Mapping[str, Any], policy: Policy, secrets: set[str]) -> Any:
+def _filled(value: Any, given: Mapping[str, Any], mask: Mask) -> Any:
     if not inputs.is_reference(value):
         return value
     if "secret" in value:
-        return _secret(value["secret"], policy, secrets)
+        return _secret(value["secret"], mask)
     name, expression = value["from"], value.get("select")
     if not isinstance(name, str) or name not in given:
         raise MissingInput(f"the workflow asks for the input {shown(name)}, and the run has none of that name")
@@ -105,12 +121,7 @@ def _is_literal(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {_LITERAL}
 
 
-def _secret(name: Any, policy: Policy, secrets: set[str]) -> str:
-    if not isinstance(name, str):
+def _secret(name: Any, mask: Mask) -> str:
+    if not isinstance(name, str) or name not in mask.values:
         raise MissingInput(f"a secret is named by text, not by {shown(name)}")
-    policy.secret(name)
-    text = os.environ.get(name)
-    if text is None:
-        raise DeviceUnavailable(f"the environment of this device has no secret {name!r}")
-    secrets.add(text)
-    return text
+    return mask.values[name]

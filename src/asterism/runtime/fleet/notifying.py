@@ -20,6 +20,7 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.fleet.requesting import request
 from asterism.runtime.fleet.settings import Settings
+from asterism.runtime.mask import Mask, of_environment
 from asterism.runtime.processes import Commands
 from asterism.store.codec import notice_to_json
 from asterism.store.errors import Conflict
@@ -79,10 +80,10 @@ class Notifier:
         told = []
         if settings.notify_command is not None:
             whom = f"the command {settings.notify_command[0]}"
-            told.append(_within(self._run(settings.notify_command, notice), whom))
+            told.append(_within(self._run(settings.notify_command, notice), whom, self._mask()))
         if settings.notify_url is not None:
             terms = {"url": settings.notify_url, "method": "POST", "json": notice}
-            told.append(_within(self._request(terms), "the notification address"))
+            told.append(_within(self._request(terms), "the notification address", self._mask()))
         return all(await asyncio.gather(*told))
 
     async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
@@ -101,10 +102,14 @@ class Notifier:
             )
 
     async def _request(self, terms: dict[str, Any]) -> None:
-        await request(terms, {}, self._policy)
+        await request(terms, {}, self._policy, self._mask())
+
+    def _mask(self) -> Mask:
+        """For what a command says that was told: it gets the variables of this device."""
+        return of_environment((), self._policy.holds_secret)
 
 
-async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> bool:
+async def _within(telling: Coroutine[Any, Any, Any], whom: str, mask: Mask) -> bool:
     """A command that fails or an address that does not answer is logged: nobody may stop the rest."""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -113,5 +118,5 @@ async def _within(telling: Coroutine[Any, Any, Any], whom: str) -> bool:
     except TimeoutError:
         log.error("a notification could not be delivered: %s took longer than %g s", whom, PATIENCE)
     except Exception as error:
-        log.error("a notification could not be delivered to %s: %s", whom, error)
+        log.error("a notification could not be delivered to %s: %s", whom, mask.text(str(error)))
     return False

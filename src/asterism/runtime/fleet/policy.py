@@ -7,6 +7,9 @@ symbolic link followed, and what was judged is what is executed. Without a polic
 What it cannot do. An allowed command does what it likes, with any arguments: whoever lists ``sh``, ``env`` or
 ``python`` lists everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
 ``directories`` are for commands. A host is compared by name, not by what it resolves to.
+
+``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
+values are masked in whatever text leaves this device, also if the work does not refer to them.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from typing import Any
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.task import import_path
 from asterism.core.workflow import Workflow
-from asterism.runtime import inputs
 from asterism.runtime.fleet.addresses import PORTS, HostRule, meant
 from asterism.runtime.fleet.patterns import Names, compiled, is_pattern
+from asterism.runtime.mask import secret_names
+from asterism.runtime.variables import PREFIX
 
 ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
@@ -56,6 +60,7 @@ class Rules:
     hosts: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     workflows: tuple[str, ...] | None = None
 
 
@@ -76,6 +81,7 @@ class Policy:
         self._workflows = None if self.rules.workflows is None else Names(self.rules.workflows)
         self._passed = Names((*ORDINARY, *self.rules.environment))
         self._listed = Names(self.rules.environment)
+        self._secrets = Names(self.rules.secrets)
         self._hosts = [HostRule.parse(entry) for entry in self.rules.hosts]
         self._callables = [_import_pattern(entry) for entry in self.rules.callables]
 
@@ -128,7 +134,7 @@ class Policy:
         if workflow.argv is not None or workflow.shell is not None:
             yield lambda: self.directory(workflow.cwd)
             yield lambda: self.variables(workflow.env)
-        for name in secrets_in([workflow.env, workflow.http]):
+        for name in secret_names([workflow.env, workflow.http]):
             yield partial(self.secret, name)
 
     # -- one by one; each raises PolicyForbids -----------------------------------------------------------------------
@@ -230,30 +236,30 @@ class Policy:
         return self.everything or name in self._passed
 
     def may_set(self, name: str) -> bool:
-        """Whether a workflow or an input may be a variable of this name."""
-        return self.everything or name in self._listed
+        """Whether a workflow may set a variable of this name."""
+        return self.everything or name in self._listed or name in self._secrets
+
+    def may_be_given(self, name: str) -> bool:
+        """Whether an input may be a variable of this very name."""
+        return self.everything or (name in self._listed and name not in self._secrets)
 
     def variables(self, names: Iterable[str]) -> None:
         refused = [name for name in names if not self.may_set(name)]
         if refused:
             raise self._forbid(f"to set {', '.join(map(repr, refused))}", "environment")
 
+    def counts_on(self, name: str) -> None:
+        """A shell line has the variable of an input that may not be one."""
+        if not self.may_be_given(name):
+            raise self._forbid(f"to set {name!r} (${PREFIX}{name} is there in any case)", "environment")
+
     def secret(self, name: str) -> None:
-        if not self.everything and name not in self._listed:
-            raise self._forbid(f"to read the secret {name!r}", "environment")
+        if not self.everything and name not in self._secrets:
+            raise self._forbid(f"to read the secret {name!r}", "secrets")
 
-
-def secrets_in(value: Any) -> Iterator[str]:
-    """The names of all secrets that a nested value refers to."""
-    if inputs.is_reference(value):
-        if "secret" in value:
-            yield str(value["secret"])
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from secrets_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from secrets_in(item)
+    def holds_secret(self, name: str) -> bool:
+        """Whether a variable of the device is listed as a secret."""
+        return name in self._secrets
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
     callables: ["media.jobs:*"]
     hosts: [api.example.org, "10.0.0.0/8:8080"]
     directories: [/srv/media, ~/work]
-    environment: [MEDIA_*, API_TOKEN]    # variables passed on, that may be set, and secrets that may be read
+    environment: [MEDIA_*]               # variables that commands get, and that may be set
+    secrets: [API_TOKEN]                 # variables that work may read as secrets; their values are always masked
     workflows: ["media-*"]               # all, if left out
 
 What is left out allows nothing. Every mistake is told with its line.
@@ -153,6 +154,7 @@ class _File(BaseModel):
     hosts: list[Annotated[str, AfterValidator(_host)]] = []
     directories: list[Annotated[str, AfterValidator(_directory)]] = []
     environment: list[Annotated[str, AfterValidator(_variable)]] = []
+    secrets: list[Annotated[str, AfterValidator(_variable)]] = []
     workflows: list[Annotated[str, AfterValidator(_workflow)]] = []  # only if it is written; then nothing is nothing
 
 

@@ -1,5 +1,5 @@
-"""HTTP requests of a device: every address is judged before it is asked, also where a redirect leads, and no answer is
-larger than the device can bear."""
+"""HTTP requests of a device: every address is judged before it is asked, also where a redirect leads, no secret goes to
+an origin that the work did not name, and no answer is larger than the device can bear."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.runtime import http
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.mask import Mask
 from asterism.runtime.processes import EXHAUSTED
 
 LARGEST = 64 << 20
 """How large an answer may be, in bytes."""
 
-REDIRECTS = 20
 
-
-async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy) -> Any:
+async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy, mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
-    ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, PolicyForbids,
-    DeviceTrouble if this machine could open no connection, and what httpx raises when there is no answer at all."""
+    ours and win over those in ``terms``. ``mask`` has the secrets that no other origin is told. Raises RequestFailed
+    for a status that was not expected, PolicyForbids, UnsafeRedirect, DeviceTrouble if this machine could open no
+    connection, and what httpx raises when there is no answer at all."""
     import httpx
 
     mine = httpx.Headers(terms.get("headers"))
@@ -30,16 +30,8 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
     quiet = http._in_request.set(True)  # httpx logs every address, and ours may hold secrets
     try:
         async with httpx.AsyncClient(timeout=None) as client:  # the workflow's own limit rules
-            asked: httpx.Request | None = client.build_request(
-                terms.get("method", "GET"),
-                terms["url"],
-                headers=mine,
-                params=terms.get("params"),
-                json=terms.get("json"),
-                content=terms.get("body"),
-            )
-            for hop in range(REDIRECTS + 1):
-                assert asked is not None
+            asked = http.build(client, terms, mine)
+            for hop in range(http.REDIRECTS + 1):
                 policy.url(asked.url, begun=hop > 0)
                 answer = await client.send(asked, stream=True)
                 try:
@@ -47,7 +39,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
                         return _value(answer, await _body(answer), terms.get("expect"))
                 finally:
                     await answer.aclose()
-                asked = answer.next_request
+                asked = http.next_hop(answer, mask)
     except (httpx.TransportError, OSError) as error:
         out_of = _exhausted(error)
         if out_of is None:
@@ -55,7 +47,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
         raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
     finally:
         http._in_request.reset(quiet)
-    raise AsterismError(f"{terms['url']} led from one address to the next, more than {REDIRECTS} times")
+    raise http.too_many_redirects(terms)
 
 
 def _exhausted(error: BaseException | None) -> OSError | None:

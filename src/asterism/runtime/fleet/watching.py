@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asterism.core.run import Progress
-from asterism.runtime import inputs
+from asterism.runtime.mask import Mask
 
 TAIL = 8 * 1024
 """How much of the output is shown while a command runs, in bytes."""
@@ -21,43 +21,17 @@ EVERY = 0.25
 _PROGRESS = re.compile(rb"\s*([0-9]{1,15})(?:\s*/\s*([0-9]{1,15}))?\s*")
 
 
-class Veil:
-    """Hides secrets in a text that may have been cut in the middle of one."""
-
-    def __init__(self, resolved: inputs.Resolved) -> None:
-        self._resolved = resolved
-        self._forms = inputs._forms(resolved.secrets) if resolved.secrets else []
-        self.longest = max((len(form.encode()) for form in self._forms), default=0)
-
-    def over(self, text: str, *, cut: bool = False, growing: bool = False) -> str:
-        """``cut``: something is missing before the text. ``growing``: something is to come after it."""
-        if not self._forms:
-            return text
-        text = str(self._resolved.hide(text))
-        if cut and growing and any(text in form for form in self._forms):
-            return ""
-        first = max(_overlap(form, text) for form in self._forms) if cut else 0
-        last = len(text) - (max(_overlap(text, form) for form in self._forms) if growing else 0)
-        return text[first:last]
-
-
-def _overlap(left: str, right: str) -> int:
-    """How long a text both ends ``left`` and begins ``right``."""
-    longest = min(len(left), len(right))
-    return next((size for size in range(longest, 0, -1) if left.endswith(right[:size])), 0)
-
-
 class Watch:
     """Tells ``on_output`` and ``on_progress`` what is new, a few times a second and when it is closed."""
 
     def __init__(
         self,
         progress: Path,
-        veil: Veil,
+        mask: Mask,
         on_output: Callable[[str], None],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._progress, self._veil = progress, veil
+        self._progress, self._mask = progress, mask
         self._on_output, self._on_progress = on_output, on_progress
         self._kept = bytearray()
         self.heard = {1: 0, 2: 0}
@@ -72,7 +46,7 @@ class Watch:
         self.heard[pipe] += len(data)
         self._new = True
         self._kept += data
-        enough = TAIL + self._veil.longest
+        enough = TAIL + self._mask.longest
         if len(self._kept) > 4 * enough:
             del self._kept[:-enough]
 
@@ -95,9 +69,9 @@ class Watch:
         self.look()
 
     def _tail(self, growing: bool) -> str:
-        kept = bytes(self._kept[-(TAIL + self._veil.longest) :])
+        kept = bytes(self._kept[-(TAIL + self._mask.longest) :])
         cut = len(kept) < sum(self.heard.values())
-        text = self._veil.over(kept.decode(errors="replace"), cut=cut, growing=growing)
+        text = self._mask.tail(kept.decode(errors="replace"), cut=cut, growing=growing)
         end = text.encode(errors="replace")[-TAIL:]
         return end.decode(errors="ignore")  # a letter that was cut in two is left out
 

@@ -202,16 +202,16 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
 
     async def tell(fleet: Fleet) -> None:
         from asterism.core.errors import UnknownTask
+        from asterism.runtime.plan_mask import PlanMask
         from asterism.surfaces.constellations.finding import see
         from asterism.surfaces.constellations.views import story_json, story_lines
         from asterism.surfaces.fleet.speaking import say_lines
-        from asterism.surfaces.secrets import Secrets
 
         plan = (await see(fleet, name)).kept.plan
         entries = plan.story(task)
         if task is not None and not entries and task not in plan:
             raise UnknownTask(task)
-        secrets = Secrets(node.task for node in plan.nodes.values())
+        secrets = PlanMask(plan)
         if as_json:
             tell_json(story_json(entries, secrets))
         elif entries:

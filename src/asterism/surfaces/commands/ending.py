@@ -71,14 +71,14 @@ def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
 
 def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen: Screen) -> None:
     """How it ended: for people, in a report, as JSON, whatever is wished for."""
+    from asterism.runtime.plan_mask import PlanMask
     from asterism.surfaces.commands.planfiles import Unusable
     from asterism.surfaces.reporting import write_report
     from asterism.surfaces.results import result_json
     from asterism.surfaces.screen import forget_output
-    from asterism.surfaces.secrets import Secrets
     from asterism.surfaces.summary import lines, reasons
 
-    secrets = Secrets(node.task for node in result.plan.nodes.values())
+    secrets = PlanMask(result.plan)
     screen.say()
     for reason in reasons(result, secrets):
         screen.say(reason)

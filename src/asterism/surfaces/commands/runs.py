@@ -102,11 +102,12 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
         from asterism.surfaces.fleet.listing import listed
         from asterism.surfaces.fleet.speaking import say_lines
         from asterism.surfaces.fleet.tables import runs_table
-        from asterism.surfaces.fleet.views import run_json
+        from asterism.surfaces.fleet.views import masks_of, run_json
 
         found = await listed(fleet, **wanted)
         if as_json:
-            tell_json([run_json(run, found.sessions, found.reports) for run in found.runs])
+            masks = await masks_of(fleet, found.runs)
+            tell_json([run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs])
         elif found.runs:
             say_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
         else:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.commands.planfiles import Unusable, usable
 from asterism.surfaces.drawing import mermaid, svg, terminal
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
 from asterism.surfaces.pictures import picture
 from asterism.surfaces.screen import Screen
-from asterism.surfaces.secrets import Secrets
 
 if TYPE_CHECKING:
     from asterism.core.constellation import Constellation
@@ -78,7 +78,7 @@ async def _seen(fleet: Fleet, name: str) -> tuple[Seen, float]:
 
 
 def _draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
-    drawn = picture(plan, Secrets(node.task for node in plan.nodes.values()))
+    drawn = picture(plan, PlanMask(plan))
     if as_mermaid:
         click.echo(mermaid(drawn), nl=False)
     elif svg_path == "-":

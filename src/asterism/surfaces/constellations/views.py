@@ -4,7 +4,7 @@ Times in JSON are seconds since 1970 by the clock of the store. No secret is in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -15,12 +15,12 @@ from asterism.core.jsonable import plain
 from asterism.core.node import Node
 from asterism.core.status import COMPLETED, PENDING
 from asterism.core.story import Entry
+from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.constellations.finding import Seen, Unreadable
 from asterism.surfaces.drawing.ink import DIM, tone
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import moment, span
-from asterism.surfaces.secrets import Secrets
 
 _COLUMNS = (
     Column("NAME", least=8),
@@ -72,14 +72,14 @@ def lines_about(seen: Seen, now: float) -> list[str]:
     return told
 
 
-def story_lines(entries: Sequence[Entry], secrets: Secrets) -> list[Text]:
+def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     wide = max((len(entry.task or "") for entry in entries), default=0)
     return [
         Text.assemble(
             (f"{moment(entry.at)}  ", DIM),
             (f"{clean(entry.task or ''):<{wide}}  " if wide else ""),
             clean(entry.what),
-            (f"  {clean(secrets.hide(entry.why))}" if entry.why else "", DIM),
+            (f"  {clean(secrets.shown(entry.why))}" if entry.why else "", DIM),
         )
         for entry in entries
     ]
@@ -113,12 +113,13 @@ def summary_json(one: Seen | Unreadable) -> dict[str, Any]:
 
 def plan_json(plan: Constellation) -> dict[str, Any]:
     """A plan with the state of every task."""
-    secrets = Secrets(node.task for node in plan.nodes.values())
+    secrets = PlanMask(plan)
+    values = secrets.results()
     return {
         "name": plan.id,
         "state": str(plan.state),
         "version": plan.version,
-        "tasks": {node.id: _task(node, secrets) for node in plan.nodes.values()},
+        "tasks": {node.id: _task(node, values, secrets) for node in plan.nodes.values()},
     }
 
 
@@ -126,7 +127,7 @@ def details_json(seen: Seen) -> dict[str, Any]:
     return {**summary_json(seen), **plan_json(seen.kept.plan)}
 
 
-def _task(node: Node, secrets: Secrets) -> dict[str, Any]:
+def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
     out: dict[str, Any] = {
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "after": {source: edge.when or edge.on for source, edge in node.parents.items()},
@@ -135,11 +136,11 @@ def _task(node: Node, secrets: Secrets) -> dict[str, Any]:
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(secrets.hide(node.value), f"the result of task {node.id!r}")
+        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
     elif reason := reason_of(node.error) or node.reason:
-        out["reason"] = secrets.hide(reason)
+        out["reason"] = secrets.shown(reason)
     return out
 
 
-def story_json(entries: Sequence[Entry], secrets: Secrets) -> list[dict[str, Any]]:
-    return [{**entry._asdict(), "why": secrets.hide(entry.why)} for entry in entries]
+def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, Any]]:
+    return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]

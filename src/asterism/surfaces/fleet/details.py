@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.text import Text
@@ -15,6 +15,7 @@ from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import blob_of
 from asterism.runtime.fleet.why import Why, why
+from asterism.runtime.mask import Mask
 from asterism.store.protocol import Notice, Report
 from asterism.surfaces.drawing.ink import BOLD, DIM, mark, tone
 from asterism.surfaces.drawing.lettering import clean, shorten
@@ -22,7 +23,16 @@ from asterism.surfaces.fleet.columns import Cell, Column, table
 from asterism.surfaces.fleet.spans import hour, moment, size, span
 from asterism.surfaces.fleet.speaking import wrapped
 from asterism.surfaces.fleet.tables import look_of, since_of
-from asterism.surfaces.fleet.views import notice_json, progress_of, run_json, sessions_of, took, waited, why_json
+from asterism.surfaces.fleet.views import (
+    masks_of,
+    notice_json,
+    progress_of,
+    run_json,
+    sessions_of,
+    took,
+    waited,
+    why_json,
+)
 
 LONGEST = 300
 """How many letters of an input, output or reason are shown."""
@@ -38,11 +48,12 @@ class Details:
     report: Report | None
     notices: Sequence[Notice]
     why: Why
+    mask: Mask = field(default_factory=Mask)
 
     def to_json(self) -> dict[str, Any]:
         reports = {self.run.id: self.report} if self.report is not None else {}
         return {
-            **run_json(self.run, self.sessions, reports),
+            **run_json(self.run, self.sessions, reports, self.mask),
             "tail": self.report.tail if self.report is not None else "",
             "notices": [notice_json(notice) for notice in self.notices],
             "why": why_json(self.why)["reasons"],
@@ -54,7 +65,8 @@ async def details(fleet: Fleet, run: Run) -> Details:
     sessions = await sessions_of(fleet)
     report = (await store.reports([run.id])).get(run.id)
     notices = [notice for _, notice in await store.notices(run=run.id)]
-    return Details(run, store.clock(), sessions, report, notices, await why(fleet, run.id))
+    mask = (await masks_of(fleet, [run]))[run.id]
+    return Details(run, store.clock(), sessions, report, notices, await why(fleet, run.id), mask)
 
 
 def lines(found: Details, width: int | None) -> Iterator[Text]:
@@ -74,7 +86,7 @@ def lines(found: Details, width: int | None) -> Iterator[Text]:
             yield from wrapped(reason.text, width, "  ")
     yield from _story(run, width)
     yield from _previous(run, width)
-    yield from _superseded(run, width)
+    yield from _superseded(found, width)
     yield from _scores(run, width)
     yield from _tail(found)
     if found.notices:
@@ -99,8 +111,8 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
         yield "since", span(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
     yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
-    yield "input", _value(run.input) if run.input else ""
-    yield "output", _value(run.output) if run.status is COMPLETED else ""
+    yield "input", _value(found.mask.shown(run.input)) if run.input else ""
+    yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""
     yield "paused", run.paused or ""
     yield "wish", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
@@ -167,14 +179,14 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     yield from table((*columns, Column("DETAIL", least=16)), rows, width)
 
 
-def _superseded(run: Run, width: int | None) -> Iterator[Text]:
-    if not run.superseded:
+def _superseded(found: Details, width: int | None) -> Iterator[Text]:
+    if not found.run.superseded:
         return
     yield from _heading("Results that lost to this one when peers met")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
     rows: list[list[Cell]] = [
-        [str(one.epoch), one.device, moment(one.ended_at), shorten(_value(one.output), LONGEST)]
-        for one in run.superseded
+        [str(one.epoch), one.device, moment(one.ended_at), shorten(_value(found.mask.result(one.output)), LONGEST)]
+        for one in found.run.superseded
     ]
     yield from table(columns, rows, width)
 

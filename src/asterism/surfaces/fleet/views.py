@@ -4,15 +4,19 @@ Times are seconds since 1970 by the clock of the store, durations are seconds.""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.core.session import ENDED, HEARD, OPEN, RESTING, Session
 from asterism.core.workflow import DEFAULTS, Workflow
+from asterism.runtime.fleet.filling import is_secret
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.why import Why
+from asterism.runtime.fleet.workflows import UnknownWorkflow
+from asterism.runtime.mask import Mask, of_environment, secret_names
 from asterism.runtime.peers.knowing import peer_of
 from asterism.store.protocol import Notice, Report
 
@@ -25,8 +29,9 @@ _SAME = (
 """The fields of a run that are what they are."""
 
 
-def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report]) -> dict[str, Any]:
-    """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run."""
+def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report], mask: Mask) -> dict[str, Any]:
+    """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run. ``mask`` is that
+    of the run (``masks_of``)."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
         **{name: getattr(run, name) for name in _SAME},
@@ -43,16 +48,30 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": plain(run.input),
-        "output": plain(run.output),
-        "superseded": [{**one._asdict(), "output": plain(one.output)} for one in run.superseded],
+        "input": mask.shown(plain(run.input)),
+        "output": mask.result(plain(run.output)),
+        "superseded": [{**one._asdict(), "output": mask.result(plain(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
     }
 
 
 async def run_in(fleet: Fleet, run: Run) -> dict[str, Any]:
     """A run of a fleet, as it is by now."""
-    return run_json(run, await sessions_of(fleet), await fleet.store.reports([run.id]))
+    masks = await masks_of(fleet, [run])
+    return run_json(run, await sessions_of(fleet), await fleet.store.reports([run.id]), masks[run.id])
+
+
+async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
+    """The masks under which runs are shown, by id: for the secrets that they and their workflows refer to."""
+    masks = {}
+    for run in runs:
+        given = run.input.values() if isinstance(run.input, Mapping) else ()
+        names = set(secret_names(list(filter(is_secret, given))))
+        with suppress(UnknownWorkflow):
+            flow = await fleet.workflows.get(run.workflow, run.version)
+            names.update(secret_names([flow.env, flow.http]))
+        masks[run.id] = of_environment(names)
+    return masks
 
 
 async def sessions_of(fleet: Fleet) -> dict[str, Session]:

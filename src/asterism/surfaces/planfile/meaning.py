@@ -10,8 +10,9 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-from asterism.runtime import calls, conditions
+from asterism.runtime import calls, conditions, variables
 from asterism.runtime.inputs import MissingInput, is_reference, template
+from asterism.runtime.mask import too_short
 from asterism.surfaces.planfile import shape
 from asterism.surfaces.planfile.shape import Part
 from asterism.surfaces.planfile.wording import shown, suggestion, syntax, written
@@ -94,6 +95,8 @@ class Meaning:
                 yield path, f"{written(path)}names a secret by a text", False
             elif value["secret"] not in os.environ:
                 yield path, f"{written(path)}needs {value['secret']!r}, which the environment does not have now", True
+            elif (warning := too_short(value["secret"], os.environ[value["secret"]])) is not None:
+                yield path, warning, True
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
             yield path, f"{written(path)}is from {shown(value['from'])}, which is not in its after", False
         if is_reference(value) and value.get("select") is not None:
@@ -109,6 +112,11 @@ class Meaning:
             texts = [(("argv", index), word) for index, word in enumerate(self.task.argv) if "{" in word or "}" in word]
         elif self.task.http is not None:
             texts = [(("http", "url"), self.task.http.url)]
+        if self.task.shell is not None:
+            try:
+                variables.check(self.task.shell, self.task.inputs or {}, self.task.env or {})
+            except MissingInput as error:
+                yield ("shell",), str(error), False
         for path, text in texts:
             try:
                 template(text, dict.fromkeys(self.task.inputs or (), ""))
