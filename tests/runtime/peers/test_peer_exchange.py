@@ -121,7 +121,7 @@ async def test_a_store_that_was_restored_is_told_everything_again() -> None:
             "records": [],
             "workflows": [],
             "devices": None,
-            "wants": [],
+            "wants": {},
             "lacks": [],
         },
     )

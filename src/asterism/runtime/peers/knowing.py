@@ -41,9 +41,10 @@ class PeerRefused(AsterismError):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """``store`` is the id of its store, None until the first contact. ``url`` is where it can be called, ``pin`` the
-    fingerprint of its certificate; ``token_sha256`` is kept by the side that invited. ``heard_at`` is when it was last
-    heard of, ``skew`` by how many seconds its clock was ahead of ours then."""
+    """``store`` is the id of its store, None until the first meeting. ``url`` is where it can be called, ``pin`` the
+    fingerprint of its certificate. ``invitation_sha256`` and ``token_sha256`` are kept by the side that invited: what
+    the invitation is recognised by, and the secret for which it was exchanged, None until then. ``heard_at`` is when it
+    was last heard of, ``skew`` by how many seconds its clock was ahead of ours then."""
 
     name: str
     store: str | None = None
@@ -51,6 +52,7 @@ class Peer:
     pin: str | None = None
     token_sha256: str | None = None
     invited_at: float | None = None
+    invitation_sha256: str | None = None
     heard_at: float | None = None
     skew: float | None = None
 
@@ -78,11 +80,12 @@ class Peers:
         pin: str | None = None,
         token_sha256: str | None = None,
         invited_at: float | None = None,
+        invitation_sha256: str | None = None,
         store: str | None = None,
     ) -> Peer:
         """Raises PeerKnown if the name is in use, AsterismError if it is none."""
         must_be_a_name(name)
-        new = Peer(name, store, url, pin, token_sha256, invited_at)
+        new = Peer(name, store, url, pin, token_sha256, invited_at, invitation_sha256)
         while True:
             found = await self._store.register(key_of(name))
             if found is not None and found.value:
@@ -165,14 +168,20 @@ class Peers:
             if after := await self._changed(peer, revision, changes):
                 return after
 
+    async def redeem(self, peer: Peer, token_sha256: str) -> Peer | None:
+        """Exchange its invitation for a secret, as long as it has none and was not invited anew; None if it was."""
+        known, revision = await self._read(peer.name)
+        if known.token_sha256 is not None or known.invitation_sha256 != peer.invitation_sha256:
+            return None
+        return await self._changed(known, revision, {"token_sha256": token_sha256})
+
     async def find_by_token_hash(self, sha256: str) -> Peer | None:
-        """Whose token it is. Every peer is compared, in a time that does not tell how much of it was right."""
-        given, found = sha256.encode(), None
-        for peer in await self.all():
-            known = (peer.token_sha256 or "").encode()
-            if known and hmac.compare_digest(known, given):
-                found = peer
-        return found
+        """Whose secret it is."""
+        return _with_hash(((peer, peer.token_sha256) for peer in await self.all()), sha256)
+
+    async def find_by_invitation_hash(self, sha256: str) -> Peer | None:
+        """Whose invitation it is, or was."""
+        return _with_hash(((peer, peer.invitation_sha256) for peer in await self.all()), sha256)
 
     async def _read(self, name: str) -> tuple[Peer, int]:
         found = await self._store.register(key_of(name))
@@ -193,6 +202,15 @@ class Peers:
         for other in await self.all():
             if other.store == store and other.name != name:
                 raise PeerRefused(f"store {store[:8]}… is known as peer {other.name} already, not as {name}")
+
+
+def _with_hash(known: Iterable[tuple[Peer, str | None]], sha256: str) -> Peer | None:
+    """Every one is compared, in a time that does not tell how much of it was right."""
+    given, found = sha256.encode(), None
+    for peer, one in known:
+        if one and hmac.compare_digest(one.encode(), given):
+            found = peer
+    return found
 
 
 def must_be_a_name(name: str) -> None:

@@ -14,6 +14,9 @@ from asterism.surfaces.fleet.values import duration
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
 
+LONGEST_LINE = 10_000
+"""How many characters of the standard input are read for an invitation."""
+
 UNREACHABLE = 75
 """The exit code for a peer that does not answer just now."""
 
@@ -35,13 +38,14 @@ def peer() -> None:
 )
 @fleet_options
 def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> None:
-    """Invite the store of another device, and print what to run there.
+    """Invite the store of another device, and print the invitation.
 
-    What is printed is a secret: the first store that uses it is NAME from then on. Somebody who was invited and never
-    came can be invited anew.
+    It is one line for `asterism peer accept -` on the other machine, and a secret: the first store that uses it is NAME
+    from then on. It can be used once. Somebody who was invited and never came can be invited anew.
 
     \b
-    asterism peer invite laptop --url https://kitchen-pc:7420"""
+    asterism peer invite laptop --url https://kitchen-pc:7420
+    asterism peer invite laptop | ssh laptop asterism peer accept -"""
     from asterism.surfaces.peers.inviting import address_here, name_in
 
     address = address_here(url)
@@ -62,11 +66,14 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 def accept(invitation: str, name: str | None, store: str | None, as_json: bool) -> int:
     """Accept an invitation, and meet whoever wrote it.
 
+    With - it is read from the standard input, so that it stands neither in the list of processes nor in the history of
+    a shell; on a terminal it is asked for and not shown.
+
     From then on this store can call that one: with `peer sync`, or all the time with `device join --peer`. If it cannot
     be reached just now, the invitation is kept for the next meeting, and the exit code is 75."""
     from asterism.runtime.peers.invitations import parse
 
-    wanted = parse(invitation)
+    wanted = parse(_pasted() if invitation == "-" else invitation)
     called = name or wanted.name
 
     async def meet(fleet: Fleet) -> None:
@@ -189,6 +196,14 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
             note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")
 
     with_fleet(store, insist)
+
+
+def _pasted() -> str:
+    """An invitation from the standard input."""
+    stream = click.get_text_stream("stdin")
+    if stream.isatty():
+        return str(click.prompt("Invitation", hide_input=True, err=True))
+    return stream.read(LONGEST_LINE)
 
 
 def _reaching(

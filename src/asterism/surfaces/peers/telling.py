@@ -38,7 +38,7 @@ class Known:
 
     def to_json(self) -> dict[str, Any]:
         """Without what is for the server alone."""
-        told = {name: value for name, value in self.peer.to_json().items() if name != "token_sha256"}
+        told = {name: value for name, value in self.peer.to_json().items() if not name.endswith("_sha256")}
         return {"name": self.peer.name, "state": self.state, **told, "invitation_expires_at": self.until}
 
 
