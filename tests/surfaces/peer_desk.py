@@ -19,7 +19,7 @@ from asterism.runtime.peers.invitations import hashed, invite, new_token, redeem
 from asterism.runtime.peers.knowing import PeerRefused, Peers
 from asterism.runtime.peers.secrets import Token
 from asterism.store.sqlite import SqliteStore
-from asterism.surfaces.http_limits import Limits
+from asterism.surfaces.http_limits import Connections, Limits
 from asterism.surfaces.peers.guarding import Guard
 from asterism.surfaces.peers.listening import LIMITS, listen, place_of, served
 from asterism.surfaces.peers.serving import peer_app
@@ -80,8 +80,8 @@ async def connected(
 class Scene:
     """A server at ``url``, for which ``hearer`` answers; ``clock`` is the time in its store, and that of its guard."""
 
-    def __init__(self, hearer: Hearer, url: str, clock: list[float]) -> None:
-        self.hearer, self.url, self.clock = hearer, url, clock
+    def __init__(self, hearer: Hearer, url: str, clock: list[float], connections: Connections) -> None:
+        self.hearer, self.url, self.clock, self.connections = hearer, url, clock, connections
 
     async def invitation(self, name: str = "laptop", **terms: Any) -> str:
         store = self.hearer.fleet.store
@@ -116,8 +116,8 @@ async def scene(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> Asyn
         guard = Guard(store, hearer.peers, lambda: clock[0])
         app = peer_app(hearer, guard, limits)  # type: ignore[arg-type]
         sock = listen("127.0.0.1:0")
-        async with served(app, sock, identity_of(store), limits):
-            yield Scene(hearer, place_of(sock), clock)
+        async with served(app, sock, identity_of(store), limits) as server:
+            yield Scene(hearer, place_of(sock), clock, server.listeners[0].connections)
 
 
 def played(folder: Path, play: Callable[[Scene], Awaitable[None]], limits: Limits = LIMITS, most: int = MOST) -> None:

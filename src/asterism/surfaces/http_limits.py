@@ -164,7 +164,8 @@ class Connections:
     def shed(self) -> None:
         """Close every stranger on whose connection nothing is being answered: descriptors are needed elsewhere."""
         for place in [one for one in self.strangers.values() if not one.busy]:
-            self._close(place)
+            self.leave(place)
+            place.close()
 
     def close(self) -> None:
         for place in [*self.strangers.values(), *self.admitted.values()]:

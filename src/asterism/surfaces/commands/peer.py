@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -200,10 +201,9 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
 
 def _pasted() -> str:
     """An invitation from the standard input."""
-    stream = click.get_text_stream("stdin")
-    if stream.isatty():
+    if sys.stdin.isatty():
         return str(click.prompt("Invitation", hide_input=True, err=True))
-    return stream.read(LONGEST_LINE)
+    return sys.stdin.read(LONGEST_LINE)
 
 
 def _reaching(

@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asterism.core.errors import AsterismError
 from asterism.runtime.peers.identity import Identity
@@ -19,6 +19,8 @@ from asterism.surfaces.http_limits import Limits
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+
+    from asterism.surfaces.http_server import LimitedServer
 
 log = logging.getLogger("asterism.peers")
 
@@ -67,9 +69,8 @@ def place_of(sock: socket.socket) -> str:
 @contextlib.asynccontextmanager
 async def served(
     app: Starlette, sock: socket.socket, identity: Identity, limits: Limits = LIMITS
-) -> AsyncIterator[asyncio.Task[None]]:
-    """The application answers on the socket while the block runs; the task is the server's, and ends before the block
-    only if something is wrong."""
+) -> AsyncIterator[LimitedServer]:
+    """The application answers on the socket while the block runs."""
     with contextlib.closing(sock):
         server = _server(app, identity, limits)
         serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -79,7 +80,7 @@ async def served(
             started.cancel()
             if serving.done():
                 serving.result()
-            yield serving
+            yield server
         finally:
             server.leaving.set()
             try:
@@ -90,7 +91,7 @@ async def served(
                 log.error("the server for peers ended: %s", error)
 
 
-def _server(app: Starlette, identity: Identity, limits: Limits) -> Any:
+def _server(app: Starlette, identity: Identity, limits: Limits) -> LimitedServer:
     try:
         from asterism.surfaces.http_server import LimitedServer
     except ImportError:
