@@ -235,7 +235,7 @@ async def _begin(peers: Peers, tokens: Tokens, invitation: Invitation, called: s
         known, token = await peers.get(called), tokens.get(called)
         if known.url != invitation.url or known.pin != invitation.fingerprint or known.store is not None:
             raise
-        if token is not None and token.invitation != invitation.token:
+        if token is not None and token.invitation not in (None, invitation.token):
             raise
         if token is not None:
             return
