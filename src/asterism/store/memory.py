@@ -28,6 +28,7 @@ from asterism.store.protocol import (
     FEED,
     Answer,
     Change,
+    Contribution,
     ExpectRegister,
     ExpectSession,
     Held,
@@ -40,6 +41,7 @@ from asterism.store.protocol import (
     Query,
     Register,
     Report,
+    Usage,
     Waiting,
     Watch,
     Write,
@@ -72,6 +74,7 @@ class MemoryStore:
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
         self._feed = Feed()
+        self._contributions: dict[str, dict[str, Usage]] = {}  # by run, then by the store of the peer
         self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
         self._watches = Watches()
 
@@ -119,7 +122,7 @@ class MemoryStore:
                 if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
                 return PutRegister(key, None if value is None else codec.to_text(value), expected)
-            case Notice():
+            case Contribution() | Notice():
                 pass
             case _:
                 raise TypeError(f"a store cannot write a {type(write).__name__}")
@@ -141,6 +144,10 @@ class MemoryStore:
                 self._registers.pop(key, None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
+            case Contribution(run_id, store, runs, size, blobs):
+                before = self._contributions.setdefault(run_id, {}).get(store, Usage())
+                after = Usage(max(before.runs, runs), before.bytes + size, before.blobs + blobs)
+                self._contributions[run_id][store] = after
             case Notice():
                 self._noticed += 1
                 self._notices[self._noticed] = write
@@ -305,6 +312,7 @@ class MemoryStore:
             if run.key is not None:
                 del self._keys[run.key]
             self._feed.forget(run.id)
+            self._contributions.pop(run.id, None)
             self._ends.pop(run.id, None)
         if old:
             self._sweep()
@@ -398,6 +406,17 @@ class MemoryStore:
             if known is not None and known.state == ENDED and not self._owned.get(name):
                 del self._sessions[name]
                 self._owned.pop(name, None)
+
+    async def usage(self, store: str) -> Usage:
+        brought = [by[store] for by in self._contributions.values() if store in by]
+        return Usage(*(sum(values) for values in zip(*brought, strict=True))) if brought else Usage()
+
+    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
+        return set(self._contributions).intersection(run_ids)
+
+    async def came_from(self, store: str) -> list[Run]:
+        ids = sorted(run_id for run_id, by in self._contributions.items() if store in by and by[store].runs)
+        return [self._runs[run_id] for run_id in ids if not self._runs[run_id].ended]
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}

@@ -38,6 +38,7 @@ from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import (
     LONGEST_REASON,
     MOST_BLOBS,
+    MOST_REASONS,
     PROTOCOL,
     Cursor,
     Message,
@@ -221,6 +222,8 @@ class Exchange:
             await self._asking.disturbed(known)
         answer = await self._message(known, part, devices, wants=wants)
         reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
+        if taken.full is not None:
+            reasons = [taken.full[:LONGEST_REASON], *reasons][:MOST_REASONS]
         answer |= {"refused": taken.refused, "reasons": reasons}
         return answer if asked.asks is None else answer | await self._answered(known, asked)
 
@@ -328,7 +331,9 @@ class Exchange:
                 f"peer {peer} has a copy of the same store, and each would take itself for the other: restore the copy "
                 "from a backup, which gives it an id of its own"
             )
-        await ours.taking.hear_again(await self.peers.bind(peer, message.store))
+        bound = await self.peers.bind(peer, message.store)
+        await ours.taking.hear_again(bound)
+        await ours.taking.make_use_of_room(bound)
         skew = message.clock - now
         if abs(skew) > SKEWED:
             words = f"the clock of peer {peer} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours"

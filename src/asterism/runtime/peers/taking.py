@@ -23,7 +23,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import failure_of
 from asterism.runtime.fleet.retention import HANDED, LOST
-from asterism.runtime.peers import telling
+from asterism.runtime.peers import quota, telling
 from asterism.runtime.peers.bounding import bounded
 from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind, key_of
 from asterism.runtime.peers.messages import Cursor, Item, harmless
@@ -47,16 +47,19 @@ TRIES = 5
 
 @dataclass(slots=True)
 class Taken:
-    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words."""
+    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words.
+    ``full`` says that some were refused because the sender has used up what it may store here."""
 
     taken: int = 0
     refused: int = 0
     lost: list[str] = field(default_factory=list)
+    full: str | None = None
 
     def add(self, other: Taken) -> None:
         self.taken += other.taken
         self.refused += other.refused
         self.lost += other.lost
+        self.full = self.full or other.full
 
     def count(self, one: _Outcome) -> None:
         self.taken += one.taken
@@ -116,7 +119,7 @@ class Taking:
                 flows = {**flows, **problems}
                 continue
             mark = PutRegister(key, upto._asdict(), known and known.revision)
-            doubts = await self._doubts(peer, batch.doubted)
+            doubts = [*await self._doubts(peer, batch.doubted), *await self._full(peer, batch.quota)]
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
                 for one in outcomes:
@@ -132,6 +135,10 @@ class Taking:
                 continue
             for one in together:
                 done.count(one)
+            done.full = batch.quota.full
+            if done.full is not None:
+                notice = Notice(self._store.clock(), "refused", done.full)
+                await telling.once(self._store, peer.name, notice, quota.TOPIC)
             return done
         raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
 
@@ -141,6 +148,32 @@ class Taking:
         known = list(found.value.get("sessions", ())) if found is not None else []
         after = [*known, *sorted(doubted.difference(known))][-MOST_DOUBTED:]
         return [PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision)] if doubted else []
+
+    async def _full(self, peer: Peer, used: quota.Quota) -> list[Write]:
+        """What remembers how much room there was when something did not fit."""
+        if used.full is None:
+            return []
+        found = await self._store.register(quota.full_key(peer))
+        return [PutRegister(quota.full_key(peer), {"room": used.room()}, found and found.revision)]
+
+    async def make_use_of_room(self, peer: Peer) -> None:
+        """If something of a peer did not fit and there is more room by now, it is to tell everything again."""
+        found = await self._store.register(quota.full_key(peer))
+        if found is None or not found.value:
+            return
+        most = quota.allowed(await self._fleet.settings())
+        now = quota.Quota(peer, await self._feed.usage(peer.store or ""), most)
+        cursor, known = await self.cursor(peer)
+        if cursor is None or not quota.has_grown(found.value["room"], now, most):
+            return
+        again = Cursor(cursor.feed, 0, whole=cursor.whole)
+        writes = [
+            PutRegister(found.key, {}, found.revision),
+            PutRegister(cursor_key(peer.name), again._asdict(), known and known.revision),
+        ]
+        with contextlib.suppress(Conflict):  # then with the next meeting
+            await self._store.commit(writes)
+            await telling.over(self._store, peer.name, quota.TOPIC)
 
     async def hear_again(self, peer: Peer) -> None:
         """If a session is over about which we did not believe the peer: it is to tell everything again, also what it
@@ -184,6 +217,11 @@ def _doubted_key(peer: Peer) -> str:
     return key_of(peer.name, "doubted")
 
 
+def _put(writes: Sequence[Write]) -> PutRun | PutCopy:
+    """The write of the record itself."""
+    return next(write for write in writes if isinstance(write, PutRun | PutCopy))
+
+
 class _Batch:
     """One try. ``doubted`` are sessions of ours of which the peer says what they did not, and which may be at work."""
 
@@ -208,6 +246,8 @@ class _Batch:
         self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
         # after the runs: if one was written in between, its revision is not what we have seen
         self._left = await self._feed.left_to(sorted(ids))
+        self._brought = await self._feed.came_from_peers(sorted(ids))
+        self.quota = quota.Quota(self._peer, await self._feed.usage(self._peer.store or ""), quota.allowed(settings))
         self.refusals = await telling.Refusals.of(self._store, self._peer.name, self._now)
         return self
 
@@ -247,6 +287,11 @@ class _Batch:
         if not found.taken:
             return found
         large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
+        if mine is None or mine.id in self._brought:
+            cost = quota.cost(self._peer, mine, theirs, _put(found.writes).run)
+            if self.quota.refusal(cost) is not None:
+                return _Outcome(refused=True)
+            found = found._replace(writes=[*found.writes, cost])
         return found._replace(needs=theirs.kind, large=large)
 
     def _behind(self, by: str) -> float:
