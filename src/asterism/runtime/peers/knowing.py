@@ -8,6 +8,7 @@ and written again would begin at its first revision.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -108,22 +109,24 @@ class Peers:
         return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Talk to it no more. What was left to it is adopted by the monitor, and the others tell everything again.
-        Raises UnknownPeer."""
+        """Talk to it no more, and nothing else: what becomes of its runs is said in removal.py. Raises UnknownPeer."""
         while True:
-            peer, revision = await self._read(name)
-            writes: list[Write] = [PutRegister(key_of(name), {}, revision), *await self._without_marks(peer)]
-            for kept in await self._store.registers(f"{key_of(name)}/"):
-                writes.append(PutRegister(kept.key, {}, kept.revision))
-            for session in await self._store.sessions():
-                if is_of(session, name):
-                    writes.append(PutSession(session.changed(state=ENDED), session.revision))
-            writes += await self.told_anew(name)
             try:
-                await self._store.commit(writes)
+                await self._store.commit(await self.removing(name))
             except Conflict:
                 continue
             return
+
+    async def removing(self, name: str) -> list[Write]:
+        """What it takes to talk to it no more; the others tell everything again. Raises UnknownPeer."""
+        peer, revision = await self._read(name)
+        writes: list[Write] = [PutRegister(key_of(name), {}, revision), *await self._without_marks(peer)]
+        for kept in await self._store.registers(f"{key_of(name)}/"):
+            writes.append(PutRegister(kept.key, {}, kept.revision))
+        for session in await self._store.sessions():
+            if is_of(session, name):
+                writes.append(PutSession(session.changed(state=ENDED), session.revision))
+        return writes + await self.told_anew(name)
 
     async def _without_marks(self, peer: Peer) -> list[Write]:
         """What it was told is told anew if it comes back. Turns go on, so that nothing of before seems to be to come
@@ -155,7 +158,14 @@ class Peers:
                 )
             await self._must_be_nobody_else(name, store)
             if await self._changed(peer, revision, {"store": store}):
-                continue
+                await self._is_back(store)
+
+    async def _is_back(self, store: str) -> None:
+        """It judges its own runs again, if it was removed before."""
+        found = await self._store.register(removed_key(store))
+        if found is not None and found.value:
+            with contextlib.suppress(Conflict):  # it was removed again
+                await self._store.commit([PutRegister(found.key, {}, found.revision)])
 
     async def heard(self, name: str, skew: float) -> Peer:
         """It was heard of, now."""
@@ -273,6 +283,12 @@ def marks_key(store: str | None) -> str:
     """The key of the register with the marks that a peer was given (marking.py). It has the id of the peer's store: its
     name may change."""
     return f"feed/marks/{store}"
+
+
+def removed_key(store: str) -> str:
+    """The key of the register that says what becomes of the runs of a peer that was removed (removal.py). It has the id
+    of the peer's store."""
+    return f"feed/removed/{store}"
 
 
 def _peer(found: Register) -> Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import find_run, fleet_options, note, tell_json, with_fleet
 from asterism.surfaces.fleet.values import duration
 
@@ -138,20 +140,31 @@ def list_(store: str | None, as_json: bool) -> None:
 
 @peer.command()
 @click.argument("name")
+@click.option("--adopt", is_flag=True, help="Run here what was left to it, or came from it, and has not ended.")
 @fleet_options
-def remove(name: str, store: str | None, as_json: bool) -> None:
-    """Have nothing more to do with a peer. What it told stays."""
+def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
+    """Remove a peer: it is neither answered nor called any more. What it told stays.
+
+    Runs that were left to it, or came from it, and have not ended are held and listed. They run here only with --adopt,
+    which can also be given later. What a device here works on already goes on."""
 
     async def forget(fleet: Fleet) -> None:
-        from asterism.runtime.peers.knowing import Peers
+        from asterism.runtime.peers.removal import remove as remove_peer
         from asterism.runtime.peers.secrets import Tokens
 
-        await Peers(fleet.store).remove(name)
+        removed = await remove_peer(fleet.store, name, adopt=adopt)
         Tokens(fleet.store).remove(name)
         if as_json:
-            tell_json({"removed": name})
-        else:
-            click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
+            held, adopted = ([run.id for run in runs] for runs in (removed.held, removed.adopted))
+            tell_json({"removed": name, "held": held, "adopted": adopted})
+            return
+        click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
+        for run in removed.held:
+            click.echo(clean(f"held: {run.id} ({run.workflow}, {run.status})"))
+        if removed.held:
+            note(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
+        if removed.adopted:
+            note(f"{len(removed.adopted)} of its runs are done here now.")
 
     with_fleet(store, forget)
 

@@ -20,6 +20,11 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
     told = []
     if "pause" in kinds:
         told.append(f"Let it go on with: asterism runs resume {short(run.id)}")
+    told += [
+        f"Run it here, and all else that the peer left, with: asterism peer remove {shlex.quote(one.name)} --adopt"
+        for one in why.reasons
+        if one.kind == "removed"
+    ]
     if "no_device" in kinds and (run.pinned is None or "objection" not in kinds):  # the one it is for is there
         flow = await fleet.workflows.get(run.workflow, run.version)
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
