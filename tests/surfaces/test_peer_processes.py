@@ -389,3 +389,25 @@ def test_two_do_not_listen_in_one_place(house: House) -> None:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)
         refused(result, f"there is no listening on {place}: Address already in use")
+
+
+def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopted(house: House) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    laptop.workflow("write", shell="echo letter")
+    run = laptop.create("write")
+    with serving(kitchen) as url:
+        befriend(kitchen, "laptop", laptop, url, "kitchen")
+    told = kitchen.run("peer", "remove", "laptop")
+    assert f"held: {run.id} (write, created)\n" in told.stdout
+    assert "asterism peer remove laptop --adopt" in told.stderr
+    listed = kitchen.run("runs", "list")
+    assert "Held, since peer laptop was removed: " in listed.stderr
+    assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
+    assert "asterism peer remove laptop --adopt" in kitchen.ok("why", run.id)
+    with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
+        heard(cooker, "joined as cooker")
+        own = kitchen.workflow("cook", shell="echo soup")
+        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works, and on nothing else
+        assert kitchen.json("runs", "show", run.id)["status"] == "created"
+        assert kitchen.json("peer", "remove", "laptop", "--adopt")["adopted"] == [run.id]
+        until(kitchen, run.id, status="completed")
