@@ -37,6 +37,9 @@ from asterism.core.workflow import Workflow
 GIVEN_BACK = ("released", "conflict", "preempted")
 """Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
 
+KEPT = "kept"
+"""What an owner says that was taken for lost and was not."""
+
 FORGOTTEN = "forgotten"
 """The last entry of the story of a run of which nobody knows how it ended."""
 
@@ -266,6 +269,13 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
     if run.wish == "cancel":
         return _cancelled(run, now, run.wished_by, reason, detail)
     return _reassigned(run, now, reason, detail)
+
+
+def keep(run: Run, grant: Grant, why: str, now: float) -> Run:
+    """The owner is still at work, though a store that could not hear of it took it for lost: of runs that are kept by
+    ``original`` that makes its line the greater one (core/resolve.py)."""
+    _fence(run, grant, "keep")
+    return run.changed(revision=run.revision + 1, story=(*run.story, Entry(now, KEPT, None, brief(why))))
 
 
 def break_off(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:

@@ -15,7 +15,17 @@ from typing import NamedTuple, TypeGuard
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.resolve import NotTheSameRun, is_forgotten, keeping, keeps, line_of, lost_by, resolve, taken_over
+from asterism.core.resolve import (
+    NotTheSameRun,
+    is_forgotten,
+    keeping,
+    keeps,
+    line_of,
+    lost_by,
+    resolve,
+    taken_from,
+    taken_over,
+)
 from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
 from asterism.core.session import OPEN
@@ -40,6 +50,9 @@ LONGEST_LOSS = 1000
 
 MOST_DOUBTED = 20
 """How many sessions of ours are remembered about which a peer was not believed."""
+
+MOST_KEPT = 100
+"""How often an owner keeps a run that others have taken for lost."""
 
 TRIES = 5
 """How often a batch is tried as a whole before its records are written one by one."""
@@ -366,6 +379,8 @@ class _Batch:
         ours = mine
         if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
             ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
+        if self._is_still_at_it(mine, theirs) and mine.grant is not None:
+            ours = assigning.keep(ours, mine.grant, f"peer {self._peer.name} took it for lost", self._now)
         kept, resolved = self._resolved(ours, theirs)
         resolved = bounded(mine, theirs, resolved)
         left_to = was_left_to if kept else self._judge(by, theirs)
@@ -384,6 +399,18 @@ class _Batch:
         writes += await self._handed(mine, after, was_left_to, left_to)
         series = [*admitting, *await self._leaving(after, left_to)]
         return _Outcome([*writes, *series], taken=True, lost=lost, alone=bool(series))
+
+    def _is_still_at_it(self, mine: Run, theirs: Run) -> bool:
+        """Whether a device of ours works on what others have taken for lost, and is to keep it. Not without end: a peer
+        that lies may say so with every message."""
+        return (
+            mine.keep == "original"
+            and self._trust.is_ours(mine)
+            and self._trust.is_open(mine.session)
+            and taken_from(mine, theirs)
+            and not keeps(mine, theirs)
+            and sum(entry.what == assigning.KEPT for entry in line_of(mine)) < MOST_KEPT
+        )
 
     def _resolved(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
         """Whether our line is kept, and the record."""
