@@ -37,9 +37,6 @@ from asterism.core.workflow import Workflow
 GIVEN_BACK = ("released", "conflict", "preempted")
 """Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
 
-KEPT = "kept"
-"""What an owner says that was taken for lost and was not."""
-
 FORGOTTEN = "forgotten"
 """The last entry of the story of a run of which nobody knows how it ended."""
 
@@ -195,12 +192,8 @@ def adopt(run: Run, now: float, why: str) -> Run:
     """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
     if run.status not in UNOWNED:
         raise _refusal(run, "be adopted: somebody owns it, or it has ended")
-    return run.changed(
-        revision=run.revision + 1,
-        not_before=now,
-        waiting_since=now,
-        story=(*run.story, Entry(now, "adopted", None, why)),
-    )
+    story = (*run.story, Entry(now, "adopted", None, why))
+    return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
 
 
 def let_go(run: Run, now: float) -> Run:
@@ -272,10 +265,9 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
 
 
 def keep(run: Run, grant: Grant, why: str, now: float) -> Run:
-    """The owner is still at work, though a store that could not hear of it took it for lost: of runs that are kept by
-    ``original`` that makes its line the greater one (core/resolve.py)."""
+    """The owner is still at work, though a store that could not hear of it took it for lost (core/resolve.py)."""
     _fence(run, grant, "keep")
-    return run.changed(revision=run.revision + 1, story=(*run.story, Entry(now, KEPT, None, brief(why))))
+    return run.changed(revision=run.revision + 1, story=(*run.story, Entry(now, "kept", None, brief(why))))
 
 
 def break_off(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:

@@ -57,7 +57,7 @@ from dataclasses import fields
 from math import inf
 from typing import Any, TypeVar
 
-from asterism.core.assigning import FORGOTTEN, KEPT
+from asterism.core.assigning import FORGOTTEN
 from asterism.core.errors import AsterismError
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, KEEPS, OWNED, PROCESSING, Assignment, Run, Superseded
 from asterism.core.story import Entry
@@ -68,6 +68,9 @@ FIXED = _NAMES[: _NAMES.index("revision")]
 
 _HEAD = tuple(name for name in _NAMES if name not in (*FIXED, "revision", "previous", "story", "superseded"))
 _STAGES = {ASSIGNED: 1, CLAIMED: 2, PROCESSING: 3}
+
+KEPT = "kept"
+"""What an owner says (``assigning.keep``) that was taken for lost and is not."""
 
 T = TypeVar("T")
 Rank = tuple[tuple[str, Any], ...]

@@ -74,7 +74,6 @@ class MemoryStore:
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
         self._feed = Feed()
-        self._contributions: dict[str, dict[str, Usage]] = {}  # by run, then by the store of the peer
         self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
         self._watches = Watches()
 
@@ -144,10 +143,8 @@ class MemoryStore:
                 self._registers.pop(key, None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
-            case Contribution(run_id, store, runs, size, blobs):
-                before = self._contributions.setdefault(run_id, {}).get(store, Usage())
-                after = Usage(max(before.runs, runs), before.bytes + size, before.blobs + blobs)
-                self._contributions[run_id][store] = after
+            case Contribution():
+                self._feed.contributions.add(write)
             case Notice():
                 self._noticed += 1
                 self._notices[self._noticed] = write
@@ -312,7 +309,6 @@ class MemoryStore:
             if run.key is not None:
                 del self._keys[run.key]
             self._feed.forget(run.id)
-            self._contributions.pop(run.id, None)
             self._ends.pop(run.id, None)
         if old:
             self._sweep()
@@ -408,15 +404,13 @@ class MemoryStore:
                 self._owned.pop(name, None)
 
     async def usage(self, store: str) -> Usage:
-        brought = [by[store] for by in self._contributions.values() if store in by]
-        return Usage(*(sum(values) for values in zip(*brought, strict=True))) if brought else Usage()
+        return self._feed.contributions.usage(store)
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return set(self._contributions).intersection(run_ids)
+        return {one for one in run_ids if one in self._feed.contributions.runs}
 
     async def came_from(self, store: str) -> list[Run]:
-        ids = sorted(run_id for run_id, by in self._contributions.items() if store in by and by[store].runs)
-        return [self._runs[run_id] for run_id in ids if not self._runs[run_id].ended]
+        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}

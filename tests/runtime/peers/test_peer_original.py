@@ -5,6 +5,7 @@ from __future__ import annotations
 from exchange_scenes import FLOW, Liar, Side, in_a_loop, three, two
 
 from asterism.core import assigning
+from asterism.core.resolve import KEPT
 from asterism.core.run import PROCESSING, Run
 from asterism.core.session import ENDED
 from asterism.runtime.peers import taking
@@ -158,4 +159,4 @@ async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_w
         lost = assigning.lose(mine, FLOW, 5.0 + number, "a lie")
         await liar.says(lost)
     found = await laptop.run(run.id)
-    assert sum(entry.what == assigning.KEPT for entry in found.story) == taking.MOST_KEPT
+    assert sum(entry.what == KEPT for entry in found.story) == taking.MOST_KEPT

@@ -331,9 +331,7 @@ class Exchange:
                 f"peer {peer} has a copy of the same store, and each would take itself for the other: restore the copy "
                 "from a backup, which gives it an id of its own"
             )
-        bound = await self.peers.bind(peer, message.store)
-        await ours.taking.hear_again(bound)
-        await ours.taking.make_use_of_room(bound)
+        await ours.taking.hear_again(await self.peers.bind(peer, message.store))
         skew = message.clock - now
         if abs(skew) > SKEWED:
             words = f"the clock of peer {peer} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours"

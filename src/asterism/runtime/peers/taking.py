@@ -7,7 +7,6 @@ taken twice changes nothing the second time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import NamedTuple, TypeGuard
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
 from asterism.core.resolve import (
+    KEPT,
     NotTheSameRun,
     is_forgotten,
     keeping,
@@ -28,15 +28,15 @@ from asterism.core.resolve import (
 )
 from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
-from asterism.core.session import OPEN
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import failure_of
 from asterism.runtime.fleet.retention import HANDED, LOST
 from asterism.runtime.peers import quota, telling
 from asterism.runtime.peers.bounding import bounded
-from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind, key_of
+from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
+from asterism.runtime.peers.replay import Replay
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
 from asterism.store.dumps import blobs_of
@@ -47,9 +47,6 @@ log = logging.getLogger("asterism.peers")
 
 LONGEST_LOSS = 1000
 """How many characters are said of why something was lost."""
-
-MOST_DOUBTED = 20
-"""How many sessions of ours are remembered about which a peer was not believed."""
 
 MOST_KEPT = 100
 """How often an owner keeps a run that others have taken for lost."""
@@ -101,14 +98,15 @@ class Taking:
 
     def __init__(self, fleet: Fleet, peers: Peers, own: str) -> None:
         self._fleet, self._store, self._peers, self._own = fleet, fleet.store, peers, own
-        self._feed = feed_of(fleet.store)
+        self._feed, self._replay = feed_of(fleet.store), Replay(fleet)
 
     async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
         """How far we have come in its feed."""
-        found = await self._store.register(cursor_key(peer.name))
-        if found is None or not found.value:
-            return None, found
-        return Cursor(**{name: value for name, value in found.value.items() if name in Cursor._fields}), found
+        return await self._replay.cursor(peer)
+
+    async def hear_again(self, peer: Peer) -> None:
+        """Have the peer tell everything again, if there is a reason to (replay.py)."""
+        await self._replay.request(peer)
 
     async def take(
         self,
@@ -132,7 +130,7 @@ class Taking:
                 flows = {**flows, **problems}
                 continue
             mark = PutRegister(key, upto._asdict(), known and known.revision)
-            doubts = [*await self._doubts(peer, batch.doubted), *await self._full(peer, batch.quota)]
+            again = await self._replay.noted(peer, batch.doubted, batch.quota)
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
                 for one in outcomes:
@@ -140,7 +138,7 @@ class Taking:
                         await self._store.commit(one.writes)
                         done.count(one)  # judged again, it is no news any more
                 writes = [write for one in together for write in one.writes]
-                await self._store.commit([mark, *doubts, *writes, *batch.refusals.writes()])
+                await self._store.commit([mark, *again, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
                 if conflict.what == f"register {key}":
                     return done
@@ -150,63 +148,11 @@ class Taking:
                 done.count(one)
             done.full = batch.quota.full
             if done.full is not None:
-                notice = Notice(self._store.clock(), "refused", done.full)
-                await telling.once(self._store, peer.name, notice, quota.TOPIC)
+                await telling.once(
+                    self._store, peer.name, Notice(self._store.clock(), "refused", done.full), quota.TOPIC
+                )
             return done
         raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
-
-    async def _doubts(self, peer: Peer, doubted: set[str]) -> list[Write]:
-        """What remembers that the peer said of these sessions of ours what they did not."""
-        found = await self._store.register(_doubted_key(peer))
-        known = list(found.value.get("sessions", ())) if found is not None else []
-        after = [*known, *sorted(doubted.difference(known))][-MOST_DOUBTED:]
-        return [PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision)] if doubted else []
-
-    async def _full(self, peer: Peer, used: quota.Quota) -> list[Write]:
-        """What remembers how much room there was when something did not fit."""
-        if used.full is None:
-            return []
-        found = await self._store.register(quota.full_key(peer))
-        return [PutRegister(quota.full_key(peer), {"room": used.room()}, found and found.revision)]
-
-    async def make_use_of_room(self, peer: Peer) -> None:
-        """If something of a peer did not fit and there is more room by now, it is to tell everything again."""
-        found = await self._store.register(quota.full_key(peer))
-        if found is None or not found.value:
-            return
-        most = quota.allowed(await self._fleet.settings())
-        now = quota.Quota(peer, await self._feed.usage(peer.store or ""), most)
-        cursor, known = await self.cursor(peer)
-        if cursor is None or not quota.has_grown(found.value["room"], now, most):
-            return
-        again = Cursor(cursor.feed, 0, whole=cursor.whole)
-        writes = [
-            PutRegister(found.key, {}, found.revision),
-            PutRegister(cursor_key(peer.name), again._asdict(), known and known.revision),
-        ]
-        with contextlib.suppress(Conflict):  # then with the next meeting
-            await self._store.commit(writes)
-            await telling.over(self._store, peer.name, quota.TOPIC)
-
-    async def hear_again(self, peer: Peer) -> None:
-        """If a session is over about which we did not believe the peer: it is to tell everything again, also what it
-        has from us. Now we can do something about it (trusting.py)."""
-        found = await self._store.register(_doubted_key(peer))
-        doubted = list(found.value.get("sessions", ())) if found is not None else []
-        if found is None or not doubted:
-            return
-        there = {one.id for one in await self._store.sessions() if one.state == OPEN}
-        cursor, known = await self.cursor(peer)
-        still = [one for one in doubted if one in there]
-        if len(still) == len(doubted) or cursor is None:
-            return
-        again = Cursor(cursor.feed, 0, whole=True)
-        writes = [
-            PutRegister(found.key, {"sessions": still}, found.revision),
-            PutRegister(cursor_key(peer.name), again._asdict(), known and known.revision),
-        ]
-        with contextlib.suppress(Conflict):  # then with the next meeting
-            await self._store.commit(writes)
 
     async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
         """Keep the workflows that are needed. Returns what is wrong with them, if somebody else was first."""
@@ -224,10 +170,6 @@ class Taking:
         """For each record what is large in it, and not in ours, if it would be taken."""
         batch = await _Batch(self, peer, flows, frozenset()).prepared(items)
         return [(await batch.outcome(item)).large for item in items]
-
-
-def _doubted_key(peer: Peer) -> str:
-    return key_of(peer.name, "doubted")
 
 
 def _put(writes: Sequence[Write]) -> PutRun | PutCopy:
@@ -409,7 +351,7 @@ class _Batch:
             and self._trust.is_open(mine.session)
             and taken_from(mine, theirs)
             and not keeps(mine, theirs)
-            and sum(entry.what == assigning.KEPT for entry in line_of(mine)) < MOST_KEPT
+            and sum(entry.what == KEPT for entry in line_of(mine)) < MOST_KEPT
         )
 
     def _resolved(self, mine: Run, theirs: Run) -> tuple[bool, Run]:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asterism.core.assigning import KEPT
-from asterism.core.resolve import differs, line_of, result_of
+from asterism.core.resolve import KEPT, differs, line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.session import ABROAD, OPEN, Session
 from asterism.core.story import Entry
