@@ -361,6 +361,18 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(server):
             assert b" 411 " in link.recv(1000)
 
 
+def test_silent_and_slow_connections_do_not_keep_deliveries_out(server):
+    with serving(server) as (_, url), contextlib.ExitStack() as stack:
+        host, port = url.removeprefix("http://").split(":")
+        for number in range(250):
+            link = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE))
+            if number % 5 == 0:  # these begin a large body, and never go on
+                link.sendall(b"POST /webhook HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: sha256=00\r\n")
+                link.sendall(b"Content-Length: 5000000\r\n\r\n{")
+        assert deliver(url, payload()).status_code == 202
+        assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code in (200, 503)  # it says how the sync went
+
+
 def test_a_github_that_is_away_for_a_while_is_asked_again(server):
     server.faults.drop = 1.0
     with serving(server) as (_, url):
