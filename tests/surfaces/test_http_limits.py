@@ -99,6 +99,17 @@ def test_when_all_reserved_places_are_busy_a_client_is_told_to_come_again() -> N
         scene.enter("10.0.1.2").admit("one more")
 
 
+def test_a_connection_that_had_to_give_way_takes_no_reserved_place() -> None:
+    """Its request was being answered meanwhile; nobody would give the place back."""
+    scene = Opened(Limits(per_address=1), places=8)
+    place = scene.enter("10.0.0.1")
+    scene.enter("10.0.0.1")
+    assert scene.closed == [place.number]
+    with pytest.raises(RequestRefused, match="closed to make room"):
+        place.admit("laptop")
+    assert scene.connections.admitted == {}
+
+
 def test_the_places_are_a_share_of_the_descriptors() -> None:
     assert places(Limits(), 1 << 20) == 200
     assert places(Limits(), 256) == 64

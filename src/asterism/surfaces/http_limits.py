@@ -144,12 +144,14 @@ class Connections:
             return
         if place.client is not None:
             raise RequestRefused(400, "this connection is another client's: open a new one")
+        if place.number not in self.strangers:  # it had to give way while it was being answered
+            raise RequestRefused(503, "the connection was closed to make room for others", 1.0)
         its = [one for one in self.admitted.values() if one.client == client]
         if len(its) >= self._per_client and not self._closed_idle(its):
             raise RequestRefused(429, f"{self._per_client} requests of {client} are under way already: wait", 1.0)
         if len(self.admitted) >= self._admitted_at_most and not self._closed_idle(list(self.admitted.values())):
             raise RequestRefused(503, "too many requests are under way here: come again", 5.0)
-        self.strangers.pop(place.number, None)
+        del self.strangers[place.number]
         self.admitted[place.number] = place
         place.client = client
         self._known.pop(place.address, None)
@@ -218,10 +220,10 @@ def place_of(request: Request) -> Place | None:
 
 
 class Bodies:
-    """How much is being read, and sent, by whom. ``total`` is in bytes."""
+    """How much is being read, and sent, by whom."""
 
-    def __init__(self, limits: Limits, total: int | None = None) -> None:
-        self.limits, self._total = limits, limits.bodies if total is None else total
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self._held: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -233,7 +235,7 @@ class Bodies:
             return
         if self._held[client] + size > each:
             raise RequestRefused(429, f"other large requests of {client} are under way: wait for them", 1.0)
-        if sum(self._held.values()) + size > max(self._total, size if not self._held else 0):
+        if sum(self._held.values()) + size > max(self.limits.bodies, size if not self._held else 0):
             raise RequestRefused(503, "too much is being read here: come again", 5.0)
         self._held[client] += size
         try:

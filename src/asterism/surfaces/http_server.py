@@ -23,7 +23,7 @@ AT_ONCE = 16
 """How many connections are accepted before the rest of the process has its turn."""
 
 PAUSE = 1.0
-"""For how long nothing is accepted when the process, or the machine, is out of file descriptors, in seconds."""
+"""For how long nothing is accepted when that fails, as it does without free file descriptors, in seconds."""
 
 BACKLOG = 128
 LONGEST_HEAD = 32 * 1024
@@ -32,7 +32,7 @@ LONGEST_HEAD = 32 * 1024
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class OutOfDescriptors(AsterismError):
+class CannotAccept(AsterismError):
     """A connection could not be accepted."""
 
 
@@ -92,8 +92,6 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
                 self._pause(error)
                 return
             self._exhausted.over()
@@ -102,9 +100,11 @@ class Listener:
             self._crowded.over()
 
     def _pause(self, error: OSError) -> None:
-        """The process needs descriptors for its own work, too: those of strangers are given back."""
-        self._exhausted.met(OutOfDescriptors(f"{error.strerror}; idle connections are closed"))
-        self.connections.shed()
+        """If the process is out of descriptors it needs some for its own work, too: those of strangers are given
+        back."""
+        self._exhausted.met(CannotAccept(f"{error.strerror or error}; the next try is in {PAUSE:g} s"))
+        if error.errno in _EXHAUSTED:
+            self.connections.shed()
         self._loop.remove_reader(self._sock)
         self._pausing = self._loop.call_later(PAUSE, self._loop.add_reader, self._sock, self._accept)
 

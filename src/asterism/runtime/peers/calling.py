@@ -27,6 +27,7 @@ from asterism.runtime.peers.invitations import Invitation, address_of, hashed, n
 from asterism.runtime.peers.knowing import Peer, PeerKnown, PeerRefused, Peers, UnknownPeer
 from asterism.runtime.peers.secrets import Token, Tokens
 from asterism.runtime.peers.wire import NotStrictJson, decode, encode
+from asterism.store.errors import StoreError
 from asterism.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ async def accept(exchange: Exchange, invitation: Invitation, name: str | None = 
         most = (await exchange.fleet.settings()).most
         async with way_to(store, await exchange.peers.get(called), most=most) as caller:
             return await exchange.meet(called, caller)
-    except PeerUnreachable:
+    except (PeerUnreachable, StoreError):
         raise
     except AsterismError:
         tokens.remove(called)
