@@ -44,6 +44,7 @@ EVENTS: dict[str, Event] = {
     "decline": lambda run, now, who: assigning.decline(run, grant_of(run), "on battery", now),
     "release": lambda run, now, who: assigning.release(run, grant_of(run), "released", "x", now, Progress(who, 10)),
     "lose": lambda run, now, who: assigning.lose(run, TOUGH, now, "silence"),
+    "keep": lambda run, now, who: assigning.keep(run, grant_of(run), "it is at work", now),
     "next_round": lambda run, now, who: assigning.next_round(run, TOUGH, now),
     "let_go": lambda run, now, who: assigning.let_go(run, now),
     "pause": lambda run, now, who: assigning.pause(run, now, "ann"),
@@ -59,8 +60,10 @@ LIKELY = {
     "created": WAITS,
     "reassigning": WAITS,
     "assigned": ["claim", "claim", "decline", "lose", "pause", "cancel", "forget"],
-    "claimed": ["start", "start", "start", "release", "lose", "pause", "resume", "cancel", "decline"],
-    "processing": ["complete", "complete", "fail", "release", "lose", "pause", "resume", "cancel", "report", "forget"],
+    "claimed": ["start", "start", "start", "release", "lose", "pause", "resume", "cancel", "decline", "keep"],
+    "processing": [
+        *("complete", "complete", "fail", "release", "lose", "pause", "resume", "cancel", "report", "forget", "keep"),
+    ],
     "completed": ["complete"],
     "failed": ["pause"],
 }
@@ -125,7 +128,7 @@ class Peers:
 
 def steps(peers: int, most: int) -> st.SearchStrategy[list[Step]]:
     places, ticks = st.integers(0, peers - 1), st.sampled_from([0.0, 0.0, 1.0, 100.0])
-    happens = st.builds(Step, places, st.integers(0, 9), st.integers(0, 2), ticks, st.none())
+    happens = st.builds(Step, places, st.integers(0, 10), st.integers(0, 2), ticks, st.none())
     meets = st.builds(Step, places, st.just(0), st.just(0), ticks, places)
     return st.lists(st.one_of(happens, happens, happens, meets), max_size=most)
 

@@ -16,8 +16,9 @@ In expected output ``...`` stands for anything, as in doctest, and blanks do not
 ``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
-the command printed. A command that ends in ``&`` is left running: the page goes on when it has printed what it should,
-and at the end of the page it gets SIGTERM and has to exit with 0.
+the command printed. A command that ends in ``< FILE`` reads that file, and what one prints that ends in ``> FILE`` goes
+there. A command that ends in ``&`` is left running: the page goes on when it has printed what it should, and at the end
+of the page it gets SIGTERM and has to exit with 0.
 
 Three things are not what the page says. Programs that readers have and test machines may not are stood in for by those
 in ``stand_ins``. Where a page names the server ``DATABASE``, it gets a real one that is started for it. And where it
@@ -192,13 +193,16 @@ class Page:
         if argv[-1] == "&":
             self._leave_running(argv[:-1], command)
             return
-        with _started(argv, command) as process:
-            printed, beside = process.communicate()
+        argv, given, into = _redirected(argv)
+        with _started(argv, command, apart=bool(command.kept_as or into)) as process:
+            printed, beside = process.communicate(given)
         if process.returncode != code:
             said = f"{printed}{beside or ''}"
             self._fail(command.line, f"{shlex.join(command.words)} exited with {process.returncode}:\n{said}")
         if command.kept_as:
             os.environ[command.kept_as] = printed.strip()
+        if into:
+            Path(into).write_text(printed, encoding="utf-8")
         if command.expected.strip():
             self._compare(command.line, command.expected, printed)
 
@@ -243,13 +247,24 @@ def _matches(expected: str, got: str) -> bool:
     return doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
 
 
-def _started(argv: list[str], command: Command) -> subprocess.Popen[str]:
+def _redirected(argv: list[str]) -> tuple[list[str], str, str]:
+    """The words of a command without ``< FILE`` or ``> FILE`` at its end; what it reads, and where its output goes."""
+    match argv:
+        case [*words, "<", file]:
+            return words, Path(file).read_text("utf-8"), ""
+        case [*words, ">", file]:
+            return words, "", file
+    return argv, "", ""
+
+
+def _started(argv: list[str], command: Command, *, apart: bool = False) -> subprocess.Popen[str]:
+    """``apart`` is whether what it says beside its output is kept apart from that."""
     return subprocess.Popen(
         argv,
         env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **command.variables},
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if command.kept_as else subprocess.STDOUT,
+        stderr=subprocess.PIPE if apart else subprocess.STDOUT,
         text=True,
     )
 

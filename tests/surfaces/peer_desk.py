@@ -15,11 +15,13 @@ import httpx
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.calling import Caller
 from asterism.runtime.peers.identity import identity_of
-from asterism.runtime.peers.invitations import invite
+from asterism.runtime.peers.invitations import hashed, invite, new_token, redeem
 from asterism.runtime.peers.knowing import PeerRefused, Peers
+from asterism.runtime.peers.secrets import Token
 from asterism.store.sqlite import SqliteStore
+from asterism.surfaces.http_limits import Connections, Limits
 from asterism.surfaces.peers.guarding import Guard
-from asterism.surfaces.peers.listening import listen, place_of, served
+from asterism.surfaces.peers.listening import LIMITS, listen, place_of, served
 from asterism.surfaces.peers.serving import peer_app
 from tests.process_scenes import PATIENCE
 
@@ -37,6 +39,7 @@ class Hearer:
         self.fleet, self.peers = fleet, Peers(fleet.store)
         self.error: Exception | None = None
         self.blobs: dict[str, bytes] = {}
+        self.wanted: dict[str, int] = {}
         self.heard = 0
 
     async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,8 +48,13 @@ class Hearer:
             raise self.error
         return {"peer": peer, "message": message}
 
-    async def fetch(self, peer: str, blob: str) -> bytes | None:
+    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
         return self.blobs.get(blob)
+
+    def wanted_size(self, peer: str, blob: str) -> int:
+        if blob not in self.wanted:
+            raise PeerRefused("nobody has asked for it")
+        return self.wanted[blob]
 
     async def give(self, peer: str, blob: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != blob:
@@ -72,15 +80,25 @@ async def connected(
 class Scene:
     """A server at ``url``, for which ``hearer`` answers; ``clock`` is the time in its store, and that of its guard."""
 
-    def __init__(self, hearer: Hearer, url: str, clock: list[float]) -> None:
-        self.hearer, self.url, self.clock = hearer, url, clock
+    def __init__(self, hearer: Hearer, url: str, clock: list[float], connections: Connections) -> None:
+        self.hearer, self.url, self.clock, self.connections = hearer, url, clock, connections
 
-    async def token(self, name: str = "laptop", **terms: Any) -> str:
+    async def invitation(self, name: str = "laptop", **terms: Any) -> str:
         store = self.hearer.fleet.store
         return (await invite(store, name, url=self.url, called="kitchen", **terms)).token
 
-    def caller(self, token: str) -> Caller:
-        return Caller(self.url, identity_of(self.hearer.fleet.store).fingerprint, token)
+    async def token(self, name: str = "laptop") -> str:
+        """The secret of a peer that has accepted; its store is ``store of NAME``."""
+        secret = new_token()
+        store = self.hearer.fleet.store
+        assert await redeem(store, hashed(await self.invitation(name)), hashed(secret)) is not None
+        await self.hearer.peers.bind(name, f"store of {name}")
+        return secret
+
+    def caller(self, token: str, invitation: str | None = None) -> Caller:
+        """A way to it for whoever has this secret."""
+        pin = identity_of(self.hearer.fleet.store).fingerprint
+        return Caller(self.url, pin, Token(token, invitation))
 
     def client(self, token: str = "") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -89,22 +107,22 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[Scene]:
+async def scene(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
     clock = [1000.0]
     store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
     async with Fleet(store) as fleet:
-        await fleet.configure(most=MOST)
+        await fleet.configure(most=most)
         hearer = Hearer(fleet)
         guard = Guard(store, hearer.peers, lambda: clock[0])
-        app = peer_app(hearer, guard)  # type: ignore[arg-type]
+        app = peer_app(hearer, guard, limits)  # type: ignore[arg-type]
         sock = listen("127.0.0.1:0")
-        async with served(app, sock, identity_of(store)):
-            yield Scene(hearer, place_of(sock), clock)
+        async with served(app, sock, identity_of(store), limits) as server:
+            yield Scene(hearer, place_of(sock), clock, server.listeners[0].connections)
 
 
-def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
+def played(folder: Path, play: Callable[[Scene], Awaitable[None]], limits: Limits = LIMITS, most: int = MOST) -> None:
     async def main() -> None:
-        async with scene(folder) as there:
+        async with scene(folder, limits, most) as there:
             await play(there)
 
     asyncio.run(main())

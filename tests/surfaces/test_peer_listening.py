@@ -14,6 +14,7 @@ from peer_desk import Scene, connected, played, scene, trusting
 
 from asterism.core.errors import AsterismError
 from asterism.runtime.peers.exchanging import PeerUnreachable
+from asterism.surfaces.http_limits import Limits
 from asterism.surfaces.peers import listening
 from asterism.surfaces.peers.listening import CannotListen, listen, place_of
 
@@ -57,9 +58,7 @@ def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
-def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "IDLE", 0.05)
-
+def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
             reader, writer = await connected(scene.url, trusting())
@@ -67,37 +66,16 @@ def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, monkey
             await hung_up(reader)
             await close(writer)
 
-    played(tmp_path, play)
+    played(tmp_path, play, Limits(head=0.05))
 
 
-def test_one_address_has_only_so_many_idle_connections_and_the_newest_is_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "AT_ONCE", 5)
-    monkeypatch.setattr(listening, "IDLE_EACH", 3)
-
-    async def play(scene: Scene) -> None:
-        opened = [await connected(scene.url, trusting()) for _ in range(8)]
-        for reader, _ in opened[:5]:  # they say nothing, and the oldest are closed
-            await hung_up(reader)
-        async with scene.caller(await scene.token()) as caller:
-            await caller.say({})
-        assert scene.hearer.heard == 1
-        for _, writer in opened:
-            await close(writer)
-
-    played(tmp_path, play)
-
-
-def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE", 0.05)
-
+def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         reader, writer = await connected(scene.url)
         await hung_up(reader)
         await close(writer)
 
-    played(tmp_path, play)
+    played(tmp_path, play, Limits(handshake=0.05))
 
 
 def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
@@ -148,6 +126,7 @@ def test_a_machine_that_is_not_this_one_is_told() -> None:
 def test_what_is_missing_is_said_with_what_to_install(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, "asterism.surfaces.http_server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     name = module.partition(".")[0]
     with pytest.raises(AsterismError, match=rf"peers are answered with {name}: pip install 'asterism\[peers\]'"):

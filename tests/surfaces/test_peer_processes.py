@@ -23,7 +23,7 @@ from command_scenes import Scene, heard, pids_in
 from peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.peers.invitations import parse
+from asterism.runtime.peers.invitations import hashed, new_token, parse
 from asterism.runtime.peers.secrets import write_private
 from tests.process_scenes import PATIENCE, ended, gone
 
@@ -293,7 +293,7 @@ def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url)
         laptop.ok("peer", "accept", line)
-        refused(attic.run("peer", "accept", line), "answered 409: .*laptop.*")
+        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was used already")
         assert attic.json("peer", "list") == []
         assert attic.json("runs", "list") == []
         laptop.ok("peer", "sync", url)
@@ -329,19 +329,23 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
         wanted = parse(invitation(kitchen, "laptop", url))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        headers = {"authorization": f"Bearer {wanted.token}"}
+        secret = new_token()
+        headers = {"authorization": f"Bearer {secret}"}
         terms: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
         with httpx.Client(base_url=url, **terms) as client:
+            redeeming = {"authorization": f"Bearer {wanted.token}"}
+            answer = client.post("/v1/accept", json={"secret_sha256": hashed(secret)}, headers=redeeming)
+            assert answer.status_code == 200
             for body, status in ((b"{", 400), (b"[]", 400), (b'{"protocol": 99}', 409), (b"{}", 409)):
                 answer = client.post("/v1/meet", content=body)
                 assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text
             large = b'{"text": "' + b"x" * (17 << 20) + b'"}'
             with suppress(httpx.TransportError):  # it may hang up before it has heard all of it
                 assert client.post("/v1/meet", content=large).status_code == 413
-            assert client.get("/v1/blobs/" + "ab" * 32).status_code in (404, 409)
+            assert client.get("/v1/blobs/" + "ab" * 32).status_code == 403
         with pytest.raises(httpx.TransportError):
             httpx.get(url.replace("https", "http"), trust_env=False)
-        laptop.ok("peer", "accept", wanted.line(), "--name", "kitchen")
+        befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited anew: it never came
 
 
 def test_what_listens_there_and_is_no_peer_is_told(house: House) -> None:
@@ -385,3 +389,25 @@ def test_two_do_not_listen_in_one_place(house: House) -> None:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)
         refused(result, f"there is no listening on {place}: Address already in use")
+
+
+def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopted(house: House) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    laptop.workflow("write", shell="echo letter")
+    run = laptop.create("write")
+    with serving(kitchen) as url:
+        befriend(kitchen, "laptop", laptop, url, "kitchen")
+    told = kitchen.run("peer", "remove", "laptop")
+    assert f"held: {run.id} (write, created)\n" in told.stdout
+    assert "asterism peer remove laptop --adopt" in told.stderr
+    listed = kitchen.run("runs", "list")
+    assert "Held, since peer laptop was removed: " in listed.stderr
+    assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
+    assert "asterism peer remove laptop --adopt" in kitchen.ok("why", run.id)
+    with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
+        heard(cooker, "joined as cooker")
+        own = kitchen.workflow("cook", shell="echo soup")
+        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works, and on nothing else
+        assert kitchen.json("runs", "show", run.id)["status"] == "created"
+        assert kitchen.json("peer", "remove", "laptop", "--adopt")["adopted"] == [run.id]
+        until(kitchen, run.id, status="completed")

@@ -19,6 +19,7 @@ from asterism.runtime.peers.exchanging import PeerUnreachable
 from asterism.runtime.peers.knowing import PeerRefused, Peers
 from asterism.store.errors import StoreUnavailable
 from asterism.store.sqlite import SqliteStore
+from asterism.surfaces.http_limits import Limits, RequestRefused
 from asterism.surfaces.peers import guarding, serving
 from asterism.surfaces.peers.guarding import Guard
 
@@ -114,7 +115,7 @@ def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pyte
         store = await SqliteStore.open(tmp_path / "kitchen.db")
         guard = Guard(store, Peers(store), lambda: 0.0)
         for number in range(50):
-            with pytest.raises(guarding.NotAdmitted):
+            with pytest.raises(RequestRefused):
                 await guard.admit("Bearer x", f"10.0.0.{number}")
         assert len(guard._failures) == 3
         await store.close()
@@ -125,12 +126,33 @@ def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pyte
 # -- invitations -------------------------------------------------------------------------------------------------------
 
 
+def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        invitation = await scene.invitation()
+        async with scene.caller(invitation) as caller:
+            with pytest.raises(PeerRefused, match="401: the token is not known here"):
+                await caller.say({})
+        async with scene.caller("secret", invitation) as guest:
+            await guest.say({})
+            await guest.say({})
+        async with scene.caller("secret", invitation) as again:  # the answer was lost, or it was killed before it wrote
+            await again.say({})
+        async with scene.caller("another secret", invitation) as thief:
+            with pytest.raises(PeerRefused, match="403: the invitation of laptop was used already"):
+                await thief.say({})
+        async with scene.caller(invitation) as thief:
+            with pytest.raises(PeerRefused, match="401"):
+                await thief.say({})
+        assert scene.hearer.heard == 3
+
+    played(tmp_path, play)
+
+
 def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
-        used, unused = await scene.token("used", valid_for=60), await scene.token("unused", valid_for=60)
-        async with scene.caller(used) as caller, scene.caller(unused) as other:
+        used, unused = await scene.invitation("used", valid_for=60), await scene.invitation("unused", valid_for=60)
+        async with scene.caller("a", used) as caller, scene.caller("b", unused) as other:
             await caller.say({})
-            await scene.hearer.peers.bind("used", "the id of its store")
             scene.clock[0] += 61
             await caller.say({})
             with pytest.raises(PeerRefused, match="403: the invitation of unused has run out: ask for a new one"):
@@ -141,13 +163,26 @@ def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
 
 def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
-        first = await scene.token(valid_for=60)
+        first = await scene.invitation(valid_for=60)
         scene.clock[0] += 61
-        second = await scene.token(valid_for=60)
-        async with scene.caller(first) as early, scene.caller(second) as late:
+        second = await scene.invitation(valid_for=60)
+        async with scene.caller("a", first) as early, scene.caller("b", second) as late:
             await late.say({})
-            with pytest.raises(PeerRefused, match="401"):
+            with pytest.raises(PeerRefused, match="401: the invitation is not known here"):
                 await early.say({})
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"secret_sha256": 5}', b'{"secret_sha256": "xy"}', b'{"secret_sha256": NaN}']
+)
+def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body: bytes) -> None:
+    async def play(scene: Scene) -> None:
+        invitation = await scene.invitation()
+        async with scene.client(invitation) as client:
+            assert (await client.post("/v1/accept", content=body)).status_code == 400
+        assert (await scene.hearer.peers.get("laptop")).token_sha256 is None
 
     played(tmp_path, play)
 
@@ -172,9 +207,12 @@ def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> N
         (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[]", "no JSON object"),
-        (b"5", "no JSON object"),
-        (b'{"n": NaN}', "not JSON: NaN is no JSON"),
+        (b"[]", "a message is a JSON object"),
+        (b"5", "a message is a JSON object"),
+        (b'{"n": NaN}', "not JSON: NaN is no number"),
+        (b'{"n": 1e999}', "not JSON: 1e999 is beyond all numbers"),
+        (b'{"n": 1, "n": 2}', "a key is there twice"),
+        (b'{"n": "\\ud800"}', "half a character"),
         (b'{"n": ' + b"[" * 200_000, "nested too deep"),
         (b'{"n": ' + b"9" * 10_000 + b"}", "not JSON"),
     ],
@@ -210,7 +248,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_come(
 
             try:
                 answer = await client.post("/v1/meet", content=endless())
-                assert answer.status_code == 413
+                assert answer.status_code == 411
             except httpx.TransportError:  # it hung up on us, which is just as good
                 pass
             assert sent < 100_000_000
@@ -236,9 +274,8 @@ def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.name.startswith("asterism")]
 
 
-def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "READING", 0.05)
-
+@pytest.mark.parametrize("limits", [Limits(gap=0.05), Limits(head=0.05, rate=10_000_000)], ids=["pause", "pace"])
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -> None:
     async def play(scene: Scene) -> None:
         reader, writer = await connected(scene.url, trusting())
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {await scene.token()}\r\n"
@@ -248,7 +285,7 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
         writer.close()
         await writer.wait_closed()
 
-    played(tmp_path, play)
+    played(tmp_path, play, limits)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +329,7 @@ def test_answers_are_json(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         async with scene.client(await scene.token()) as client:
             answer = await client.post("/v1/meet", content=b'{"a": 1}')
-            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers["content-type"] == "application/x-ndjson"
             assert json.loads(answer.content) == {"peer": "laptop", "message": {"a": 1}}
 
     played(tmp_path, play)
@@ -305,14 +342,49 @@ def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -> None
     async def play(scene: Scene) -> None:
         data = bytes(range(256)) * 10
         name = hashlib.sha256(data).hexdigest()
+        scene.hearer.wanted = {name: len(data)}
         async with scene.caller(await scene.token()) as caller:
+            await caller.say({"store": "store of laptop"})
             with pytest.raises(PeerRefused, match="404: there is no blob"):
-                await caller.fetch(name)
+                await caller.fetch(name, "r1")
             await caller.give(name, data)
-            assert await caller.fetch(name) == data
+            assert await caller.fetch(name, "r1") == data
             with pytest.raises(PeerRefused, match="409: the name is not that of the bytes"):
-                await caller.give(name, b"something else")
+                await caller.give(name, b"x" * len(data))
+            with pytest.raises(PeerRefused, match="409: 2,560 bytes were asked for, and these are 3"):
+                await caller.give(name, b"xyz")
             with pytest.raises(PeerRefused, match="413: that is too much: at most 5,000 bytes are taken"):
                 await caller.give(name, b"x" * (MOST + 1))
 
     played(tmp_path, play)
+
+
+@pytest.mark.parametrize("store", ["", "store of attic"])
+def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path, store: str) -> None:
+    async def play(scene: Scene) -> None:
+        scene.hearer.blobs, scene.hearer.wanted = {"ab" * 32: b"secret"}, {"ab" * 32: 6}
+        await scene.token("attic")
+        async with scene.client(await scene.token()) as client:
+            headers = {"asterism-store": store} if store else {}
+            for method in ("GET", "PUT"):
+                answer = await client.request(method, f"/v1/blobs/{'ab' * 32}?run=r1", content=b"", headers=headers)
+                assert (answer.status_code, b"secret" in answer.content) == (403, False)
+
+    played(tmp_path, play)
+
+
+def test_what_nobody_has_asked_for_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    """By its head alone: 59 MB would be read otherwise, as often as somebody likes."""
+
+    async def play(scene: Scene) -> None:
+        token = await scene.token()
+        scene.hearer.wanted = {"cd" * 32: 7}
+        for blob, length, why in (("ab", 59_000_000, b"409"), ("cd", 59_000_000, b"409"), ("cd", 70_000_000, b"413")):
+            reader, writer = await connected(scene.url, trusting())
+            head = f"PUT /v1/blobs/{blob * 32} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
+            writer.write(f"{head}asterism-store: store of laptop\r\ncontent-length: {length}\r\n\r\n".encode())
+            assert why in await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+
+    played(tmp_path, play, most=60_000_000)

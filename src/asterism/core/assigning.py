@@ -217,12 +217,8 @@ def adopt(run: Run, now: float, why: str) -> Run:
     """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
     if run.status not in UNOWNED:
         raise refusal(run, "be adopted: somebody owns it, or it has ended")
-    return run.changed(
-        revision=run.revision + 1,
-        not_before=now,
-        waiting_since=now,
-        story=run.told(now, "adopted", why),
-    )
+    story = run.told(now, "adopted", why)
+    return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
 
 
 def let_go(run: Run, now: float) -> Run:
@@ -309,6 +305,12 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
     if run.wish == "cancel":
         return cancelled(run, now, run.wished_by, reason, detail)
     return reassigned(run, now, reason, detail)
+
+
+def keep(run: Run, grant: Grant, why: str, now: float) -> Run:
+    """The owner is still at work, though a store that could not hear of it took it for lost (core/resolve.py)."""
+    _fence(run, grant, "keep")
+    return run.changed(revision=run.revision + 1, story=run.told(now, "kept", brief(why)))
 
 
 def break_off(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:

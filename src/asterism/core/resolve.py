@@ -20,8 +20,11 @@ comes before one which is owned in the same epoch: the one may be the other, giv
 
 - ``epoch``: as above. The later assignment counts, since it was made because somebody gave up the one before.
 - ``original``: where two lines part, the earlier assignment wins, whatever came of it, also if the other line has
-  gone on to later epochs. It trusts the clocks of the stores. Someone who was declared lost has no claim any more:
-  his line and that of his replacement do not part, the one goes on where the other ends.
+  gone on to later epochs. It trusts the clocks of the stores. Where one line goes on after an assignment that is still
+  under way in the other, the owner was taken for lost. If it is, the longer line is right. If it only could not be
+  heard of, its store says so when it hears of the takeover (the step ``kept``), and of two lines that have the same
+  assignment the one counts in which it was kept more often. A copy of the time before the takeover says no such thing,
+  so a dead owner never wins over its replacement.
 - ``furthest``: within an epoch, the one with the most steps of ``progress``. A later epoch still counts more, for it
   may have begun again from nothing, and then a dead owner's progress would beat all that came after him. Progress
   under way is in reports, not in records: a store puts the last one into the record it sends
@@ -48,6 +51,7 @@ steps of a peer that lies count like any other's: who may be believed is for tho
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from math import inf
@@ -64,6 +68,9 @@ FIXED = _NAMES[: _NAMES.index("revision")]
 
 _HEAD = tuple(name for name in _NAMES if name not in (*FIXED, "revision", "previous", "story", "superseded"))
 _STAGES = {ASSIGNED: 1, CLAIMED: 2, PROCESSING: 3}
+
+KEPT = "kept"
+"""What an owner says (``assigning.keep``) that was taken for lost and is not."""
 
 T = TypeVar("T")
 Rank = tuple[tuple[str, Any], ...]
@@ -190,10 +197,31 @@ def _by_time(run: Run) -> Rank:
 
 def _by_origin(run: Run) -> Rank:
     """Grant by grant from the first one on. A line that goes on where another ends is the greater."""
-    grants = [(-one.assigned_at, one.device) for one in ended_of(run)]
+    kept = _kept(run)
+    grants = [(-one.assigned_at, one.device, kept[one.epoch]) for one in ended_of(run)]
     if run.status in OWNED:
-        grants.append((-(run.assigned_at or 0.0), run.device or ""))
+        grants.append((-(run.assigned_at or 0.0), run.device or "", kept[run.epoch]))
     return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
+
+
+def _kept(run: Run) -> Counter[int]:
+    """How often its owner kept it, by epoch: counted from the end, since the oldest entries may have been left out."""
+    kept: Counter[int] = Counter()
+    epoch = run.epoch
+    for entry in reversed(_told(run)):
+        kept[epoch] += entry.what == KEPT
+        epoch -= entry.what.startswith("assigning to ")
+    return kept
+
+
+def taken_from(mine: Run, theirs: Run) -> bool:
+    """Whether the other line goes on after the assignment that is under way in ours, since its owner was taken for
+    lost."""
+    if mine.grant is None or theirs.epoch < mine.epoch:
+        return False
+    ended = next((one for one in ended_of(theirs) if one.epoch == mine.epoch), None)
+    own = (mine.device, mine.assigned_at, "timeout")
+    return ended is not None and (ended.device, ended.assigned_at, ended.reason) == own
 
 
 _ORDERS = {"epoch": _by_epoch, "original": _by_origin, "furthest": _by_progress}
@@ -301,6 +329,8 @@ def _why(mine: Run, won: Run) -> str:
         case "earlier":
             gap = f"{theirs - ours:.3g} s earlier, by the clocks of the stores"
             return f"{who} was given it {gap}, and the earlier assignment counts: {now}"
+        case "kept":
+            return f"{who} had it first and was never lost, only out of reach, and the original owner counts: {now}"
         case "device":
             return f"{who} was given it at the same moment, and then the greater name counts: {now}"
         case "session":
@@ -308,13 +338,17 @@ def _why(mine: Run, won: Run) -> str:
     return f"there are two records of one assignment, and the one that tells more counts: {now}"
 
 
-def _parting(ours: Sequence[tuple[float, str]], theirs: Sequence[tuple[float, str]]) -> tuple[str, float, float, str]:
+def _parting(
+    ours: Sequence[tuple[float, str, int]], theirs: Sequence[tuple[float, str, int]]
+) -> tuple[str, float, float, str]:
     """Where two lines part: the rule, the two times and who was given the run in the line that won."""
-    for (our_time, our_device), (their_time, their_device) in zip(ours, theirs, strict=False):
+    for (our_time, our_device, our_kept), (their_time, their_device, their_kept) in zip(ours, theirs, strict=False):
         if our_time != their_time:
             return "earlier", our_time, their_time, their_device
         if our_device != their_device:
             return "device", 0, 0, their_device
+        if our_kept != their_kept:
+            return "kept", our_kept, their_kept, their_device
     return "epoch", 0, 0, theirs[-1][1]
 
 

@@ -70,9 +70,17 @@ def blob_line(data: bytes) -> dict[str, Any]:
 
 def blobs_of(run: Run) -> Iterator[str]:
     """The large things that a run refers to."""
-    for value in (run.input, run.output, *(one.output for one in run.superseded)):
-        if isinstance(value, Mapping) and set(value) == {"$blob", "size"} and isinstance(value["$blob"], str):
-            yield value["$blob"]
+    yield from blob_sizes(run)
+
+
+def blob_sizes(run: Run) -> dict[str, Any]:
+    """The large things that a run refers to, and how many bytes each has, as the record says."""
+    values = (run.input, run.output, *(one.output for one in run.superseded))
+    return {
+        value["$blob"]: value["size"]
+        for value in values
+        if isinstance(value, Mapping) and set(value) == {"$blob", "size"} and isinstance(value["$blob"], str)
+    }
 
 
 async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:

@@ -1,8 +1,10 @@
-"""The changes of a store in memory, numbered for its peers once one of them has asked."""
+"""The changes of a store in memory, numbered for its peers once one of them has asked; and what they brought."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+
+from asterism.store.protocol import Contribution, Usage
 
 Mark = tuple[str | None, bool]
 NO_MARK: Mark = (None, False)
@@ -15,6 +17,7 @@ class Feed:
         self.started = False
         self.newest = 0
         self.left: dict[str, tuple[str, bool]] = {}
+        self.contributions = Contributions()
         self._numbers: dict[str, int] = {}  # of the last change of each run, in their order
 
     def start(self, run_ids: Iterable[str]) -> None:
@@ -37,6 +40,7 @@ class Feed:
     def forget(self, run_id: str) -> None:
         self._numbers.pop(run_id, None)
         self.left.pop(run_id, None)
+        self.contributions.forget(run_id)
 
     def after(self, number: int) -> list[tuple[str, int, Mark]]:
         found: list[tuple[str, int, Mark]] = []
@@ -45,3 +49,29 @@ class Feed:
                 break
             found.append((run_id, changed, self.left.get(run_id, NO_MARK)))
         return found[::-1]
+
+
+class Contributions:
+    """By run, then by the store of the peer."""
+
+    def __init__(self) -> None:
+        self._brought: dict[str, dict[str, Usage]] = {}
+
+    @property
+    def runs(self) -> Set[str]:
+        return self._brought.keys()
+
+    def add(self, one: Contribution) -> None:
+        by = self._brought.setdefault(one.run, {})
+        before = by.get(one.store, Usage())
+        by[one.store] = Usage(max(before.runs, one.runs), before.bytes + one.bytes, before.blobs + one.blobs)
+
+    def forget(self, run_id: str) -> None:
+        self._brought.pop(run_id, None)
+
+    def usage(self, store: str) -> Usage:
+        brought = [by[store] for by in self._brought.values() if store in by]
+        return Usage(*(sum(values) for values in zip(*brought, strict=True))) if brought else Usage()
+
+    def first_from(self, store: str) -> list[str]:
+        return sorted(run_id for run_id, by in self._brought.items() if store in by and by[store].runs)

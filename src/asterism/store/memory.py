@@ -28,6 +28,7 @@ from asterism.store.protocol import (
     FEED,
     Answer,
     Change,
+    Contribution,
     ExpectRegister,
     ExpectSession,
     Held,
@@ -40,6 +41,7 @@ from asterism.store.protocol import (
     Query,
     Register,
     Report,
+    Usage,
     Waiting,
     Watch,
     Write,
@@ -119,7 +121,7 @@ class MemoryStore:
                 if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
                 return PutRegister(key, None if value is None else codec.to_text(value), expected)
-            case Notice():
+            case Contribution() | Notice():
                 pass
             case _:
                 raise TypeError(f"a store cannot write a {type(write).__name__}")
@@ -141,6 +143,8 @@ class MemoryStore:
                 self._registers.pop(key, None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
+            case Contribution():
+                self._feed.contributions.add(write)
             case Notice():
                 self._noticed += 1
                 self._notices[self._noticed] = write
@@ -398,6 +402,15 @@ class MemoryStore:
             if known is not None and known.state == ENDED and not self._owned.get(name):
                 del self._sessions[name]
                 self._owned.pop(name, None)
+
+    async def usage(self, store: str) -> Usage:
+        return self._feed.contributions.usage(store)
+
+    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
+        return {one for one in run_ids if one in self._feed.contributions.runs}
+
+    async def came_from(self, store: str) -> list[Run]:
+        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}

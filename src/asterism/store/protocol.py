@@ -97,7 +97,27 @@ class Notice:
     device: str | None = None
 
 
-Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | ExpectRegister | Notice
+class Contribution(NamedTuple):
+    """What a peer has brought here with a run: ``runs`` is 1 if it was first heard of from that peer, ``bytes`` and
+    ``blobs`` are by how many bytes the record and what is large in it have grown by that. It is added to what is known
+    of that run and peer, and forgotten with the run. ``store`` is the id of the peer's store."""
+
+    run: str
+    store: str
+    runs: int
+    bytes: int
+    blobs: int
+
+
+class Usage(NamedTuple):
+    """The sum of what a peer has brought here: the number of runs, and bytes of records and of large things."""
+
+    runs: int = 0
+    bytes: int = 0
+    blobs: int = 0
+
+
+Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | ExpectRegister | Contribution | Notice
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -320,6 +340,18 @@ class Feeding(Protocol):
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         """Those among them that have ended and own nothing, however young they are."""
+        ...
+
+    async def usage(self, store: str) -> Usage:
+        """What a peer has brought here, of what is kept."""
+        ...
+
+    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
+        """Those among them to which a peer has contributed: the others were created here."""
+        ...
+
+    async def came_from(self, store: str) -> list[Run]:
+        """The runs that were first heard of from a peer and have not ended, by id."""
         ...
 
     async def kinds(self) -> set[str]:

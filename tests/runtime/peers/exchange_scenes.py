@@ -139,8 +139,8 @@ class Direct:
         self._there.sent += len(copied["records"])
         return copied
 
-    async def fetch(self, blob: str) -> bytes:
-        data = await self._there.exchange.fetch(self._here.name, blob)
+    async def fetch(self, blob: str, run: str) -> bytes:
+        data = await self._there.exchange.fetch(self._here.name, blob, run)
         if data is None:
             raise PeerRefused("it is not kept here")
         return data
@@ -189,7 +189,7 @@ class Liar:
             "records": records,
             "workflows": [FLOW.to_json()],
             "devices": [],
-            "wants": [],
+            "wants": {},
             "lacks": [],
         }
         return await self.victim.exchange.answer(self.name, message | changes)

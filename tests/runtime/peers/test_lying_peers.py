@@ -340,7 +340,7 @@ def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
         "records": [messages.record(1, by, run)],
         "workflows": [FLOW.to_json()],
         "devices": None,
-        "wants": [],
+        "wants": {},
         "lacks": [],
     }
 
@@ -382,7 +382,7 @@ async def something_large_is_not_what_its_name_says() -> None:
     name = "ab" * 32
     large = assigning.create("large", FLOW, {"$blob": name, "size": 5}, by="liar", now=1.0)
     answer = await liar.says(large)
-    assert answer["wants"] == [name]
+    assert answer["wants"] == {name: 5}
     with pytest.raises(PeerRefused, match="its name is not that of its bytes"):
         await laptop.exchange.give("kitchen", name, b"evil")
     with pytest.raises(PeerRefused, match="nobody has asked for it"):
@@ -391,7 +391,7 @@ async def something_large_is_not_what_its_name_says() -> None:
     with pytest.raises(PeerRefused, match="keeps 3 at most"):
         await laptop.exchange.give("kitchen", name, b"12345")
     assert await laptop.store.run("large") is None
-    assert await laptop.exchange.fetch("kitchen", "../../etc/passwd") is None
+    assert await laptop.exchange.fetch("kitchen", "../../etc/passwd", "r1") is None
 
 
 @scene
@@ -399,7 +399,8 @@ async def messages_that_are_none_are_refused() -> None:
     laptop, liar, run = await victim()
     for changes in (
         {"protocol": 2}, {"records": "x"}, {"records": [{}] * 501}, {"cursor": 5}, {"after": -1}, {"upto": "9"},
-        {"workflows": None}, {"devices": 7}, {"wants": ["x"]}, {"lacks": ["y"] * 100}, {"feed": ""}, {"store": 5},
+        {"workflows": None}, {"devices": 7}, {"wants": ["x"]},
+        {"wants": {"ab" * 32: -1}}, {"lacks": ["y"] * 100}, {"feed": ""}, {"store": 5},
     ):  # fmt: skip
         with pytest.raises(PeerRefused):
             await liar.says(**changes)  # type: ignore[arg-type]

@@ -88,14 +88,6 @@ async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
 
 
 @in_a_loop
-async def test_what_is_left_to_a_peer_that_was_removed_is_adopted_at_once() -> None:
-    _, kitchen, run = await left()
-    await kitchen.exchange.peers.remove("laptop")
-    await Adopting(kitchen.fleet).adopt(await kitchen.store.sessions())
-    assert [one.id for one in await kitchen.store.find(Query(offered=True))] == [run.id]
-
-
-@in_a_loop
 async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)

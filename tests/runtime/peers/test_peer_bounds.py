@@ -196,7 +196,7 @@ def test_a_record_that_is_within_the_limits_is_taken_and_told_as_it_is() -> None
 def _message(*records: dict[str, Any]) -> dict[str, Any]:
     return {
         "protocol": messages.PROTOCOL, "store": "a", "clock": 1.0, "feed": "f", "cursor": None, "after": 0, "upto": 1,
-        "more": False, "newest": 1, "records": list(records), "workflows": [], "devices": None, "wants": [],
+        "more": False, "newest": 1, "records": list(records), "workflows": [], "devices": None, "wants": {},
         "lacks": [],
     }  # fmt: skip
 

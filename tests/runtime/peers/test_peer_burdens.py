@@ -50,10 +50,10 @@ class Offering:
             "protocol": messages.PROTOCOL, "store": "liar-store", "clock": message["clock"], "feed": "liar-feed",
             "cursor": {"feed": message["feed"], "number": message["upto"]}, "after": known, "upto": len(self._records),
             "more": False, "newest": len(self._records), "records": self._records[known:], "workflows": self._flows,
-            "devices": [], "wants": [], "lacks": [],
+            "devices": [], "wants": {}, "lacks": [],
         }  # fmt: skip
 
-    async def fetch(self, name: str) -> bytes:
+    async def fetch(self, name: str, run: str) -> bytes:
         self.fetched.append(name)
         return next(str(one).encode() for one in range(200) if blob(one)["$blob"] == name)
 
@@ -84,7 +84,7 @@ async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
     mine = await laptop.create()
     forged = assigning.take(mine, laptop.owner, FLOW, 5.0, starts=True)
     answer = await liar.says(with_large(forged, 3), workflows=[FLOW.to_json()])
-    assert (answer["wants"], answer["refused"]) == ([], 1)
+    assert (answer["wants"], answer["refused"]) == ({}, 1)
     good = assigning.create("good", FLOW, {}, by="liar", now=5.0)
     answer = await liar.says(with_large(good, 2), workflows=[FLOW.to_json()])
     assert len(answer["wants"]) == 2

@@ -26,7 +26,7 @@ from asterism.runtime.peers.calling import Caller, Ways
 from asterism.runtime.peers.exchanging import PeerUnreachable
 from asterism.runtime.peers.identity import fingerprint_of
 from asterism.runtime.peers.knowing import Peer, PeerRefused
-from asterism.runtime.peers.secrets import Tokens
+from asterism.runtime.peers.secrets import Token, Tokens
 from asterism.store.sqlite import SqliteStore
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -111,7 +111,7 @@ def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[Call
     """What comes of asking a server that says ``said``; and how often it was asked."""
 
     async def main() -> Any:
-        async with desk(said, pem) as (url, there), Caller(url, pin, TOKEN) as caller:
+        async with desk(said, pem) as (url, there), Caller(url, pin, Token(TOKEN)) as caller:
             return await ask(caller), there.asked
 
     return asyncio.run(main())
@@ -148,11 +148,11 @@ def test_a_message_is_sent_with_the_token_and_answered(kitchen: tuple[Path, str]
 def test_blobs_are_fetched_and_given(kitchen: tuple[Path, str]) -> None:
     async def both(caller: Caller) -> Any:
         await caller.give(BLOB, b"\x00\x01")
-        return await caller.fetch(BLOB)
+        return await caller.fetch(BLOB, "r1")
 
     said, asked = called(http(b"\xff\x00"), *kitchen, both)
     assert said == b"\xff\x00"
-    assert [head.split(" HTTP")[0] for head, _ in asked] == [f"PUT /v1/blobs/{BLOB}", f"GET /v1/blobs/{BLOB}"]
+    assert [head.split(" HTTP")[0] for head, _ in asked] == [f"PUT /v1/blobs/{BLOB}", f"GET /v1/blobs/{BLOB}?run=r1"]
     assert asked[0][1] == b"\x00\x01"
 
 
@@ -168,7 +168,7 @@ def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[in
 def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
     async def main() -> list[Any]:
         async with desk(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
-            async with Caller(url, kitchen[1], TOKEN) as caller:
+            async with Caller(url, kitchen[1], Token(TOKEN)) as caller:
                 with pytest.raises(PeerRefused, match="shows another certificate than the one it was invited with"):
                     await caller.say({"secret": 1})
             return there.asked
@@ -182,7 +182,7 @@ def test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path: P
     async def main() -> list[Any]:
         pem, pin = kitchen
         async with desk(http("{}", "200 OK", "connection: close"), pem) as (url, there):
-            async with Caller(url, pin, TOKEN) as caller:
+            async with Caller(url, pin, Token(TOKEN)) as caller:
                 await caller.say({})
                 assert there.context is not None
                 there.context.load_cert_chain(certificate(tmp_path, "impostor")[0])
@@ -227,7 +227,7 @@ def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
         url = f"https://127.0.0.1:{closed.getsockname()[1]}"
 
         async def main() -> None:
-            async with Caller(url, kitchen[1], TOKEN) as caller:
+            async with Caller(url, kitchen[1], Token(TOKEN)) as caller:
                 await caller.say({})
 
         with pytest.raises(PeerUnreachable, match=f"^{url} is out of reach: Connection refused$"):
@@ -241,7 +241,7 @@ def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pyte
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
     async def main() -> None:
-        async with Caller("https://nobody.invalid:7420", kitchen[1], TOKEN) as caller:
+        async with Caller("https://nobody.invalid:7420", kitchen[1], Token(TOKEN)) as caller:
             await caller.say({})
 
     with pytest.raises(PeerUnreachable, match=r"^https://nobody\.invalid:7420 is out of reach: \w+"):
@@ -254,7 +254,7 @@ def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asyncio, "open_connection", nowhere)
     with pytest.raises(PeerUnreachable, match="is out of reach: nobody answers at any of its addresses"):
-        asyncio.run(Caller("https://localhost:1", "ab" * 32, TOKEN).say({}))
+        asyncio.run(Caller("https://localhost:1", "ab" * 32, Token(TOKEN)).say({}))
 
 
 def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
@@ -267,7 +267,7 @@ def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
         server = await asyncio.start_server(answers_at_once, "127.0.0.1", 0)
         async with (
             server,
-            Caller(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", kitchen[1], TOKEN) as caller,
+            Caller(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", kitchen[1], Token(TOKEN)) as caller,
         ):
             with pytest.raises(PeerRefused) as error:
                 await caller.say({})
@@ -305,8 +305,11 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
 
 def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: tuple[Path, str]) -> None:
     async def main() -> None:
-        async with desk(http(b"x" * 101), kitchen[0]) as (url, _), Caller(url, kitchen[1], TOKEN, most=100) as caller:
-            await caller.fetch(BLOB)
+        async with (
+            desk(http(b"x" * 101), kitchen[0]) as (url, _),
+            Caller(url, kitchen[1], Token(TOKEN), most=100) as caller,
+        ):
+            await caller.fetch(BLOB, "r1")
 
     with pytest.raises(PeerRefused, match="answers with more than 100 bytes"):
         asyncio.run(main())
@@ -375,18 +378,18 @@ def test_a_server_that_says_a_letter_now_and_then_is_given_up(
 def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Path) -> None:
     async def main() -> None:
         store = await SqliteStore.open(tmp_path / "laptop.db")
-        Tokens(store).put("kitchen", TOKEN)
+        Tokens(store).put("kitchen", Token(TOKEN))
         peer = Peer("kitchen", url="https://127.0.0.1:1", pin="ab" * 32)
         async with Ways(store) as ways:
             way = ways.to(peer)
             assert ways.to(replace(peer, heard_at=5.0)) is way
             moved = ways.to(replace(peer, url="https://127.0.0.1:2"))
             assert moved is not way
-            Tokens(store).put("kitchen", "another")
+            Tokens(store).put("kitchen", Token("another"))
             assert ways.to(replace(peer, url="https://127.0.0.1:2")) is not moved
             with pytest.raises(AsterismError, match="attic calls this store, and not the other way round"):
                 ways.to(Peer("attic"))
-            with pytest.raises(AsterismError, match="the token for cellar is gone"):
+            with pytest.raises(AsterismError, match="the secret for cellar is gone"):
                 ways.to(replace(peer, name="cellar"))
         await store.close()
 
@@ -397,7 +400,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "httpx", None)
 
     def ask() -> Coroutine[Any, Any, Any]:
-        return Caller("https://127.0.0.1:1", "ab" * 32, TOKEN).say({})
+        return Caller("https://127.0.0.1:1", "ab" * 32, Token(TOKEN)).say({})
 
     with pytest.raises(AsterismError, match=r"peers are called with httpx: pip install 'asterism\[peers\]'"):
         asyncio.run(ask())

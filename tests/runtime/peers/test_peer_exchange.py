@@ -121,7 +121,7 @@ async def test_a_store_that_was_restored_is_told_everything_again() -> None:
             "records": [],
             "workflows": [],
             "devices": None,
-            "wants": [],
+            "wants": {},
             "lacks": [],
         },
     )
@@ -137,6 +137,20 @@ async def test_progress_under_way_is_told() -> None:
     await laptop.meet(kitchen)
     assert (await kitchen.run(run.id)).progress == Progress(3, 10)
     assert (await laptop.run(run.id)).progress is None
+
+
+@in_a_loop
+async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(large=10)
+    await kitchen.fleet.workflows.add(FLOW)
+    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
+    private = await kitchen.store.keep_blob(b"of no run, such as the snapshot of a plan")
+    await laptop.meet(kitchen)
+    blob = one.input["$blob"]
+    assert await kitchen.exchange.fetch("laptop", blob, one.id) is not None
+    for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, one.id), ("../x", one.id)):
+        assert await kitchen.exchange.fetch("laptop", name, run) is None
 
 
 @in_a_loop

@@ -325,6 +325,6 @@ def _says(store: str, *told: object) -> dict[str, object]:
     assert isinstance(victim, Side)
     return {
         "protocol": messages.PROTOCOL, "store": store, "clock": victim.store.clock(), "feed": "f", "cursor": None,
-        "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [], "devices": None, "wants": [],
+        "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [], "devices": None, "wants": {},
         "lacks": [], "asks": [], "unknown": run_ids,
     }  # fmt: skip

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from asterism.core.errors import AsterismError
 from asterism.runtime.peers.identity import Identity, fingerprint_of, identity_of
-from asterism.runtime.peers.secrets import Tokens, UnusableSecret, write_private
+from asterism.runtime.peers.secrets import Token, Tokens, UnusableSecret, write_private
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 
@@ -59,7 +59,7 @@ def test_it_is_nobody_elses_whatever_the_umask_allows(store: SqliteStore) -> Non
     before = os.umask(0)
     try:
         identity = identity_of(store)
-        Tokens(store).put("kitchen", "token")
+        Tokens(store).put("kitchen", Token("token"))
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.glob("laptop.db-*.*")}
@@ -79,7 +79,7 @@ def test_of_several_who_make_one_at_once_all_have_the_same(store: SqliteStore) -
 @pytest.mark.parametrize("file", ["laptop.db-identity.pem", "laptop.db-peers.json"])
 def test_a_file_that_others_can_read_is_refused(store: SqliteStore, file: str) -> None:
     identity_of(store)
-    Tokens(store).put("kitchen", "token")
+    Tokens(store).put("kitchen", Token("token"))
     path = store.path.with_name(file)
     path.chmod(0o640)
     with pytest.raises(UnusableSecret, match=r"can be read by others \(mode 0640\).*chmod 600"):
@@ -129,19 +129,19 @@ def test_an_identity_that_is_there_needs_nothing_installed(store: SqliteStore, m
 def test_tokens_are_kept_by_the_name_of_the_peer(store: SqliteStore) -> None:
     tokens = Tokens(store)
     assert tokens.get("kitchen") is None
-    tokens.put("kitchen", "one")
-    tokens.put("attic", "two")
-    tokens.put("kitchen", "three")
+    tokens.put("kitchen", Token("one"))
+    tokens.put("attic", Token("two"))
+    tokens.put("kitchen", Token("three"))
     tokens.remove("nobody")
-    assert (Tokens(store).get("kitchen"), Tokens(store).get("attic")) == ("three", "two")
+    assert (Tokens(store).get("kitchen"), Tokens(store).get("attic")) == (Token("three"), Token("two"))
     tokens.remove("attic")
     assert json.loads(store.path.with_name("laptop.db-peers.json").read_text()) == {"kitchen": "three"}
 
 
 def test_of_several_who_keep_tokens_at_once_none_is_lost(store: SqliteStore) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: Tokens(store).put(f"peer {number}", "token"), range(24)))
-    assert all(Tokens(store).get(f"peer {number}") == "token" for number in range(24))
+        list(pool.map(lambda number: Tokens(store).put(f"peer {number}", Token("token")), range(24)))
+    assert all(Tokens(store).get(f"peer {number}") == Token("token") for number in range(24))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kitchen": 5}', "{"])

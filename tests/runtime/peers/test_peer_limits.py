@@ -213,7 +213,7 @@ def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
                 return {
                     "protocol": 1, "store": "liar", "clock": laptop.store.clock(), "feed": "f", "cursor": place,
                     "after": 0, "upto": 0, "more": True, "newest": 1 << 50, "records": [], "workflows": [],
-                    "devices": [], "wants": [], "lacks": [],
+                    "devices": [], "wants": {}, "lacks": [],
                 }  # fmt: skip
 
         await laptop.exchange.meet("kitchen", Chatty(laptop, laptop))

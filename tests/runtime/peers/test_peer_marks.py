@@ -56,7 +56,7 @@ async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
     late = {
         "protocol": PROTOCOL, "store": await laptop.id(), "clock": laptop.store.clock(), "feed": feed, "cursor": None,
         "after": 0, "upto": 1, "more": False, "newest": 1, "records": [], "workflows": [], "devices": None,
-        "wants": [], "lacks": [], "whole": False,
+        "wants": {}, "lacks": [], "whole": False,
     }  # fmt: skip
     answer = await kitchen.exchange.answer("laptop", late)
     assert answer["cursor"] == {"feed": "none", "number": 0, "turn": 0, "mark": "", "whole": True}
@@ -128,11 +128,11 @@ class LyingServer:
         base = {
             "protocol": PROTOCOL, "store": "liar-store", "clock": self.victim.store.clock(), "feed": "liar-feed",
             "cursor": None, "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [],
-            "devices": [], "wants": [], "lacks": [],
+            "devices": [], "wants": {}, "lacks": [],
         }  # fmt: skip
         return base | self.how(self.said, message)
 
-    async def fetch(self, blob: str) -> bytes:
+    async def fetch(self, blob: str, run: str) -> bytes:
         raise PeerUnreachable("it has nothing")
 
     async def give(self, blob: str, data: bytes) -> None:

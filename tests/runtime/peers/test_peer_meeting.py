@@ -34,7 +34,7 @@ class Dead:
         self.tried.append(asyncio.get_running_loop().time())
         raise PeerUnreachable("nobody answers")
 
-    async def fetch(self, blob: str) -> bytes:
+    async def fetch(self, blob: str, run: str) -> bytes:
         raise AssertionError
 
     async def give(self, blob: str, data: bytes) -> None:

@@ -25,8 +25,9 @@ class Settings:
     """``keep`` is how long ended runs are kept, in seconds. Inputs and outputs over ``large`` bytes are kept apart,
     over ``most`` refused. ``hold`` is how long the brake lasts, ``lease`` how long the coordinator stays in office
     without being heard of, or three passes of its monitor if that is longer. After ``peer_timeout`` seconds without a
-    word of a peer, what is left to it is adopted. ``notify_command`` (a list of words) and ``notify_url`` are told of
-    every run that failed and everything else a person should know."""
+    word of a peer, what is left to it is adopted. ``peer_runs``, ``peer_bytes`` and ``peer_blobs`` are how many runs
+    each peer may store here, and how many bytes of records and of what is large. ``notify_command`` (a list of words)
+    and ``notify_url`` are told of every run that failed and everything else a person should know."""
 
     keep: float = 30 * DAY
     large: int = 64 * 1024
@@ -34,12 +35,16 @@ class Settings:
     hold: float = 90.0
     lease: float = LEASE
     peer_timeout: float = 3600.0
+    peer_runs: int = 100_000
+    peer_bytes: int = 1024 * 1024 * 1024
+    peer_blobs: int = 10 * 1024 * 1024 * 1024
     notify_command: tuple[str, ...] | None = None
     notify_url: str | None = None
     weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
-        for name in ("keep", "large", "most", "hold", "lease", "peer_timeout"):
+        counts = ("peer_runs", "peer_bytes", "peer_blobs")
+        for name in ("keep", "large", "most", "hold", "lease", "peer_timeout", *counts):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InvalidSettings(f"{name} is a number, 0 or more, not {value!r}")

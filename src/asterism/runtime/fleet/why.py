@@ -22,6 +22,7 @@ behind        a run that its device works on first
 brake         nothing is taken from silent devices for now, since most of the fleet vanished at once
 unwatched     nobody is elected to watch over the devices
 left          a peer, whose run it is: this store has a copy
+removed       a peer that was removed, to which it was left
 ============  ==========================================================================================================
 """
 
@@ -37,7 +38,7 @@ from asterism.core.series import UnreadableSeries
 from asterism.core.session import ABROAD, ENDED, HEARD, Session
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.peers.knowing import Peers
+from asterism.runtime.peers.knowing import Peers, removed_key
 from asterism.store.protocol import FEED, Query, feed_of
 
 MOST = 20
@@ -183,7 +184,11 @@ async def _left_to_a_peer(fleet: Fleet, run: Run) -> Reason | None:
         return None
     name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
     if name is None:
-        return Reason("left", "", "it was left to a peer that was removed since: it is about to be adopted here")
+        removed = await fleet.store.register(removed_key(left_to))
+        was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
+        if removed is not None and removed.value and removed.value["adopt"]:
+            return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")
+        return Reason("removed", was, f"it is held: it was left to peer {was}, which was removed")
     text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
     return Reason("left", name, text)
 

@@ -3,7 +3,7 @@
 As long as a peer is heard of, it judges what is its own, and we keep copies. When it was not heard of for
 ``peer_timeout`` what waits among them is offered here, and what somebody owns is taken for lost. If the peer is merely
 cut off and comes back, core/resolve.py decides, and whoever loses stops. What is left to a peer that was removed is
-adopted at once.
+held, until somebody says that it is to be adopted (removal.py).
 
 The silence is measured by the store's clock, and a monitor has watched a part of it itself, since that clock may have
 jumped: ``WATCHED`` seconds are enough, or a machine that is never on for long would never adopt anything. Where the
@@ -27,7 +27,7 @@ from asterism.core.series import UnreadableSeries
 from asterism.core.session import ABROAD, ENDED, Session
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.workflows import UnknownWorkflow
-from asterism.runtime.peers.knowing import Peer, Peers, is_of, key_of, to_come
+from asterism.runtime.peers.knowing import Peer, Peers, is_of, key_of, removed_key, to_come
 from asterism.store.errors import Conflict
 from asterism.store.protocol import FEED, PutRegister, PutRun, PutSession, Query, Write, feed_of
 
@@ -73,7 +73,7 @@ class Adopting:
                 await self._ask_again(peer)
         by_store = {peer.store: peer.name for peer in peers}
         for whom in sorted(judges):
-            why = gone.get(by_store[whom]) if whom in by_store else "its peer was removed"
+            why = gone.get(by_store[whom]) if whom in by_store else await self._why_removed(whom)
             if why is not None:
                 for run in await feed.copies(whom, AT_ONCE):
                     await self._take_on(run, why)
@@ -81,6 +81,13 @@ class Adopting:
             for session in sessions:
                 if session.used and is_of(session, name):
                     await self._take_from(session, why)
+
+    async def _why_removed(self, store: str) -> str | None:
+        """Why what is left to a peer that was removed is adopted; None if it is held."""
+        found = await self._store.register(removed_key(store))
+        if found is None or not found.value or not found.value["adopt"]:
+            return None
+        return f"peer {found.value['peer']} was removed, and what it left is adopted"
 
     async def _has_peers(self) -> bool:
         """Whether there has ever been one. A store without peers is asked once in a while."""

@@ -1,9 +1,10 @@
 """Calling a peer: HTTPS with httpx (the extra ``http``) to a server that is known by its certificate and nothing else.
 
 Before the first request the certificate is looked at, and compared with the fingerprint that came with the invitation.
-From then on it is the only one that is trusted, by the connections themselves, so that the token is never sent to
-anybody else. The name of the machine and the dates of the certificate do not matter: the pin is the identity, machines
-get new addresses, and clocks may be days apart. Proxies and redirects are not followed.
+From then on it is the only one that is trusted, by the connections themselves, so that the secret is never sent to
+anybody else. If there is an invitation that was not exchanged for the secret yet, that comes first (invitations.py).
+The name of the machine and the dates of the certificate do not matter: the pin is the identity, machines get new
+addresses, and clocks may be days apart. Proxies and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from asterism.core.errors import AsterismError, shown
+from asterism.core.errors import AsterismError
 from asterism.runtime.peers.exchanging import Exchange, Met, PeerUnreachable
 from asterism.runtime.peers.identity import fingerprint_of
-from asterism.runtime.peers.invitations import Invitation, address_of
-from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers, UnknownPeer
-from asterism.runtime.peers.secrets import Tokens
+from asterism.runtime.peers.invitations import Invitation, address_of, hashed, new_token
+from asterism.runtime.peers.knowing import Peer, PeerKnown, PeerRefused, Peers, UnknownPeer
+from asterism.runtime.peers.secrets import Token, Tokens
+from asterism.runtime.peers.wire import NotStrictJson, decode, encode
+from asterism.store.errors import StoreError
 from asterism.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -43,6 +47,9 @@ MESSAGE = 16 << 20
 BLOB = 64 << 20
 """The longest blob that is read from a peer unless something else is said, in bytes."""
 
+STORE = "asterism-store"
+"""The header that says which store asks for something large, or gives it: the one its secret belongs to."""
+
 SENTENCE = 500
 """How much of what a peer says of an error is passed on."""
 
@@ -56,11 +63,15 @@ _HUNG_UP = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SS
 
 class Caller:
     """A way to one peer: a Talk. ``pin`` is the fingerprint of its certificate, ``most`` how many bytes of something
-    large are read. Use it in ``async with``."""
+    large are read. ``redeemed`` is called once an invitation was exchanged for the secret. Use it in ``async with``."""
 
-    def __init__(self, url: str, pin: str, token: str, *, most: int = BLOB) -> None:
-        self._url, self._pin, self._token, self._most = url, pin, token, most
+    def __init__(
+        self, url: str, pin: str, token: Token, *, most: int = BLOB, redeemed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._url, self._pin, self._token, self._most = url, pin, token.secret, most
+        self._invitation, self._redeemed = token.invitation, redeemed
         self._client: AsyncClient | None = None
+        self._store = ""
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,26 +90,38 @@ class Caller:
             await client.aclose()
 
     async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-        kind = {"content-type": "application/json"}
-        answer = await self._asked("POST", "/v1/meet", MESSAGE, WHOLE, content=data, headers=kind)
+        self._store = str(message.get("store", ""))
+        kind = {"content-type": "application/x-ndjson"}
+        answer = await self._asked("POST", "/v1/meet", MESSAGE, WHOLE, content=encode(message), headers=kind)
         try:
-            told = json.loads(answer)
-        except (ValueError, RecursionError):
-            raise PeerRefused(f"{self._url} answers with what is not JSON: this is no peer") from None
-        if not isinstance(told, dict):
-            raise PeerRefused(f"{self._url} answers with {shown(told)} instead of a message: this is no peer")
-        return told
+            return decode(answer)
+        except NotStrictJson as error:
+            raise PeerRefused(f"{self._url} answers with no message ({error}): this is no peer") from None
 
-    async def fetch(self, blob: str) -> bytes:
-        return await self._asked("GET", f"/v1/blobs/{blob}", self._most, WHOLE_BLOB)
+    async def fetch(self, blob: str, run: str) -> bytes:
+        path = f"/v1/blobs/{blob}?run={quote(run, safe='')}"
+        return await self._asked("GET", path, self._most, WHOLE_BLOB, headers={STORE: self._store})
 
     async def give(self, blob: str, data: bytes) -> None:
-        kind = {"content-type": "application/octet-stream"}
-        await self._asked("PUT", f"/v1/blobs/{blob}", MESSAGE, WHOLE_BLOB, content=data, headers=kind)
+        headers = {"content-type": "application/octet-stream", STORE: self._store}
+        await self._asked("PUT", f"/v1/blobs/{blob}", MESSAGE, WHOLE_BLOB, content=data, headers=headers)
 
     async def _asked(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         """The body of an answer. Raises PeerUnreachable and PeerRefused."""
+        if self._invitation is not None:
+            await self._redeem(self._invitation)
+        headers = {"authorization": f"Bearer {self._token}", **terms.pop("headers", {})}
+        return await self._answered(method, path, most, within, headers=headers, **terms)
+
+    async def _redeem(self, invitation: str) -> None:
+        """Exchange the invitation for the secret: the other side gets to see only what it is recognised by."""
+        headers = {"authorization": f"Bearer {invitation}", "content-type": "application/json"}
+        data = json.dumps({"secret_sha256": hashed(self._token)}).encode()
+        await self._answered("POST", "/v1/accept", MESSAGE, CONNECT + ANSWER, headers=headers, content=data)
+        self._redeemed()
+        self._invitation = None
+
+    async def _answered(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         client = self._client = self._client or await self._connected()
         with _understood(self._url):
             async with asyncio.timeout(within), client.stream(method, path, **terms) as answer:
@@ -119,7 +142,7 @@ class Caller:
             raise PeerRefused(_another_certificate(self._url))
         client: AsyncClient = httpx.AsyncClient(
             base_url=self._url,
-            headers={"authorization": f"Bearer {self._token}", "accept-encoding": "identity"},
+            headers={"accept-encoding": "identity"},
             verify=_trusting(certificate),
             timeout=httpx.Timeout(ANSWER, connect=CONNECT),
             trust_env=False,
@@ -134,13 +157,15 @@ def way_to(store: Store, peer: Peer, *, most: int = BLOB) -> Caller:
             f"{peer.name} calls this store, and not the other way round: sync there; or remove the peer on both "
             f"sides, and let {peer.name} invite this one"
         )
-    token = Tokens(store).get(peer.name)
+    tokens = Tokens(store)
+    token = tokens.get(peer.name)
     if token is None:
         raise AsterismError(
-            f"the token for {peer.name} is gone (it was beside {store.url}): remove the peer on both sides, and accept "
-            "a new invitation"
+            f"the secret for {peer.name} is gone (it was beside {store.url}): remove the peer on both sides, and "
+            "accept a new invitation"
         )
-    return Caller(peer.url, peer.pin, token, most=most)
+    redeemed = partial(tokens.put, peer.name, Token(token.secret))
+    return Caller(peer.url, peer.pin, token, most=most, redeemed=redeemed)
 
 
 class Ways:
@@ -185,22 +210,37 @@ async def find_peer(peers: Peers, text: str) -> Peer:
 
 async def accept(exchange: Exchange, invitation: Invitation, name: str | None = None) -> Met:
     """Become the peer of the store that wrote an invitation, and meet it. ``name`` is what it is called here. If it
-    cannot be reached, PeerUnreachable is raised and the invitation is kept for the next meeting; with any other error
-    nothing is kept."""
+    cannot be reached, or this is broken off, the invitation is kept for the next meeting, and to accept it again goes
+    on with it; if it is refused nothing is kept. Raises PeerUnreachable, PeerRefused, PeerKnown."""
     store, called = exchange.fleet.store, name or invitation.name
     tokens = Tokens(store)
-    await exchange.peers.add(called, url=invitation.url, pin=invitation.fingerprint)
+    await _begin(exchange.peers, tokens, invitation, called)
     try:
-        tokens.put(called, invitation.token)
         most = (await exchange.fleet.settings()).most
-        async with Caller(invitation.url, invitation.fingerprint, invitation.token, most=most) as caller:
+        async with way_to(store, await exchange.peers.get(called), most=most) as caller:
             return await exchange.meet(called, caller)
-    except PeerUnreachable:
+    except (PeerUnreachable, StoreError):
         raise
-    except BaseException:
+    except AsterismError:
         tokens.remove(called)
         await exchange.peers.remove(called)
         raise
+
+
+async def _begin(peers: Peers, tokens: Tokens, invitation: Invitation, called: str) -> None:
+    """Write down what it takes to go on with, before anybody hears of it: a secret of our own making beside the
+    invitation. What was begun before with the same invitation stays as it is."""
+    try:
+        await peers.add(called, url=invitation.url, pin=invitation.fingerprint)
+    except PeerKnown:
+        known, token = await peers.get(called), tokens.get(called)
+        if known.url != invitation.url or known.pin != invitation.fingerprint or known.store is not None:
+            raise
+        if token is not None and token.invitation not in (None, invitation.token):
+            raise
+        if token is not None:
+            return
+    tokens.put(called, Token(new_token(), invitation.token))
 
 
 def _httpx() -> Any:

@@ -38,6 +38,7 @@ from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
 from asterism.runtime.peers.messages import (
     LONGEST_REASON,
     MOST_BLOBS,
+    MOST_REASONS,
     PROTOCOL,
     Cursor,
     Message,
@@ -47,7 +48,7 @@ from asterism.runtime.peers.messages import (
 )
 from asterism.runtime.peers.sending import Part, Sending
 from asterism.runtime.peers.taking import Taken, Taking
-from asterism.store.dumps import blobs_of
+from asterism.store.dumps import blob_sizes
 from asterism.store.protocol import Notice, feed_of
 
 __all__ = ["PROTOCOL", "Exchange", "Met", "PeerRefused", "PeerUnreachable", "Talk"]
@@ -71,7 +72,7 @@ class Talk(Protocol):
 
     async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
-    async def fetch(self, blob: str) -> bytes: ...
+    async def fetch(self, blob: str, run: str) -> bytes: ...
 
     async def give(self, blob: str, data: bytes) -> None: ...
 
@@ -95,7 +96,7 @@ class Exchange:
         self._asking = asking.Asking(fleet, ask_every)
         self._monitor = Monitor(fleet, fleet.by)  # hands out while nobody else does, and knows how far it came
         self._told: dict[str, Cursor] = {}  # how far each peer has come in our feed, as it said last
-        self._wanted: dict[str, frozenset[str]] = {}  # what each peer was asked for
+        self._wanted: dict[str, dict[str, int]] = {}  # what each peer was asked for, and its size
 
     # -- who calls ---------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class Exchange:
             before, now = self._told.get(peer), answer.cursor or Cursor(feed, 0)
             done.sent += len(part.records) if before != now else 0
             self._told[peer] = now
-            given.update(answer.wants)
+            given.update(answer.wants.keys())
             lacks = await self._give(answer.wants, talk, given)
             at, _ = await taking.cursor(known)
             heard = at.number if at is not None and at.feed == done.feed else -1
@@ -142,7 +143,7 @@ class Exchange:
             if all_heard and not answer.wants and not await sending.behind(known, now, done.upto):
                 return known
             told = min(now.number, await sending.newest()) if now.feed == feed else -1
-            if done.is_over(told, heard, bool(answer.wants - lacks)):
+            if done.is_over(told, heard, bool(set(answer.wants) - lacks)):
                 log.warning("the meeting with peer %s gets nowhere, and is ended", peer)
                 return known
 
@@ -172,21 +173,22 @@ class Exchange:
     async def _fetched(self, peer: Peer, message: Message, talk: Talk) -> frozenset[str]:
         """Fetch what is large and not kept here. Returns what could not be had."""
         missing = set()
-        for name in sorted(set().union(*await self._missing(peer, message))):
+        needed = {name: run for run, names in await self._missing(peer, message) for name in names}
+        for name in sorted(needed):
             try:
-                await self._keep(name, await talk.fetch(name))
+                await self._keep(name, await talk.fetch(name, needed[name]))
             except PeerRefused as error:
                 log.warning("%s cannot be had: %s", name, error)
                 missing.add(name)
         return frozenset(missing)
 
-    async def _give(self, wanted: frozenset[str], talk: Talk, given: Counter[str]) -> frozenset[str]:
+    async def _give(self, wanted: Mapping[str, int], talk: Talk, given: Counter[str]) -> frozenset[str]:
         """Give what the other side lacks. Returns what we lack, too; or what it will not have, though it was given it
         several times: it may have forgotten that it asked, or find it too large."""
         lacks = set()
         for name in sorted(wanted):
             data = await self.fleet.store.blob(name)
-            if data is None or given[name] > IN_VAIN:
+            if data is None or len(data) != wanted[name] or given[name] > IN_VAIN:
                 lacks.add(name)
                 continue
             try:
@@ -213,13 +215,15 @@ class Exchange:
         taken = await self._take(known, whole, asked.lacks)
         for text in taken.lost:
             log.warning("%s", text)
-        before = self._wanted.get(peer, frozenset())  # of another message, perhaps, which is being answered too
-        self._wanted[peer] = wants | before if len(before) < MOST_BLOBS else wants
+        before = self._wanted.get(peer, {})  # of another message, perhaps, which is being answered too
+        self._wanted[peer] = before | wants if len(before) < MOST_BLOBS else wants
         part = await sending.part(known, asked.cursor or Cursor(feed, 0))
         if asked.anew or part.anew:
             await self._asking.disturbed(known)
         answer = await self._message(known, part, devices, wants=wants)
         reasons = await telling.reasons(self.fleet.store, peer, whole.items, taken.refused)
+        if taken.full is not None:
+            reasons = [taken.full[:LONGEST_REASON], *reasons][:MOST_REASONS]
         answer |= {"refused": taken.refused, "reasons": reasons}
         return answer if asked.asks is None else answer | await self._answered(known, asked)
 
@@ -230,29 +234,39 @@ class Exchange:
             log.warning("%s", text)
         return {"unknown": await self._asking.unknown(asked.asks or ()), "asks": await self._asking.next(peer)}
 
-    async def _until_something_is_missing(self, peer: Peer, asked: Message) -> tuple[Message, frozenset[str]]:
-        """The records that can be taken, and what is missing for the next ones."""
-        missing = [names - asked.lacks for names in await self._missing(peer, asked)]
-        first = next((place for place, names in enumerate(missing) if names), None)
+    async def _until_something_is_missing(self, peer: Peer, asked: Message) -> tuple[Message, dict[str, int]]:
+        """The records that can be taken, and what is missing for the next ones, with its size."""
+        missing = [(run, names - asked.lacks) for run, names in await self._missing(peer, asked)]
+        first = next((place for place, (_, names) in enumerate(missing) if names), None)
         if first is None:
-            return asked, frozenset()
+            return asked, {}
         upto = asked.items[first - 1].number if first else asked.after
         cut = replace(asked, items=asked.items[:first], upto=upto, more=True)
-        return cut, frozenset(sorted(set().union(*missing))[:MOST_BLOBS])
+        names = sorted(set().union(*(names for _, names in missing)))[:MOST_BLOBS]
+        sizes = {name: size for item in asked.items if item.run for name, size in blob_sizes(item.run).items()}
+        return cut, {name: sizes[name] for name in names}
 
-    async def fetch(self, peer: str, blob: str) -> bytes | None:
-        """The server's side of GET /v1/blobs/NAME; None if it is not kept here."""
+    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
+        """The server's side of GET /v1/blobs/NAME: what a run refers to of which the peer is told, as it is of all that
+        are kept here; None if it is not kept here, or does not belong to that run."""
         await self.peers.get(peer)
-        return await self.fleet.store.blob(blob) if is_blob(blob) else None
+        found = await self.fleet.store.run(run) if is_blob(blob) else None
+        return await self.fleet.store.blob(blob) if found is not None and blob in blob_sizes(found) else None
+
+    def wanted_size(self, peer: str, blob: str) -> int:
+        """How many bytes a large thing has that a peer was asked for. Raises PeerRefused if it was not."""
+        size = self._wanted.get(peer, {}).get(blob)
+        if size is None:
+            raise PeerRefused("nobody has asked for it")
+        return size
 
     async def give(self, peer: str, blob: str, data: bytes) -> None:
         """The server's side of PUT /v1/blobs/NAME. Raises PeerRefused if the name is not that of the bytes, if it is
         too large, or nobody has asked for it."""
         await self.peers.get(peer)
-        if blob not in self._wanted.get(peer, ()):
-            raise PeerRefused("nobody has asked for it")
+        self.wanted_size(peer, blob)
         await self._keep(blob, data)
-        self._wanted[peer] -= {blob}
+        self._wanted[peer].pop(blob, None)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -269,7 +283,7 @@ class Exchange:
         part: Part,
         devices: Any = None,
         *,
-        wants: frozenset[str] = frozenset(),
+        wants: Mapping[str, int] | None = None,
         lacks: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
         store, feed, sending, taking = await self._opened()
@@ -293,7 +307,7 @@ class Exchange:
             "records": part.records,
             "workflows": part.workflows,
             "devices": devices,
-            "wants": sorted(wants),
+            "wants": dict(wants or {}),
             "lacks": sorted(lacks),
         }
 
@@ -364,14 +378,18 @@ class Exchange:
                 log.warning("a workflow of a peer cannot be kept: %s", harmless(str(error), LONGEST_REASON))
         return found
 
-    async def _missing(self, peer: Peer, message: Message) -> list[set[str]]:
-        """What is large and not kept here, for each record that would be taken if we had it. Nothing is fetched for the
-        others."""
+    async def _missing(self, peer: Peer, message: Message) -> list[tuple[str, set[str]]]:
+        """For each record that would be taken if we had it, the run and what is large in it and not kept here. Nothing
+        is fetched for the others."""
         taking = (await self._opened()).taking
-        if not any(True for item in message.items if item.run is not None for _ in blobs_of(item.run)):
+        if not any(True for item in message.items if item.run is not None for _ in blob_sizes(item.run)):
             return []
         wanted = await taking.wanted(peer, message.items, await self._flows(message))
-        return [{name for name in sorted(names) if await self.fleet.store.blob(name) is None} for names in wanted]
+        runs = [item.name or "" for item in message.items]
+        return [
+            (run, {name for name in sorted(names) if await self.fleet.store.blob(name) is None})
+            for run, names in zip(runs, wanted, strict=True)
+        ]
 
     async def _keep(self, name: str, data: bytes) -> None:
         most = (await self.fleet.settings()).most

@@ -5,9 +5,15 @@
     https://kitchen-pc:7420/#kitchen-pc.TOKEN.FINGERPRINT
 
 The name is how the inviter would like to be called, the token is 32 random bytes, and the fingerprint is that of the
-inviter's certificate. The line is a secret: whoever has it first is the peer. The store that wrote it keeps only the
-SHA-256 of the token. It is good for a day (or as long as was said) until it is used, and from then on for the store
-that used it and no other.
+inviter's certificate. The line is a secret: whoever uses it first is the peer. The store that wrote it keeps only the
+SHA-256 of the token.
+
+It is good for one thing, once, within a day (or as long as was said): to be exchanged for another secret. The guest
+makes that secret, writes it down, and then shows the invitation together with the secret's SHA-256. From then on it is
+the secret that is asked for, and nobody has ever seen it but the guest. If the answer is lost, or either side is killed
+before or after it, the guest does the same once more: an invitation that was exchanged for this very secret is answered
+as it was the first time, and with any other secret it is refused. So the line is worth nothing any more, wherever it
+was left.
 """
 
 from __future__ import annotations
@@ -34,6 +40,10 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 _ADDRESS = re.compile(r"https?://[^\s'\"]*", re.IGNORECASE)
 _LOOKS_LIKE = "https://kitchen-pc:7420/#kitchen-pc.TOKEN.FINGERPRINT"
+
+
+class InvitationUsed(AsterismError):
+    """An invitation that has run out, or was used by somebody else."""
 
 
 class InvalidInvitation(AsterismError, ValueError):
@@ -63,22 +73,39 @@ async def invite(store: Store, name: str, *, url: str, called: str, valid_for: f
     peers, token, now = Peers(store), new_token(), store.clock()
     await _promise(store, name, now + valid_for)
     try:
-        await peers.add(name, token_sha256=hashed(token), invited_at=now)
+        await peers.add(name, invitation_sha256=hashed(token), invited_at=now)
     except PeerKnown:
         known = await peers.get(name)
-        if known.store is not None or known.token_sha256 is None:
+        if known.store is not None or known.invitation_sha256 is None:
             raise
-        await peers.change(name, token_sha256=hashed(token), invited_at=now)
+        await peers.change(name, invitation_sha256=hashed(token), token_sha256=None, invited_at=now)
     return Invitation(address, called, token, identity.fingerprint)
 
 
 async def valid_until(store: Store, peer: Peer) -> float | None:
     """When the invitation of a peer runs out, by the clock of the store; None if it was used, or there was none."""
-    if peer.store is not None or peer.token_sha256 is None:
+    if peer.store is not None or peer.token_sha256 is not None or peer.invitation_sha256 is None:
         return None
     found = await store.register(_key(peer.name))
     until = (found.value or {}).get("until") if found is not None else None
     return float(until) if until is not None else (peer.invited_at or 0.0) + VALID_FOR
+
+
+async def redeem(store: Store, invitation_sha256: str, secret_sha256: str) -> Peer | None:
+    """Exchange an invitation for a secret, of which both are told by their SHA-256; the same again if that was done.
+    None if there is no such invitation. Raises InvitationUsed."""
+    peers = Peers(store)
+    while True:
+        peer = await peers.find_by_invitation_hash(invitation_sha256)
+        if peer is None or peer.token_sha256 == secret_sha256:
+            return peer
+        if peer.token_sha256 is not None:
+            raise InvitationUsed(f"the invitation of {peer.name} was used already: if not by you, ask for a new one")
+        until = await valid_until(store, peer)
+        if until is not None and until < store.clock():
+            raise InvitationUsed(f"the invitation of {peer.name} has run out: ask for a new one")
+        if (after := await peers.redeem(peer, secret_sha256)) is not None:
+            return after
 
 
 async def _promise(store: Store, name: str, until: float) -> None:

@@ -8,6 +8,7 @@ and written again would begin at its first revision.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -41,9 +42,10 @@ class PeerRefused(AsterismError):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """``store`` is the id of its store, None until the first contact. ``url`` is where it can be called, ``pin`` the
-    fingerprint of its certificate; ``token_sha256`` is kept by the side that invited. ``heard_at`` is when it was last
-    heard of, ``skew`` by how many seconds its clock was ahead of ours then."""
+    """``store`` is the id of its store, None until the first meeting. ``url`` is where it can be called, ``pin`` the
+    fingerprint of its certificate. ``invitation_sha256`` and ``token_sha256`` are kept by the side that invited: what
+    the invitation is recognised by, and the secret for which it was exchanged, None until then. ``heard_at`` is when it
+    was last heard of, ``skew`` by how many seconds its clock was ahead of ours then."""
 
     name: str
     store: str | None = None
@@ -51,6 +53,7 @@ class Peer:
     pin: str | None = None
     token_sha256: str | None = None
     invited_at: float | None = None
+    invitation_sha256: str | None = None
     heard_at: float | None = None
     skew: float | None = None
 
@@ -78,11 +81,12 @@ class Peers:
         pin: str | None = None,
         token_sha256: str | None = None,
         invited_at: float | None = None,
+        invitation_sha256: str | None = None,
         store: str | None = None,
     ) -> Peer:
         """Raises PeerKnown if the name is in use, AsterismError if it is none."""
         must_be_a_name(name)
-        new = Peer(name, store, url, pin, token_sha256, invited_at)
+        new = Peer(name, store, url, pin, token_sha256, invited_at, invitation_sha256)
         while True:
             found = await self._store.register(key_of(name))
             if found is not None and found.value:
@@ -105,22 +109,24 @@ class Peers:
         return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Talk to it no more. What was left to it is adopted by the monitor, and the others tell everything again.
-        Raises UnknownPeer."""
+        """Talk to it no more, and nothing else: what becomes of its runs is said in removal.py. Raises UnknownPeer."""
         while True:
-            peer, revision = await self._read(name)
-            writes: list[Write] = [PutRegister(key_of(name), {}, revision), *await self._without_marks(peer)]
-            for kept in await self._store.registers(f"{key_of(name)}/"):
-                writes.append(PutRegister(kept.key, {}, kept.revision))
-            for session in await self._store.sessions():
-                if is_of(session, name):
-                    writes.append(PutSession(session.changed(state=ENDED), session.revision))
-            writes += await self.told_anew(name)
             try:
-                await self._store.commit(writes)
+                await self._store.commit(await self.removing(name))
             except Conflict:
                 continue
             return
+
+    async def removing(self, name: str) -> list[Write]:
+        """What it takes to talk to it no more; the others tell everything again. Raises UnknownPeer."""
+        peer, revision = await self._read(name)
+        writes: list[Write] = [PutRegister(key_of(name), {}, revision), *await self._without_marks(peer)]
+        for kept in await self._store.registers(f"{key_of(name)}/"):
+            writes.append(PutRegister(kept.key, {}, kept.revision))
+        for session in await self._store.sessions():
+            if is_of(session, name):
+                writes.append(PutSession(session.changed(state=ENDED), session.revision))
+        return writes + await self.told_anew(name)
 
     async def _without_marks(self, peer: Peer) -> list[Write]:
         """What it was told is told anew if it comes back. Turns go on, so that nothing of before seems to be to come
@@ -152,7 +158,14 @@ class Peers:
                 )
             await self._must_be_nobody_else(name, store)
             if await self._changed(peer, revision, {"store": store}):
-                continue
+                await self._is_back(store)
+
+    async def _is_back(self, store: str) -> None:
+        """It judges its own runs again, if it was removed before."""
+        found = await self._store.register(removed_key(store))
+        if found is not None and found.value:
+            with contextlib.suppress(Conflict):  # it was removed again
+                await self._store.commit([PutRegister(found.key, {}, found.revision)])
 
     async def heard(self, name: str, skew: float) -> Peer:
         """It was heard of, now."""
@@ -165,14 +178,20 @@ class Peers:
             if after := await self._changed(peer, revision, changes):
                 return after
 
+    async def redeem(self, peer: Peer, token_sha256: str) -> Peer | None:
+        """Exchange its invitation for a secret, as long as it has none and was not invited anew; None if it was."""
+        known, revision = await self._read(peer.name)
+        if known.token_sha256 is not None or known.invitation_sha256 != peer.invitation_sha256:
+            return None
+        return await self._changed(known, revision, {"token_sha256": token_sha256})
+
     async def find_by_token_hash(self, sha256: str) -> Peer | None:
-        """Whose token it is. Every peer is compared, in a time that does not tell how much of it was right."""
-        given, found = sha256.encode(), None
-        for peer in await self.all():
-            known = (peer.token_sha256 or "").encode()
-            if known and hmac.compare_digest(known, given):
-                found = peer
-        return found
+        """Whose secret it is."""
+        return _with_hash(((peer, peer.token_sha256) for peer in await self.all()), sha256)
+
+    async def find_by_invitation_hash(self, sha256: str) -> Peer | None:
+        """Whose invitation it is, or was."""
+        return _with_hash(((peer, peer.invitation_sha256) for peer in await self.all()), sha256)
 
     async def _read(self, name: str) -> tuple[Peer, int]:
         found = await self._store.register(key_of(name))
@@ -193,6 +212,15 @@ class Peers:
         for other in await self.all():
             if other.store == store and other.name != name:
                 raise PeerRefused(f"store {store[:8]}… is known as peer {other.name} already, not as {name}")
+
+
+def _with_hash(known: Iterable[tuple[Peer, str | None]], sha256: str) -> Peer | None:
+    """Every one is compared, in a time that does not tell how much of it was right."""
+    given, found = sha256.encode(), None
+    for peer, one in known:
+        if one and hmac.compare_digest(one.encode(), given):
+            found = peer
+    return found
 
 
 def must_be_a_name(name: str) -> None:
@@ -255,6 +283,12 @@ def marks_key(store: str | None) -> str:
     """The key of the register with the marks that a peer was given (marking.py). It has the id of the peer's store: its
     name may change."""
     return f"feed/marks/{store}"
+
+
+def removed_key(store: str) -> str:
+    """The key of the register that says what becomes of the runs of a peer that was removed (removal.py). It has the id
+    of the peer's store."""
+    return f"feed/removed/{store}"
 
 
 def _peer(found: Register) -> Peer:

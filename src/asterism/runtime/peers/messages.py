@@ -12,8 +12,9 @@ from asterism.core.errors import shown
 from asterism.core.run import Run
 from asterism.core.wellformed import check
 from asterism.runtime.peers.knowing import PeerRefused
+from asterism.runtime.peers.wire import Unreadable, strict
 from asterism.store import codec
-from asterism.store.dumps import blobs_of
+from asterism.store.dumps import blob_sizes
 from asterism.store.errors import StoreError
 
 PROTOCOL = 1
@@ -43,6 +44,7 @@ MOST_ASKED = 500
 
 _FIELDS = frozenset(field.name for field in fields(Run))
 _MOST = 1 << 53
+_INPUT, _STATE = codec.COLUMNS.index("input"), codec.COLUMNS.index("state")
 
 
 class Cursor(NamedTuple):
@@ -73,8 +75,9 @@ class Message:
     """``feed`` is the sender's, of which ``items`` are the changes after number ``after`` up to ``upto``; ``more`` says
     that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
     receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
-    lacks, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of the message
-    that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to ``upto``;
+    lacks and their sizes, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of
+    the message that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to
+    ``upto``;
     ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
     the sender's store was put back from a copy. ``whole`` says that also what the receiver is said to have is told, if
     it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies
@@ -92,7 +95,7 @@ class Message:
     items: Sequence[Item]
     workflows: Sequence[Any]
     devices: Sequence[Any] | None
-    wants: frozenset[str]
+    wants: Mapping[str, int]
     lacks: frozenset[str]
     refused: int = 0
     reasons: Sequence[str] = ()
@@ -138,7 +141,7 @@ def read(data: object) -> Message:
         clock = float(data["clock"])
         if not abs(clock) < _MOST:
             raise ValueError("clock")
-        items = [_item(one) for one in _list(data["records"], MOST_RECORDS)]
+        items = _items(_list(data["records"], MOST_RECORDS), _whole(data["after"]))
         return Message(
             _word(data["store"]),
             clock,
@@ -151,7 +154,7 @@ def read(data: object) -> Message:
             items,
             _list(data["workflows"], MOST_RECORDS),
             None if data["devices"] is None else _list(data["devices"], 1000),
-            frozenset(map(_blob, _list(data["wants"], MOST_BLOBS))),
+            _sizes(data["wants"]),
             frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
             _whole(data.get("refused", 0)),
             [_reason(one) for one in _list(data.get("reasons", []), MOST_REASONS)],
@@ -211,7 +214,28 @@ def is_blob(name: object) -> bool:
     return isinstance(name, str) and len(name) == 64 and not set(name) - set("0123456789abcdef")
 
 
-def _item(one: Any) -> Item:
+def _sizes(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > MOST_BLOBS:
+        raise ValueError(f"{str(value)[:40]} does not say what is wanted")
+    return {_blob(name): _whole(size) for name, size in value.items()}
+
+
+def _items(records: Sequence[Any], after: int) -> list[Item]:
+    """What cannot even be told by its number has that of the record before it."""
+    items: list[Item] = []
+    for one in records:
+        number = items[-1].number if items else after
+        try:
+            items.append(_item(one, number))
+        except (KeyError, TypeError, ValueError) as error:
+            name = _name(one.get("run")) if isinstance(one, Mapping) else None
+            items.append(Item(number, "", None, f"it is no record: {harmless(shown(error), 200)}", name))
+    return items
+
+
+def _item(one: Any, before: int) -> Item:
+    if isinstance(one, Unreadable):
+        return Item(before, "", None, harmless(one.why, 300))
     number, by = _whole(one["number"]), _word(one["by"])
     row = one["run"]
     name = _name(row)
@@ -222,9 +246,9 @@ def _item(one: Any) -> Item:
     problems = check(run)
     if problems:
         return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
-    large = set(blobs_of(run))
-    if not all(is_blob(blob) for blob in large):
-        return Item(number, by, None, "it refers to something large by what is no name", name)
+    large = blob_sizes(run)
+    if not all(is_blob(blob) and type(size) is int and 0 <= size < _MOST for blob, size in large.items()):
+        return Item(number, by, None, "it refers to something large by what is no name, or no size", name)
     if len(large) > MOST_LARGE:
         return Item(number, by, None, f"it refers to more than {MOST_LARGE} large things", name)
     return Item(number, by, run, "", run.id)
@@ -248,6 +272,8 @@ def _run(row: Any) -> Run:
         raise ValueError("its columns are not those of a run")
     if characters(row) > LARGEST_RECORD:
         raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
+    for text in (row[_INPUT], row[_STATE]):
+        strict(text)
     read = codec.run_of(row)
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})
     if set(read.__dict__) - _FIELDS - {"_told"}:

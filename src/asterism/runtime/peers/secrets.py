@@ -1,5 +1,6 @@
-"""Files that only their owner may read, beside the store: ``laptop.db-peers.json`` holds the tokens with which this
-store calls its peers. No store holds a token, and so neither does a dump or a backup.
+"""Files that only their owner may read, beside the store: ``laptop.db-peers.json`` holds the secrets with which this
+store calls its peers, and invitations that were not exchanged yet (invitations.py). No store holds a token, and so
+neither does a dump or a backup.
 
 A file is there whole or not at all, and from its first moment nobody else can open it. One that others can read is
 refused: what is in it is no secret any more.
@@ -14,7 +15,9 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.store.protocol import Store
@@ -84,17 +87,39 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a peer is shown. ``invitation`` is what is to be exchanged for the secret first, None once it was. Neither
+    is shown when it is printed by accident."""
+
+    secret: str = field(repr=False)
+    invitation: str | None = field(default=None, repr=False)
+
+    def to_json(self) -> str | dict[str, str]:
+        return self.secret if self.invitation is None else {"secret": self.secret, "invitation": self.invitation}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Token:
+        """Raises KeyError, TypeError, ValueError."""
+        if isinstance(data, str):
+            return cls(data)
+        if not isinstance(data["secret"], str) or not isinstance(data["invitation"], str):
+            raise ValueError("a secret is a text")
+        return cls(data["secret"], data["invitation"])
+
+
 class Tokens:
     """The tokens with which a store calls its peers, by their names. Several processes may change them at once."""
 
     def __init__(self, store: Store) -> None:
         self._path = beside(store, TOKENS)
 
-    def get(self, peer: str) -> str | None:
+    def get(self, peer: str) -> Token | None:
         """Raises UnusableSecret."""
         return self._read().get(peer)
 
-    def put(self, peer: str, token: str) -> None:
+    def put(self, peer: str, token: Token) -> None:
+        """Durable when it returns."""
         with self._alone():
             self._write({**self._read(), peer: token})
 
@@ -104,20 +129,20 @@ class Tokens:
             if kept.pop(peer, None) is not None:
                 self._write(kept)
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[str, Token]:
         data = read_private(self._path)
         if data is None:
             return {}
         try:
-            found = json.loads(data)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not all(isinstance(token, str) for token in found.values()):
-            raise UnusableSecret(f"{self._path} is damaged: it is no JSON object of tokens; invite the peers anew")
-        return found
+            return {peer: Token.from_json(one) for peer, one in json.loads(data).items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise UnusableSecret(
+                f"{self._path} is damaged: it is no JSON object of secrets; invite the peers anew"
+            ) from None
 
-    def _write(self, tokens: dict[str, str]) -> None:
-        write_private(self._path, json.dumps(tokens, indent=1, sort_keys=True).encode() + b"\n", replace=True)
+    def _write(self, tokens: dict[str, Token]) -> None:
+        data = {peer: token.to_json() for peer, token in tokens.items()}
+        write_private(self._path, json.dumps(data, indent=1, sort_keys=True).encode() + b"\n", replace=True)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

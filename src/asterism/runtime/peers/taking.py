@@ -7,7 +7,6 @@ taken twice changes nothing the second time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +14,29 @@ from typing import NamedTuple, TypeGuard
 
 from asterism.core import assigning
 from asterism.core.errors import AsterismError
-from asterism.core.resolve import NotTheSameRun, is_forgotten, keeping, keeps, line_of, lost_by, resolve, taken_over
+from asterism.core.resolve import (
+    KEPT,
+    NotTheSameRun,
+    is_forgotten,
+    keeping,
+    keeps,
+    line_of,
+    lost_by,
+    resolve,
+    taken_from,
+    taken_over,
+)
 from asterism.core.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.series import UnreadableSeries
-from asterism.core.session import OPEN
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.ledger import failure_of
 from asterism.runtime.fleet.retention import HANDED, LOST
-from asterism.runtime.peers import telling
+from asterism.runtime.peers import quota, telling
 from asterism.runtime.peers.bounding import bounded
-from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind, key_of
+from asterism.runtime.peers.knowing import Peer, Peers, cursor_key, furthest_behind
 from asterism.runtime.peers.messages import Cursor, Item, harmless
+from asterism.runtime.peers.replay import Replay
 from asterism.runtime.peers.trusting import Trust, adds_a_wish
 from asterism.runtime.peers.wishing import made_anew
 from asterism.store.dumps import blobs_of
@@ -38,8 +48,8 @@ log = logging.getLogger("asterism.peers")
 LONGEST_LOSS = 1000
 """How many characters are said of why something was lost."""
 
-MOST_DOUBTED = 20
-"""How many sessions of ours are remembered about which a peer was not believed."""
+MOST_KEPT = 100
+"""How often an owner keeps a run that others have taken for lost."""
 
 TRIES = 5
 """How often a batch is tried as a whole before its records are written one by one."""
@@ -47,16 +57,19 @@ TRIES = 5
 
 @dataclass(slots=True)
 class Taken:
-    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words."""
+    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words.
+    ``full`` says that some were refused because the sender has used up what it may store here."""
 
     taken: int = 0
     refused: int = 0
     lost: list[str] = field(default_factory=list)
+    full: str | None = None
 
     def add(self, other: Taken) -> None:
         self.taken += other.taken
         self.refused += other.refused
         self.lost += other.lost
+        self.full = self.full or other.full
 
     def count(self, one: _Outcome) -> None:
         self.taken += one.taken
@@ -85,14 +98,15 @@ class Taking:
 
     def __init__(self, fleet: Fleet, peers: Peers, own: str) -> None:
         self._fleet, self._store, self._peers, self._own = fleet, fleet.store, peers, own
-        self._feed = feed_of(fleet.store)
+        self._feed, self._replay = feed_of(fleet.store), Replay(fleet)
 
     async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
         """How far we have come in its feed."""
-        found = await self._store.register(cursor_key(peer.name))
-        if found is None or not found.value:
-            return None, found
-        return Cursor(**{name: value for name, value in found.value.items() if name in Cursor._fields}), found
+        return await self._replay.cursor(peer)
+
+    async def hear_again(self, peer: Peer) -> None:
+        """Have the peer tell everything again, if there is a reason to (replay.py)."""
+        await self._replay.request(peer)
 
     async def take(
         self,
@@ -116,7 +130,7 @@ class Taking:
                 flows = {**flows, **problems}
                 continue
             mark = PutRegister(key, upto._asdict(), known and known.revision)
-            doubts = await self._doubts(peer, batch.doubted)
+            again = await self._replay.noted(peer, batch.doubted, batch.quota)
             together = [one for one in outcomes if not one.alone] if tries < TRIES else []
             try:
                 for one in outcomes:
@@ -124,7 +138,7 @@ class Taking:
                         await self._store.commit(one.writes)
                         done.count(one)  # judged again, it is no news any more
                 writes = [write for one in together for write in one.writes]
-                await self._store.commit([mark, *doubts, *writes, *batch.refusals.writes()])
+                await self._store.commit([mark, *again, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
                 if conflict.what == f"register {key}":
                     return done
@@ -132,35 +146,13 @@ class Taking:
                 continue
             for one in together:
                 done.count(one)
+            done.full = batch.quota.full
+            if done.full is not None:
+                await telling.once(
+                    self._store, peer.name, Notice(self._store.clock(), "refused", done.full), quota.TOPIC
+                )
             return done
         raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
-
-    async def _doubts(self, peer: Peer, doubted: set[str]) -> list[Write]:
-        """What remembers that the peer said of these sessions of ours what they did not."""
-        found = await self._store.register(_doubted_key(peer))
-        known = list(found.value.get("sessions", ())) if found is not None else []
-        after = [*known, *sorted(doubted.difference(known))][-MOST_DOUBTED:]
-        return [PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision)] if doubted else []
-
-    async def hear_again(self, peer: Peer) -> None:
-        """If a session is over about which we did not believe the peer: it is to tell everything again, also what it
-        has from us. Now we can do something about it (trusting.py)."""
-        found = await self._store.register(_doubted_key(peer))
-        doubted = list(found.value.get("sessions", ())) if found is not None else []
-        if found is None or not doubted:
-            return
-        there = {one.id for one in await self._store.sessions() if one.state == OPEN}
-        cursor, known = await self.cursor(peer)
-        still = [one for one in doubted if one in there]
-        if len(still) == len(doubted) or cursor is None:
-            return
-        again = Cursor(cursor.feed, 0, whole=True)
-        writes = [
-            PutRegister(found.key, {"sessions": still}, found.revision),
-            PutRegister(cursor_key(peer.name), again._asdict(), known and known.revision),
-        ]
-        with contextlib.suppress(Conflict):  # then with the next meeting
-            await self._store.commit(writes)
 
     async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
         """Keep the workflows that are needed. Returns what is wrong with them, if somebody else was first."""
@@ -180,8 +172,9 @@ class Taking:
         return [(await batch.outcome(item)).large for item in items]
 
 
-def _doubted_key(peer: Peer) -> str:
-    return key_of(peer.name, "doubted")
+def _put(writes: Sequence[Write]) -> PutRun | PutCopy:
+    """The write of the record itself."""
+    return next(write for write in writes if isinstance(write, PutRun | PutCopy))
 
 
 class _Batch:
@@ -208,6 +201,8 @@ class _Batch:
         self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
         # after the runs: if one was written in between, its revision is not what we have seen
         self._left = await self._feed.left_to(sorted(ids))
+        self._brought = await self._feed.came_from_peers(sorted(ids))
+        self.quota = quota.Quota(self._peer, await self._feed.usage(self._peer.store or ""), quota.allowed(settings))
         self.refusals = await telling.Refusals.of(self._store, self._peer.name, self._now)
         return self
 
@@ -247,6 +242,11 @@ class _Batch:
         if not found.taken:
             return found
         large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
+        if mine is None or mine.id in self._brought:
+            cost = quota.cost(self._peer, mine, theirs, _put(found.writes).run)
+            if self.quota.refusal(cost) is not None:
+                return _Outcome(refused=True)
+            found = found._replace(writes=[*found.writes, cost])
         return found._replace(needs=theirs.kind, large=large)
 
     def _behind(self, by: str) -> float:
@@ -321,6 +321,8 @@ class _Batch:
         ours = mine
         if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
             ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
+        if self._is_still_at_it(mine, theirs) and mine.grant is not None:
+            ours = assigning.keep(ours, mine.grant, f"peer {self._peer.name} took it for lost", self._now)
         kept, resolved = self._resolved(ours, theirs)
         resolved = bounded(mine, theirs, resolved)
         left_to = was_left_to if kept else self._judge(by, theirs)
@@ -339,6 +341,18 @@ class _Batch:
         writes += await self._handed(mine, after, was_left_to, left_to)
         series = [*admitting, *await self._leaving(after, left_to)]
         return _Outcome([*writes, *series], taken=True, lost=lost, alone=bool(series))
+
+    def _is_still_at_it(self, mine: Run, theirs: Run) -> bool:
+        """Whether a device of ours works on what others have taken for lost, and is to keep it. Not without end: a peer
+        that lies may say so with every message."""
+        return (
+            mine.keep == "original"
+            and self._trust.is_ours(mine)
+            and self._trust.is_open(mine.session)
+            and taken_from(mine, theirs)
+            and not keeps(mine, theirs)
+            and sum(entry.what == KEPT for entry in line_of(mine)) < MOST_KEPT
+        )
 
     def _resolved(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
         """Whether our line is kept, and the record."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asterism.core.resolve import differs, line_of, result_of
+from asterism.core.resolve import KEPT, differs, line_of, result_of
 from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.session import ABROAD, OPEN, Session
 from asterism.core.story import Entry
 from asterism.runtime.peers.knowing import Peer, host_of, of_a_peer, to_come
 
-_SAID = frozenset({"claimed", "processing", "completed"})
+_SAID = frozenset({"claimed", "processing", "completed", KEPT})
 """What only the owner says."""
 
 _WISHED = frozenset({"asked to pause", "asked to cancel", "resumed"})

@@ -26,6 +26,7 @@ from asterism.store.postgres.connections import Connections
 from asterism.store.postgres.faults import is_about_one, is_collision, own_copy
 from asterism.store.postgres.queries import queries
 from asterism.store.protocol import (
+    Contribution,
     ExpectRegister,
     ExpectSession,
     Notice,
@@ -110,7 +111,7 @@ class Job:
             case Notice():
                 text = to_text(notice_to_json(write))
                 self._other("notices", {"at": write.at, "run": write.run, "notice": text})
-            case PutCopy():
+            case PutCopy() | Contribution():
                 raise StoreError(NO_PEERS)
             case _:
                 raise TypeError(f"a commit is made of writes, not of {write!r}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from asterism.core.run import Run
 from asterism.store import codec
-from asterism.store.protocol import FEED, Change
+from asterism.store.protocol import FEED, Change, Usage
 from asterism.store.sqlite.jobs import Job
 from asterism.store.sqlite.queries import QUERIES
 
@@ -67,6 +67,19 @@ def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Ru
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:
     return {whom for (whom,) in cursor.execute(QUERIES["judges"]).fetchall()}
+
+
+def usage(cursor: sqlite3.Cursor, store: str) -> Usage:
+    return Usage(*cursor.execute(QUERIES["usage"], (store,)).fetchone())
+
+
+def came_from_peers(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> set[str]:
+    rows = cursor.execute(QUERIES["came_from_peers"], (codec.to_text(list(run_ids)),)).fetchall()
+    return {run_id for (run_id,) in rows}
+
+
+def came_from(cursor: sqlite3.Cursor, store: str) -> list[Run]:
+    return [codec.run_of(row) for row in cursor.execute(QUERIES["came_from"], (store,)).fetchall()]
 
 
 def kinds(cursor: sqlite3.Cursor) -> set[str]:

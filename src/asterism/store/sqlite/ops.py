@@ -12,6 +12,7 @@ from asterism.core.session import ABROAD, Session
 from asterism.store import codec
 from asterism.store.errors import Conflict
 from asterism.store.protocol import (
+    Contribution,
     ExpectRegister,
     ExpectSession,
     Notice,
@@ -62,6 +63,8 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
             return _EXPECT_NO_REGISTER, (key,), f"register {key}"
         case PutRegister(key, None, expected):
             return QUERIES["delete_register"], (key, expected), f"register {key}"
+        case Contribution():
+            return QUERIES["contribute"], tuple(write), f"contribution of {write.store}"
         case Notice():
             text = codec.to_text(codec.notice_to_json(write))
             return QUERIES["insert_notice"], (write.at, write.run, text), "notice"

@@ -27,6 +27,22 @@ WHERE id = ? AND revision = ?;
 -- After the run itself, whose trigger has put it at the end of the feed, as one of our own.
 UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
 
+-- name: contribute
+INSERT INTO contributions (run, store, runs, bytes, blobs) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (run, store) DO UPDATE SET
+    runs = max(runs, excluded.runs), bytes = bytes + excluded.bytes, blobs = blobs + excluded.blobs;
+
+-- name: usage
+SELECT coalesce(sum(runs), 0), coalesce(sum(bytes), 0), coalesce(sum(blobs), 0) FROM contributions WHERE store = ?;
+
+-- name: came_from_peers
+SELECT DISTINCT run FROM contributions WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: came_from
+SELECT {owned_columns} FROM contributions CROSS JOIN runs ON runs.id = contributions.run
+WHERE contributions.store = ? AND contributions.runs = 1 AND runs.ended_at IS NULL
+ORDER BY runs.id;
+
 -- name: see_end
 INSERT INTO ends (run, ended_at, seen_at) VALUES (?, ?, ?)
 ON CONFLICT (run) DO UPDATE SET

@@ -27,6 +27,7 @@ from asterism.store.protocol import (
     Query,
     Register,
     Report,
+    Usage,
     Waiting,
     Watch,
     Write,
@@ -194,6 +195,15 @@ class SqliteStore:
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         await self._writer.do(feeding.ForgettingSessions(self._writer.future(), ids))
+
+    async def usage(self, store: str) -> Usage:
+        return await self._readers.ask(feeding.usage, store)
+
+    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
+        return await self._readers.ask(feeding.came_from_peers, run_ids)
+
+    async def came_from(self, store: str) -> list[Run]:
+        return await self._readers.ask(feeding.came_from, store)
 
     async def kinds(self) -> set[str]:
         return await self._readers.ask(feeding.kinds)

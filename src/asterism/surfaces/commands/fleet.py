@@ -44,6 +44,9 @@ def show(store: str | None, as_json: bool) -> None:
     metavar="DURATION",
     help="After so long without a word of a peer, its runs are ours.",
 )
+@click.option("--peer-runs", type=click.IntRange(0), metavar="N", help="How many runs each peer may store here.")
+@click.option("--peer-bytes", type=size, metavar="SIZE", help="How much each peer may store here in records.")
+@click.option("--peer-blobs", type=size, metavar="SIZE", help="The same of large inputs and outputs.")
 @click.option(
     "--notify-command",
     type=words,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import find_run, fleet_options, note, tell_json, with_fleet
 from asterism.surfaces.fleet.values import duration
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
+
+LONGEST_LINE = 10_000
+"""How many characters of the standard input are read for an invitation."""
 
 UNREACHABLE = 75
 """The exit code for a peer that does not answer just now."""
@@ -35,13 +41,14 @@ def peer() -> None:
 )
 @fleet_options
 def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> None:
-    """Invite the store of another device, and print what to run there.
+    """Invite the store of another device, and print the invitation.
 
-    What is printed is a secret: the first store that uses it is NAME from then on. Somebody who was invited and never
-    came can be invited anew.
+    It is one line for `asterism peer accept -` on the other machine, and a secret: the first store that uses it is NAME
+    from then on. It can be used once. Somebody who was invited and never came can be invited anew.
 
     \b
-    asterism peer invite laptop --url https://kitchen-pc:7420"""
+    asterism peer invite laptop --url https://kitchen-pc:7420
+    asterism peer invite laptop | ssh laptop asterism peer accept -"""
     from asterism.surfaces.peers.inviting import address_here, name_in
 
     address = address_here(url)
@@ -62,11 +69,14 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 def accept(invitation: str, name: str | None, store: str | None, as_json: bool) -> int:
     """Accept an invitation, and meet whoever wrote it.
 
+    With - it is read from the standard input, so that it stands neither in the list of processes nor in the history of
+    a shell; on a terminal it is asked for and not shown.
+
     From then on this store can call that one: with `peer sync`, or all the time with `device join --peer`. If it cannot
     be reached just now, the invitation is kept for the next meeting, and the exit code is 75."""
     from asterism.runtime.peers.invitations import parse
 
-    wanted = parse(invitation)
+    wanted = parse(_pasted() if invitation == "-" else invitation)
     called = name or wanted.name
 
     async def meet(fleet: Fleet) -> None:
@@ -130,20 +140,31 @@ def list_(store: str | None, as_json: bool) -> None:
 
 @peer.command()
 @click.argument("name")
+@click.option("--adopt", is_flag=True, help="Run here what was left to it, or came from it, and has not ended.")
 @fleet_options
-def remove(name: str, store: str | None, as_json: bool) -> None:
-    """Have nothing more to do with a peer. What it told stays."""
+def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
+    """Remove a peer: it is neither answered nor called any more. What it told stays.
+
+    Runs that were left to it, or came from it, and have not ended are held and listed. They run here only with --adopt,
+    which can also be given later. What a device here works on already goes on."""
 
     async def forget(fleet: Fleet) -> None:
-        from asterism.runtime.peers.knowing import Peers
+        from asterism.runtime.peers.removal import remove as remove_peer
         from asterism.runtime.peers.secrets import Tokens
 
-        await Peers(fleet.store).remove(name)
+        removed = await remove_peer(fleet.store, name, adopt=adopt)
         Tokens(fleet.store).remove(name)
         if as_json:
-            tell_json({"removed": name})
-        else:
-            click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
+            held, adopted = ([run.id for run in runs] for runs in (removed.held, removed.adopted))
+            tell_json({"removed": name, "held": held, "adopted": adopted})
+            return
+        click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
+        for run in removed.held:
+            click.echo(clean(f"held: {run.id} ({run.workflow}, {run.status})"))
+        if removed.held:
+            note(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
+        if removed.adopted:
+            note(f"{len(removed.adopted)} of its runs are done here now.")
 
     with_fleet(store, forget)
 
@@ -189,6 +210,13 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
             note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")
 
     with_fleet(store, insist)
+
+
+def _pasted() -> str:
+    """An invitation from the standard input."""
+    if sys.stdin.isatty():
+        return str(click.prompt("Invitation", hide_input=True, err=True))
+    return sys.stdin.read(LONGEST_LINE)
 
 
 def _reaching(

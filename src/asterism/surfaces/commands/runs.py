@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.surfaces.fleet.access import Function, find_run, find_runs, fleet_options, note, tell_json, with_fleet
+from asterism.surfaces.fleet.access import (
+    Function,
+    find_run,
+    find_runs,
+    fleet_options,
+    note,
+    short,
+    tell_json,
+    with_fleet,
+)
 from asterism.surfaces.fleet.values import duration, json_object
 
 if TYPE_CHECKING:
@@ -107,9 +116,13 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
         found = await listed(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
-            tell_json([run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs])
+            told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
+            tell_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
         elif found.runs:
             say_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
+            for peer in sorted(set(found.held.values())):
+                held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
+                note(f"Held, since peer {peer} was removed: {held}. Run them here: asterism peer remove {peer} --adopt")
         else:
             note(
                 "There are no such runs." if found.filtered else "There are no runs yet: asterism runs create WORKFLOW"

@@ -89,7 +89,14 @@ async def _served(
         write_figures(service, options)
 
     worker = Worker(service, every, after)
-    endpoint = Endpoint(worker, options["repository"], service.finder, secret, metrics=listening.is_loopback)
+    endpoint = Endpoint(
+        worker,
+        options["repository"],
+        service.finder,
+        secret,
+        metrics=listening.is_loopback,
+        limits=listening.limits,
+    )
     try:
         await serve_until_stopped(endpoint.app, worker, listening, lambda url: click.echo(f"listening on {url}"))
     finally:

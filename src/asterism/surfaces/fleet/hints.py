@@ -22,9 +22,13 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
         told.append(f"Let it go on with: asterism runs resume {short(run.id)}")
     for name in [reason.name for reason in why.reasons if reason.kind == "suspended"]:
         told.append(f"See what is wrong with {name}; it tries one run from time to time, and goes on if that succeeds.")
-    if "no_device" in kinds and (
-        run.pinned is None or not kinds & {"objection", "suspended"}
-    ):  # the one it is for is there
+    told += [
+        f"Run it here, and all else that the peer left, with: asterism peer remove {shlex.quote(one.name)} --adopt"
+        for one in why.reasons
+        if one.kind == "removed"
+    ]
+    there = run.pinned is not None and kinds & {"objection", "suspended"}  # the one device that it is for
+    if "no_device" in kinds and not there:
         flow = await fleet.workflows.get(run.workflow, run.version)
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from asterism.core.run import OWNED, REPORTED, Run, RunStatus
 from asterism.core.session import Session
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.peers.removal import held_runs
 from asterism.store.protocol import Query, Report
 from asterism.surfaces.fleet.views import sessions_of
 
@@ -17,13 +18,15 @@ PAGE = 250
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """``more`` is whether there are others, ``filtered`` whether only some were asked for."""
+    """``more`` is whether there are others, ``filtered`` whether only some were asked for; ``held`` are those that were
+    left to a peer which was removed, and its name."""
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
     reports: Mapping[str, Report]
     more: bool
     filtered: bool
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 async def listed(
@@ -52,7 +55,9 @@ async def listed(
     if not newest:
         shown.reverse()
     reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
-    return Listed(shown, await sessions_of(fleet), reports, more, any((statuses, workflow, device, series)))
+    filtered = any((statuses, workflow, device, series))
+    held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
+    return Listed(shown, await sessions_of(fleet), reports, more, filtered, held)
 
 
 async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:

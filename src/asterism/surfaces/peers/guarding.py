@@ -1,8 +1,9 @@
-"""Who may talk to this store: whoever shows a token that it gave.
+"""Who may talk to this store: whoever shows the secret for which an invitation was exchanged.
 
-A token says which peer it is; nothing in a message does. An address that shows wrong ones too often is told to wait;
-whoever shows a good one from there is listened to all the same, since many share an address. That is no protection of
-the tokens, which nobody can guess, but of the log, and it tells a peer with an old token to ask less often.
+The secret says which peer it is; nothing in a message does. An invitation is good for that exchange and nothing else.
+An address that shows wrong ones too often is told to wait; whoever shows a good one from there is listened to all the
+same, since many share an address. That is no protection of the secrets, which nobody can guess, but of the log, and it
+tells a peer with an old secret to ask less often.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from asterism.core.errors import AsterismError
-from asterism.runtime.peers.invitations import hashed, valid_until
+from asterism.runtime.peers.invitations import InvitationUsed, hashed, redeem
 from asterism.runtime.peers.knowing import Peer, Peers
 from asterism.store.protocol import Store
+from asterism.surfaces.http_limits import RequestRefused
 
 log = logging.getLogger("asterism.peers")
 
@@ -25,14 +26,6 @@ ADDRESSES = 1000
 """Of how many addresses the failures are remembered."""
 
 
-class NotAdmitted(AsterismError):
-    """A request that is refused, with the status of HTTP that says so. ``retry_after`` is in seconds."""
-
-    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        self.status, self.retry_after = status, retry_after
-        super().__init__(message)
-
-
 class Guard:
     """``now`` counts seconds."""
 
@@ -41,18 +34,28 @@ class Guard:
         self._failures: dict[str, list[float]] = {}
 
     async def admit(self, authorization: str, address: str) -> Peer:
-        """Whose token it is. Raises NotAdmitted."""
-        scheme, _, token = authorization.partition(" ")
-        peer = await self._peers.find_by_token_hash(hashed(token.strip())) if scheme.lower() == "bearer" else None
+        """Whose token it is. Raises RequestRefused."""
+        token = _token(authorization)
+        peer = await self._peers.find_by_token_hash(hashed(token)) if token is not None else None
         if peer is None:
             self._must_be_patient(address)
             self._failed(address)
-            raise NotAdmitted(401, "the token is not known here: ask for a new invitation")
-        until = await valid_until(self._store, peer)
-        if until is not None and until < self._store.clock():
+            raise RequestRefused(401, "the token is not known here: ask for a new invitation")
+        return peer
+
+    async def redeem(self, authorization: str, address: str, secret_sha256: str) -> Peer:
+        """Whose invitation it is; from now on the peer has that secret instead. Raises RequestRefused."""
+        token = _token(authorization)
+        try:
+            peer = await redeem(self._store, hashed(token), secret_sha256) if token is not None else None
+        except InvitationUsed as error:
             self._must_be_patient(address)
             self._failed(address)
-            raise NotAdmitted(403, f"the invitation of {peer.name} has run out: ask for a new one")
+            raise RequestRefused(403, str(error)) from None
+        if peer is None:
+            self._must_be_patient(address)
+            self._failed(address)
+            raise RequestRefused(401, "the invitation is not known here: ask for a new one")
         return peer
 
     def _must_be_patient(self, address: str) -> None:
@@ -61,7 +64,7 @@ class Guard:
         recent = [at for at in failed if at > since]
         if len(recent) >= FAILURES:
             wait = recent[-FAILURES] - since
-            raise NotAdmitted(429, f"too many wrong tokens came from {address}: wait for {wait:.0f} s", wait)
+            raise RequestRefused(429, f"too many wrong tokens came from {address}: wait for {wait:.0f} s", wait)
 
     def _failed(self, address: str) -> None:
         failed = self._failures.pop(address, [])
@@ -70,3 +73,8 @@ class Guard:
         self._failures[address] = [*failed, self._now()][-FAILURES:]
         while len(self._failures) > ADDRESSES:
             del self._failures[next(iter(self._failures))]
+
+
+def _token(authorization: str) -> str | None:
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -42,8 +42,9 @@ async def invited(
         until = fleet.store.clock() + valid
         tell_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": until})
         return
-    note(f"Run this on the other machine within {span(valid)}. It is a secret: whoever runs it first is {name}.")
-    click.echo(f"asterism peer accept {shlex.quote(line)}")
+    note(f"On the other machine, run `asterism peer accept -` within {span(valid)} and paste this line.")
+    click.echo(line)
+    note(f"It is a secret, good for one use: whoever uses it first is {name}.")
     parts = urlsplit(invitation.url)
     options = f"--listen {'127.0.0.1' if parts.hostname in HERE else '0.0.0.0'}:{parts.port}"
     if said is not None and said != os.environ.get("ASTERISM_STORE"):

@@ -1,46 +1,60 @@
 """The server that answers peers, as an application of Starlette (the extra ``serve``).
 
 =========================  =======================================================
-``POST /v1/meet``          a message of a meeting, and the answer to it, as JSON
-``GET /v1/blobs/NAME``     something large that a record refers to
-``PUT /v1/blobs/NAME``     the same the other way
+``POST /v1/accept``        exchanges an invitation for a secret
+``POST /v1/meet``          a message of a meeting, and the answer to it, as lines
+``GET /v1/blobs/NAME``     something large that a record of ``?run=`` refers to
+``PUT /v1/blobs/NAME``     something large that this store has asked for
 =========================  =======================================================
 
-Every request shows the token of a peer, before anything else of it is read. Every refusal is an object with the
-sentence why: ``{"error": "…"}``.
+Every request shows the secret of a peer, or the first one its invitation, before anything else of it is read. What
+nobody has asked for is refused by its head, and not read at all. Something large is asked for, and given, only by the
+store to which the secret belongs. Every refusal is an object with the sentence why: ``{"error": "…"}``. How much is
+read of whom, and at which pace, is bounded by surfaces/http_limits.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
-from asterism.runtime.peers.calling import MESSAGE
+from asterism.runtime.peers.calling import MESSAGE, STORE
 from asterism.runtime.peers.exchanging import Exchange
 from asterism.runtime.peers.knowing import Peer
+from asterism.runtime.peers.wire import NotStrictJson, decode, encode, strict
 from asterism.store.errors import StoreError
-from asterism.surfaces.peers.guarding import Guard, NotAdmitted
+from asterism.surfaces.http_limits import (
+    Bodies,
+    LargeAnswer,
+    Limits,
+    RequestRefused,
+    length_of,
+    network_of,
+    place_of,
+    read_body,
+)
+from asterism.surfaces.peers.guarding import Guard
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-    Answer = Callable[[Request, Peer], Awaitable[Response]]
+    Answer = Callable[[Request, Peer], Awaitable[Response | LargeAnswer]]
 
 log = logging.getLogger("asterism.peers")
 
-READING = 120.0
-READING_BLOB = 3600.0
-"""How long a message and something large may take to arrive, in seconds."""
+ACCEPTED = 1000
+"""How many bytes the body of POST /v1/accept may have."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def peer_app(exchange: Exchange, guard: Guard) -> Starlette:
+def peer_app(exchange: Exchange, guard: Guard, limits: Limits | None = None) -> Starlette:
     """Raises AsterismError if what it takes is not installed."""
     try:
         from starlette.applications import Starlette
@@ -48,8 +62,9 @@ def peer_app(exchange: Exchange, guard: Guard) -> Starlette:
         from starlette.routing import Route
     except ImportError:
         raise AsterismError("peers are answered with starlette: pip install 'asterism[peers]'") from None
-    desk = _Desk(exchange, guard)
+    desk = _Desk(exchange, guard, Bodies(limits or Limits()))
     routes = [
+        Route("/v1/accept", desk.accept, methods=["POST"]),
         Route("/v1/meet", desk.meet, methods=["POST"]),
         Route("/v1/blobs/{name}", desk.fetch, methods=["GET"]),
         Route("/v1/blobs/{name}", desk.give, methods=["PUT"]),
@@ -58,96 +73,109 @@ def peer_app(exchange: Exchange, guard: Guard) -> Starlette:
 
 
 class _Desk:
-    def __init__(self, exchange: Exchange, guard: Guard) -> None:
-        self._exchange, self._guard = exchange, guard
+    def __init__(self, exchange: Exchange, guard: Guard, bodies: Bodies) -> None:
+        self._exchange, self._guard, self._bodies = exchange, guard, bodies
 
-    async def meet(self, request: Request) -> Response:
-        return await self._answered(request, self._meet)
+    async def accept(self, request: Request) -> Any:
+        async def redeemed() -> Response:
+            address = _address(request)
+            body = await read_body(request, self._bodies, client=address, most=ACCEPTED, each=ACCEPTED)
+            sha256 = _parsed(strict, body).get("secret_sha256")
+            if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
+                raise RequestRefused(400, "an invitation is exchanged for the SHA-256 of a secret")
+            peer = await self._guard.redeem(request.headers.get("authorization", ""), address, sha256)
+            log.info("the invitation of %s was accepted", peer.name)
+            return _told(200, {})
 
-    async def fetch(self, request: Request) -> Response:
-        return await self._answered(request, self._fetch)
+        return await _answered(_address(request), redeemed)
 
-    async def give(self, request: Request) -> Response:
-        return await self._answered(request, self._give)
+    async def meet(self, request: Request) -> Any:
+        return await self._admitted(request, self._meet)
+
+    async def fetch(self, request: Request) -> Any:
+        return await self._admitted(request, self._fetch)
+
+    async def give(self, request: Request) -> Any:
+        return await self._admitted(request, self._give)
 
     async def _meet(self, request: Request, peer: Peer) -> Response:
         from starlette.responses import Response
 
-        message = _parsed(await _body(request, MESSAGE, READING))
-        answer = await self._exchange.answer(peer.name, message)
-        text = json.dumps(answer, separators=(",", ":"), allow_nan=False)
-        return Response(text, media_type="application/json")
+        body = await read_body(request, self._bodies, client=peer.name, most=MESSAGE, each=await self._each())
+        answer = await self._exchange.answer(peer.name, _parsed(decode, body))
+        return Response(encode(answer), media_type="application/x-ndjson")
 
-    async def _fetch(self, request: Request, peer: Peer) -> Response:
-        from starlette.responses import Response
-
+    async def _fetch(self, request: Request, peer: Peer) -> LargeAnswer:
+        _must_be_its_store(request, peer)
         name = request.path_params["name"]
-        data = await self._exchange.fetch(peer.name, name)
+        data = await self._exchange.fetch(peer.name, name, request.query_params.get("run", ""))
         if data is None:
-            raise NotAdmitted(404, f"there is no blob {name!r} here")
-        return Response(data, media_type="application/octet-stream")
+            raise RequestRefused(404, f"there is no blob {name!r} here that belongs to this run")
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._bodies.reserved(peer.name, len(data), await self._each()))
+            return LargeAnswer(data, self._bodies, held.pop_all())
 
     async def _give(self, request: Request, peer: Peer) -> Response:
+        _must_be_its_store(request, peer)
+        name = request.path_params["name"]
         most = (await self._exchange.fleet.settings()).most
-        data = await _body(request, most, READING_BLOB)
-        await self._exchange.give(peer.name, request.path_params["name"], data)
+        length, size = length_of(request, most), self._exchange.wanted_size(peer.name, name)
+        if length != size:
+            raise RequestRefused(409, f"{size:,} bytes were asked for, and these are {length:,}")
+        data = await read_body(request, self._bodies, client=peer.name, most=most, each=await self._each())
+        await self._exchange.give(peer.name, name, data)
         return _told(200, {})
 
-    async def _answered(self, request: Request, answer: Answer) -> Response:
-        """The answer, or why there is none."""
-        who = address = request.client.host if request.client is not None else "nowhere"
-        try:
-            peer = await self._guard.admit(request.headers.get("authorization", ""), address)
-            who = peer.name
-            return await answer(request, peer)
-        except NotAdmitted as error:
-            return _refused(error.status, str(error), error.retry_after)
-        except StoreError as error:
-            log.warning("%s could not be answered: %s", who, error)
-            return _refused(503, "the store of this peer is out of reach just now")
-        except AsterismError as error:
-            log.warning("%s was refused: %s", who, error)
-            return _refused(409, str(error))
-        except Exception:
-            log.exception("%s could not be answered", who)
-            return _refused(500, "something went wrong here; the log of this peer says what")
+    async def _each(self) -> int:
+        """How many bytes of large requests a peer may have under way: something large, and a message."""
+        return int((await self._exchange.fleet.settings()).most) + MESSAGE
+
+    async def _admitted(self, request: Request, answer: Answer) -> Any:
+        """The answer to a peer, or why there is none."""
+
+        async def admitted() -> Any:
+            peer = await self._guard.admit(request.headers.get("authorization", ""), _address(request))
+            if (place := place_of(request)) is not None:
+                place.admit(peer.name)
+            return await _answered(peer.name, lambda: answer(request, peer))
+
+        return await _answered(_address(request), admitted)
 
 
-async def _body(request: Request, most: int, within: float) -> bytes:
-    """Raises NotAdmitted if it is too long, or does not come."""
-    from starlette.requests import ClientDisconnect
-
-    too_large = NotAdmitted(413, f"that is too much: at most {most:,} bytes are taken")
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > most:
-        raise too_large
-    body = bytearray()
+async def _answered(who: str, answer: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer, or why there is none."""
     try:
-        async with asyncio.timeout(within), contextlib.aclosing(request.stream()) as parts:
-            async for part in parts:
-                body += part
-                if len(body) > most:
-                    raise too_large
-    except ClientDisconnect:
-        raise NotAdmitted(400, "the connection was cut") from None
-    except TimeoutError:
-        raise NotAdmitted(408, f"the request did not arrive within {within:g} s") from None
-    return bytes(body)
+        return await answer()
+    except RequestRefused as error:
+        return _refused(error.status, str(error), error.retry_after)
+    except StoreError as error:
+        log.warning("%s could not be answered: %s", who, error)
+        return _refused(503, "the store of this peer is out of reach just now")
+    except AsterismError as error:
+        log.warning("%s was refused: %s", who, error)
+        return _refused(409, str(error))
+    except Exception:
+        log.exception("%s could not be answered", who)
+        return _refused(500, "something went wrong here; the log of this peer says what")
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def _address(request: Request) -> str:
+    return network_of(request.client.host) if request.client is not None else "nowhere"
+
+
+def _must_be_its_store(request: Request, peer: Peer) -> None:
+    if peer.store is None or request.headers.get(STORE) != peer.store:
+        raise RequestRefused(403, f"this is for the store of {peer.name} that was met here, and for no other")
+
+
+def _parsed(read: Callable[[bytes], Any], body: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(body, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise NotAdmitted(400, f"the message is not JSON: {why}") from None
+        message = read(body)
+    except NotStrictJson as error:
+        raise RequestRefused(400, f"the message is not JSON: {error}") from None
     if not isinstance(message, dict):
-        raise NotAdmitted(400, "the message is no JSON object")
+        raise RequestRefused(400, "the message is no JSON object")
     return message
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
 
 
 async def _no_such_thing(request: Request, error: Exception) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.text import Text
@@ -12,11 +12,11 @@ from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.exchanging import Met
 from asterism.runtime.peers.invitations import valid_until
 from asterism.runtime.peers.knowing import Peer, Peers
-from asterism.store.protocol import Notice, Store
+from asterism.store.protocol import Notice, Store, Usage, feed_of
 from asterism.surfaces.drawing.ink import DIM, tone
 from asterism.surfaces.drawing.lettering import clean, plural
 from asterism.surfaces.fleet.columns import Cell, Column, table
-from asterism.surfaces.fleet.spans import span
+from asterism.surfaces.fleet.spans import size, span
 from asterism.surfaces.fleet.speaking import wrapped
 
 NOTICEABLE = 60.0
@@ -30,23 +30,27 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A peer and what becomes of it. ``until`` is when its invitation runs out, None if it was used."""
+    """A peer and what becomes of it. ``until`` is when its invitation runs out, None if it was used; ``used`` is what
+    it stores here."""
 
     peer: Peer
     state: str
     until: float | None
+    used: Usage = field(default_factory=Usage)
 
     def to_json(self) -> dict[str, Any]:
         """Without what is for the server alone."""
-        told = {name: value for name, value in self.peer.to_json().items() if name != "token_sha256"}
-        return {"name": self.peer.name, "state": self.state, **told, "invitation_expires_at": self.until}
+        told = {name: value for name, value in self.peer.to_json().items() if not name.endswith("_sha256")}
+        stored = {"stored": self.used._asdict()}
+        return {"name": self.peer.name, "state": self.state, **told, "invitation_expires_at": self.until, **stored}
 
 
 async def known_peers(fleet: Fleet) -> list[Known]:
     found, patience = [], (await fleet.settings()).peer_timeout
     for peer in await Peers(fleet.store).all():
         until = await valid_until(fleet.store, peer)
-        found.append(Known(peer, _state(peer, until, fleet.store.clock(), patience), until))
+        used = await feed_of(fleet.store).usage(peer.store) if peer.store is not None else Usage()
+        found.append(Known(peer, _state(peer, until, fleet.store.clock(), patience), until, used))
     return found
 
 
@@ -65,6 +69,7 @@ _COLUMNS = (
     Column("STATE"),
     Column("HEARD", right=True),
     Column("STORE"),
+    Column("STORED", needed=False),
     Column("ADDRESS", least=16, needed=False),
     Column("NOTE", least=12, needed=False),
 )
@@ -77,12 +82,19 @@ def peers_table(found: Sequence[Known], now: float, width: int | None) -> list[T
             Text(one.state, tone(_LOOKS[one.state])),
             span(now - one.peer.heard_at) if one.peer.heard_at is not None else Text("never", DIM),
             (one.peer.store or "")[:8],
+            _stored(one.used),
             clean(one.peer.url or ""),
             Text(_note(one, now), DIM),
         ]
         for one in found
     ]
     return table(_COLUMNS, rows, width)
+
+
+def _stored(used: Usage) -> str:
+    if not any(used):
+        return ""
+    return f"{plural(used.runs, 'run')}, {size(used.bytes + used.blobs)}"
 
 
 def _note(one: Known, now: float) -> str:

@@ -1,7 +1,8 @@
 """The endpoint for GitHub's webhook: small, and suspicious of all that is not signed.
 
 ``POST /webhook`` checks the signature over the raw body before anything else is looked at, ignores what was here
-before, and answers at once: the sync is the worker's. A body is read up to a limit and no further. ``GET /health`` says
+before, and answers at once: the sync is the worker's. Connections and bodies have the limits of
+surfaces/http_limits.py, as those of peers do. ``GET /health`` says
 whether the last sync went well, ``GET /metrics`` the figures for Prometheus, if they are wanted here.
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 import logging
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from asterism.series.github.deliveries import Memory, concern_of, is_signed
 from asterism.series.github.finding import Finder
+from asterism.surfaces.http_limits import Bodies, Limits, RequestRefused, network_of, place_of, read_body
 from asterism.surfaces.series_hooks.worker import Worker
 
 log = logging.getLogger("asterism.series")
@@ -23,32 +25,47 @@ log = logging.getLogger("asterism.series")
 LARGEST = 5 * 1024 * 1024
 """Bytes of a body. What GitHub sends about issues and pull requests is a small part of that."""
 
+SENDER = "the webhook's sender"
+"""Whoever signs: all of its connections are one client's."""
 
-class _TooLarge(Exception):
-    pass
+LIMITS = Limits(per_client=50, bodies=64 * 1024 * 1024)
 
 
 class Endpoint:
     """``repository`` is ``owner/name``; what is delivered about others is ignored."""
 
-    def __init__(self, worker: Worker, repository: str, finder: Finder, secret: bytes, metrics: bool = True) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        repository: str,
+        finder: Finder,
+        secret: bytes,
+        metrics: bool = True,
+        limits: Limits = LIMITS,
+    ) -> None:
         self._worker, self._repository, self._finder, self._secret = worker, repository, finder, secret
         self._memory = Memory()
+        self._limits, self._bodies = limits, Bodies(limits)
         routes = [Route("/webhook", self.deliver, methods=["POST"]), Route("/health", self.health, methods=["GET"])]
         if metrics:
             routes.append(Route("/metrics", self.metrics, methods=["GET"]))
         self.app = Starlette(routes=routes)
 
     async def deliver(self, request: Request) -> Response:
+        signature = request.headers.get("x-hub-signature-256")
+        if signature is None:
+            return _refused(RequestRefused(401, "the signature is missing"))
+        address = network_of(request.client.host) if request.client is not None else "nowhere"
+        each = LARGEST if self._limits.per_address is not None else self._limits.bodies
         try:
-            body = await _read(request)
-        except _TooLarge:
-            return PlainTextResponse("too large\n", 413, headers={"Connection": "close"})
-        except ClientDisconnect:
-            return PlainTextResponse("cut off\n", 400)
-        if not is_signed(self._secret, body, request.headers.get("x-hub-signature-256")):
-            log.warning("a delivery with a wrong signature was refused")
-            return PlainTextResponse("the signature is wrong\n", 401)
+            body = await read_body(request, self._bodies, client=address, most=LARGEST, each=each)
+            if not is_signed(self._secret, body, signature):
+                log.warning("a delivery with a wrong signature was refused")
+                raise RequestRefused(401, "the signature is wrong")
+            if (place := place_of(request)) is not None:
+                place.admit(SENDER)
+        except RequestRefused as error:
+            return _refused(error)
         event, delivery = request.headers.get("x-github-event", ""), request.headers.get("x-github-delivery", "")
         if event == "ping":
             return PlainTextResponse("pong\n")
@@ -76,15 +93,8 @@ class Endpoint:
         return PlainTextResponse(metrics.to_prometheus(metrics.counts), media_type="text/plain; version=0.0.4")
 
 
-async def _read(request: Request) -> bytes:
-    """No more than the limit, whatever the headers say."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > LARGEST:
-        raise _TooLarge
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST:
-            raise _TooLarge
-        parts.append(part)
-    return b"".join(parts)
+def _refused(error: RequestRefused) -> Response:
+    headers = {"Connection": "close"}  # or the rest of the body would be read to its end
+    if error.retry_after is not None:
+        headers["Retry-After"] = f"{error.retry_after:.0f}"
+    return PlainTextResponse(f"{error}\n", error.status, headers=headers)

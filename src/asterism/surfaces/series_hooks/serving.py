@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
-import uvicorn
 from starlette.applications import Starlette
 
 from asterism.core.errors import AsterismError
+from asterism.surfaces.http_limits import Limits
+from asterism.surfaces.http_server import LimitedServer
+from asterism.surfaces.series_hooks.endpoint import LIMITS
 from asterism.surfaces.series_hooks.worker import Worker
+
+log = logging.getLogger("asterism.series")
+
+LEAVING = 5
+"""How long those who are being answered may take when the server ends, in seconds."""
 
 
 class CannotServe(AsterismError):
@@ -37,6 +47,11 @@ class Listening(NamedTuple):
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def limits(self) -> Limits:
+        """Behind a proxy, or a tunnel on this machine, everybody has the same address."""
+        return replace(LIMITS, per_address=None) if self.behind_proxy or self.is_loopback else LIMITS
+
 
 def listening_at(text: str, certificate: str | None, key: str | None, behind_proxy: bool) -> Listening:
     """From ``host:port``. Raises CannotServe: what is wider than this machine takes TLS, here or at a proxy."""
@@ -54,39 +69,18 @@ def listening_at(text: str, certificate: str | None, key: str | None, behind_pro
     return listening
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn's own answer ends the process before anything else can be closed."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def serve(app: Starlette, worker: Worker, listening: Listening, began: Callable[[str], None]) -> None:
     """Until a signal says stop, or the worker ends by an error. ``began`` is told the address once it listens."""
     try:
         sock = socket.create_server((listening.host, listening.port), family=_family(listening.host))
     except OSError as error:
         raise CannotServe(f"{listening.host}:{listening.port} cannot be listened on: {error}") from None
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=5,
-        limit_concurrency=200,
-        h11_max_incomplete_event_size=64 * 1024,
-        ssl_certfile=listening.certificate,
-        ssl_keyfile=listening.key,
-    )
-    server = _Server(config)
+    server = LimitedServer(app, listening.limits, log, _context(listening), timeout_graceful_shutdown=LEAVING)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+        loop.add_signal_handler(number, server.leaving.set)
     working = asyncio.create_task(worker.work(), name="series worker")
-    working.add_done_callback(lambda task: setattr(server, "should_exit", True))
+    working.add_done_callback(lambda task: server.leaving.set())
     scheme = "https" if listening.certificate else "http"
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
     began(f"{scheme}://{host}:{sock.getsockname()[1]}/webhook")
@@ -101,3 +95,16 @@ async def serve(app: Starlette, worker: Worker, listening: Listening, began: Cal
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _context(listening: Listening) -> ssl.SSLContext | None:
+    """Raises CannotServe."""
+    if listening.certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(listening.certificate, listening.key)
+    except (OSError, ssl.SSLError) as error:
+        words = f"{listening.certificate} and {listening.key} are no certificate and its key"
+        raise CannotServe(f"{words}: {error}") from None
+    return context

@@ -25,8 +25,8 @@ class Link:
     async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._deliver(lambda one: one.answer(self._here, _copied(message)), repeats=True)  # type: ignore[no-any-return]
 
-    async def fetch(self, blob: str) -> bytes:
-        data = await self._deliver(lambda one: one.fetch(self._here, blob))
+    async def fetch(self, blob: str, run: str) -> bytes:
+        data = await self._deliver(lambda one: one.fetch(self._here, blob, run))
         if data is None:
             raise PeerUnreachable("it is not kept there")
         return bytes(data)

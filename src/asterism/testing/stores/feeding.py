@@ -15,6 +15,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.protocol import (
     FEED,
+    Contribution,
     Feeding,
     Notice,
     PutCopy,
@@ -22,6 +23,7 @@ from asterism.store.protocol import (
     PutSession,
     Query,
     Store,
+    Usage,
     feed_of,
     for_device,
 )
@@ -328,3 +330,28 @@ class Fed(EngineTests):
             found += [change.run.id for change in page]
             after = page[-1].number
         assert found == ids(await store.find(Query()))
+
+    @with_feed
+    async def test_what_a_peer_has_brought_is_added_up_and_forgotten_with_its_runs(
+        self, store: Store, feed: Feeding
+    ) -> None:
+        assert await feed.usage(PEER) == Usage(0, 0, 0)
+        await store.commit([PutCopy(a_run(1), None, PEER), Contribution("r0001", PEER, 1, 100, 0)])
+        ended = completed(held_by(a_run(2), _ABROAD), now=5.0)
+        await store.commit([PutCopy(ended, None, PEER), Contribution("r0002", PEER, 1, 50, 7)])
+        await store.commit([Contribution("r0001", PEER, 0, 10, 1), Contribution("r0001", "another", 0, 1000, 0)])
+        await added(store, a_run(3))
+        assert await feed.usage(PEER) == Usage(2, 160, 8)
+        assert await feed.usage("another") == Usage(0, 1000, 0)
+        assert await feed.came_from_peers(["r0001", "r0003", "unknown"]) == {"r0001"}
+        assert ids(await feed.came_from(PEER)) == ["r0001"]
+        assert ids(await feed.came_from("another")) == []
+        assert await store.prune(FAR, 10) == 1
+        assert await feed.usage(PEER) == Usage(1, 110, 1)
+
+    @with_feed
+    async def test_a_contribution_is_not_kept_if_its_commit_is_refused(self, store: Store, feed: Feeding) -> None:
+        await store.commit([PutCopy(a_run(1), None, PEER)])
+        with conflict("run r0001"):
+            await store.commit([Contribution("r0001", PEER, 1, 100, 0), PutCopy(a_run(1), None, PEER)])
+        assert await feed.usage(PEER) == Usage(0, 0, 0)

@@ -1,0 +1,312 @@
+"""The limits of every HTTP server here: how many connections, for how long, and how much of a body is read.
+
+A connection counts from the moment it is accepted, before anything is read from it. Until a request on it has shown who
+it is from, it is a *stranger's*. Strangers have places of their own, and there is always room for one more: of an
+address that has too many the oldest is closed, and when all places are taken the oldest of the address that has the
+most. So nobody keeps others out by opening connections and saying nothing. Somebody who has shown who it is leaves the
+strangers' places for those that are kept for admitted clients, of which each has only so many; when room is needed
+there, connections on which nothing is asked are closed first. Addresses from which a client was admitted lately are the
+last from which strangers are closed.
+
+All places together are no more than a share of the file descriptors of the process: the rest is for its own work.
+
+A body says how long it is, arrives at a least rate, and takes its length out of a budget, of which each client has a
+part, before any of it is read. A small one is always read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from asterism.core.errors import AsterismError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+PLACE = "asterism.place"
+"""The key of a request's Place in its ASGI scope."""
+
+FEWEST_PLACES = 8
+ADDRESSES = 1000
+"""How many addresses are remembered from which a client was admitted."""
+
+CHUNK = 64 * 1024
+"""How many bytes of an answer are handed to the connection at once."""
+
+
+class RequestRefused(AsterismError):
+    """A request that is refused, with the HTTP status that says so. ``retry_after`` is in seconds."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        self.status, self.retry_after = status, retry_after
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``connections`` is how many places there are, of which half are for strangers; ``descriptors`` is the share of
+    the process's file descriptors that they may take. ``per_address`` is how many of the strangers may have one address
+    (None: no limit, for a server behind a proxy), ``per_client`` how many connections an admitted client may have.
+    ``handshake``, ``head`` and ``idle`` are how long the TLS handshake, the head of a request and a pause between two
+    requests may take, ``gap`` is the longest pause within a body, in seconds; ``rate`` is how many bytes of it come in
+    a second at least, once ``head`` seconds have passed. Bodies of up to ``small`` bytes are always read; ``bodies`` is
+    how many bytes of the others may be under way at once."""
+
+    connections: int = 200
+    descriptors: float = 0.25
+    per_address: int | None = 20
+    per_client: int = 4
+    handshake: float = 10.0
+    head: float = 10.0
+    idle: float = 30.0
+    gap: float = 10.0
+    rate: int = 32 * 1024
+    small: int = 256 * 1024
+    bodies: int = 256 * 1024 * 1024
+
+
+def places(limits: Limits, descriptors: int) -> int:
+    """How many connections there may be in a process that may have so many file descriptors."""
+    return max(FEWEST_PLACES, min(limits.connections, int(descriptors * limits.descriptors)))
+
+
+def descriptor_limit() -> int:
+    """How many file descriptors this process may have."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return 512
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """One connection. ``close`` ends it at once; ``client`` is who it belongs to, None for a stranger; it is ``busy``
+    while a request is being answered."""
+
+    connections: Connections = field(repr=False)
+    address: str
+    number: int
+    close: Callable[[], object] = lambda: None
+    client: str | None = None
+    busy: bool = False
+
+    def admit(self, client: str) -> None:
+        """Its request has shown who it is from. Raises RequestRefused if that client, or all of them, have too many
+        requests under way."""
+        self.connections.admit(self, client)
+
+    def leave(self) -> None:
+        """It is closed."""
+        self.connections.leave(self)
+
+
+class Connections:
+    """Of one server, which has so many ``places``. ``made_room`` is called whenever a stranger's connection is closed
+    for another's."""
+
+    def __init__(self, limits: Limits, places: int, made_room: Callable[[], None] = lambda: None) -> None:
+        self.strangers_at_most = max(1, places // 2)
+        self._admitted_at_most = max(1, places - self.strangers_at_most)
+        each = limits.per_address if limits.per_address is not None else self.strangers_at_most
+        self._per_address = min(each, self.strangers_at_most)
+        self._per_client, self._made_room = limits.per_client, made_room
+        self._numbers = count(1)
+        self.strangers: dict[int, Place] = {}
+        self.admitted: dict[int, Place] = {}
+        self._known: dict[str, None] = {}
+
+    def enter(self, address: str) -> Place:
+        """A place for a new connection. Somebody else's may be closed for it."""
+        prefix = network_of(address)
+        alike = [one for one in self.strangers.values() if one.address == prefix]
+        if len(alike) >= self._per_address:
+            self._close(_first(alike))
+        elif len(self.strangers) >= self.strangers_at_most:
+            self._close(self._most_dispensable())
+        place = Place(self, prefix, next(self._numbers))
+        self.strangers[place.number] = place
+        return place
+
+    def admit(self, place: Place, client: str) -> None:
+        if place.client == client:
+            return
+        if place.client is not None:
+            raise RequestRefused(400, "this connection is another client's: open a new one")
+        if place.number not in self.strangers:  # it had to give way while it was being answered
+            raise RequestRefused(503, "the connection was closed to make room for others", 1.0)
+        its = [one for one in self.admitted.values() if one.client == client]
+        if len(its) >= self._per_client and not self._closed_idle(its):
+            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way already: wait", 1.0)
+        if len(self.admitted) >= self._admitted_at_most and not self._closed_idle(list(self.admitted.values())):
+            raise RequestRefused(503, "too many requests are under way here: come again", 5.0)
+        del self.strangers[place.number]
+        self.admitted[place.number] = place
+        place.client = client
+        self._known.pop(place.address, None)
+        self._known[place.address] = None
+        while len(self._known) > ADDRESSES:
+            del self._known[next(iter(self._known))]
+
+    def leave(self, place: Place) -> None:
+        self.strangers.pop(place.number, None)
+        self.admitted.pop(place.number, None)
+
+    def shed(self) -> None:
+        """Close every stranger on whose connection nothing is being answered: descriptors are needed elsewhere."""
+        for place in [one for one in self.strangers.values() if not one.busy]:
+            self.leave(place)
+            place.close()
+
+    def close(self) -> None:
+        for place in [*self.strangers.values(), *self.admitted.values()]:
+            place.close()
+
+    def _most_dispensable(self) -> Place:
+        counts = Counter(one.address for one in self.strangers.values())
+        return min(
+            self.strangers.values(),
+            key=lambda one: (one.address in self._known, -counts[one.address], one.busy, one.number),
+        )
+
+    def _closed_idle(self, among: list[Place]) -> bool:
+        idle = [one for one in among if not one.busy]
+        if idle:
+            self._close(_first(idle))
+        return bool(idle)
+
+    def _close(self, place: Place) -> None:
+        if place.client is None:
+            self._made_room()
+        self.leave(place)
+        place.close()
+
+
+def _first(places: list[Place]) -> Place:
+    return min(places, key=lambda one: (one.busy, one.number))
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 the network, since one machine has as many addresses there as it likes."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def place_of(request: Request) -> Place | None:
+    """That of the connection a request came on; None if it came another way."""
+    place = request.scope.get(PLACE)
+    return place if isinstance(place, Place) else None
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """How much is being read, and sent, by whom."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._held: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def reserved(self, client: str, size: int, each: int) -> Iterator[None]:
+        """So many bytes, of which a client may have ``each`` at once. What is larger than all that there is, since a
+        fleet allows it, is read alone. Raises RequestRefused."""
+        if size <= self.limits.small:
+            yield
+            return
+        if self._held[client] + size > each:
+            raise RequestRefused(429, f"other large requests of {client} are under way: wait for them", 1.0)
+        if sum(self._held.values()) + size > max(self.limits.bodies, size if not self._held else 0):
+            raise RequestRefused(503, "too much is being read here: come again", 5.0)
+        self._held[client] += size
+        try:
+            yield
+        finally:
+            self._held[client] -= size
+            if not self._held[client]:
+                del self._held[client]
+
+    def deadline(self, size: int) -> float:
+        """When a body of this size that begins now is late, by the clock of the event loop."""
+        return asyncio.get_running_loop().time() + self.limits.head + size / self.limits.rate
+
+
+def length_of(request: Request, most: int) -> int:
+    """How long the body of a request is, as it says. Raises RequestRefused if it does not, or it is too long."""
+    said = request.headers.get("content-length", "")
+    if not (said.isascii() and said.isdigit() and len(said) < 20):
+        raise RequestRefused(411, "the request has to say how long its body is: Content-Length")
+    if int(said) > most:
+        raise RequestRefused(413, f"that is too much: at most {most:,} bytes are taken")
+    return int(said)
+
+
+async def read_body(request: Request, bodies: Bodies, *, client: str, most: int, each: int) -> bytes:
+    """The body of a request, of ``most`` bytes at most; ``each`` is as for ``reserved``. Raises RequestRefused; if it
+    is too long, or there is no room for it, before any of it is read."""
+    from starlette.requests import ClientDisconnect
+
+    length = length_of(request, most)
+    body = bytearray()
+    with bodies.reserved(client, length, each):
+        deadline = bodies.deadline(length)
+        parts = request.stream()
+        try:
+            async with contextlib.aclosing(parts):
+                while (part := await _next_part(parts, bodies.limits.gap, deadline)) is not None:
+                    body += part
+        except ClientDisconnect:
+            raise RequestRefused(400, "the connection was cut") from None
+        except TimeoutError:
+            raise RequestRefused(408, f"the request came too slowly: {len(body):,} of {length:,} bytes") from None
+    return bytes(body)
+
+
+async def _next_part(parts: AsyncIterator[bytes], gap: float, deadline: float) -> bytes | None:
+    async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + gap, deadline)):
+        return await anext(parts, None)
+
+
+class LargeAnswer:
+    """An answer of many bytes, as an ASGI application: handed over part by part, so that a client that does not read
+    does not have all of it kept for it, and is hung up on in time. ``held`` is closed at the end."""
+
+    def __init__(self, data: bytes, bodies: Bodies, held: contextlib.ExitStack) -> None:
+        self._data, self._bodies, self._held = data, bodies, held
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", str(len(self._data)).encode()),
+        ]
+        with self._held:
+            try:
+                async with asyncio.timeout_at(self._bodies.deadline(len(self._data))):
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                    for start in range(0, len(self._data), CHUNK):
+                        part = self._data[start : start + CHUNK]
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except TimeoutError:
+                if isinstance(place := scope.get(PLACE), Place):
+                    place.close()
+                    await receive()  # that it is closed
