@@ -303,7 +303,7 @@ def test_work_under_way_is_cancelled_and_paused_and_goes_on(scene: Scene) -> Non
         scene.ok("runs", "pause", run_id, "--reason", "lunch")
         assert gone(pids)
         told = until(scene, run_id, paused="by ann: lunch")
-        assert told["status"] == "reassigning"
+        assert told["status"] == "paused"
         scene.ok("runs", "resume", run_id)
         pids = pids_in(place)
         scene.ok("runs", "cancel", run_id)
