@@ -225,7 +225,7 @@ class StarSpec:
                 (not self.name, "Task name must be a non-empty string"),
                 (not self.description, "Task description must be a non-empty string"),
                 ("timeout" in self.invalid, "Timeout must be a positive number"),
-                ("retry_count" in self.invalid, "Retry count must be a non-negative integer"),
+                ("retry_count" in self.invalid, "Retry count must be a whole number, 0 or more"),
             )
             if wrong
         ]
