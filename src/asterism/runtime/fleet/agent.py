@@ -171,13 +171,13 @@ class DeviceAgent:
         finally:
             if self.fleet.local is self:
                 self.fleet.local = None
+            self._circuit.close()
             self._executor.close()
             self._coordinator.close()
             presence.close()
 
     async def _live(self) -> None:
         jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
-        jobs.append(self._circuit.watch_for_ever())
         if self._monitor_every is not None:
             jobs += [self._coordinator.watch_for_ever(), self._coordinator.tell_for_ever()]
         tasks = [asyncio.create_task(job) for job in jobs]

@@ -38,7 +38,8 @@ class Circuit:
         self._probed: float | None = None  # the ``retry_at`` after which the probe succeeded
         self._told = False  # whether the last notice said that we have stopped
         self._compared_at = float("-inf")
-        self._something_to_do = asyncio.Event()
+        self._something_to_do = False
+        self._task: asyncio.Task[None] | None = None  # while there is
 
     @property
     def suspended(self) -> str | None:
@@ -70,10 +71,10 @@ class Circuit:
 
     def _look_at(self, before: Breaker) -> None:
         if self._breaker.suspicious:
-            self._something_to_do.set()
+            self._act()
         if self._breaker.closed == before.closed:
             return
-        self._something_to_do.set()
+        self._act()
         if self._breaker.closed:
             log.info("takes work again")
         else:
@@ -95,18 +96,35 @@ class Circuit:
 
     # -- what takes time ---------------------------------------------------------------------------------------------
 
-    async def watch_for_ever(self) -> None:
-        """Compare with others and leave notices, when there is reason to."""
-        while True:
-            await self._something_to_do.wait()
-            self._something_to_do.clear()
+    def _act(self) -> None:
+        self._something_to_do = True
+        if self._task is None:
+            self._task = asyncio.create_task(self._compare_and_tell())
+            self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("a mistake in Asterism itself", exc_info=error)
+        elif self._something_to_do:  # since its last look
+            self._act()
+
+    async def _compare_and_tell(self) -> None:
+        while self._something_to_do:
+            self._something_to_do = False
             try:
                 await self._compare()
                 await self._tell()
             except StoreError as error:
-                log.warning("cannot compare or tell: %s", error)
+                log.warning("cannot compare with other devices, or leave a notice: %s", error)
                 await self._fleet.clock.sleep(1.0)
-                self._something_to_do.set()
+                self._something_to_do = True
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     async def _compare(self) -> None:
         now = self._fleet.clock.time()
@@ -130,10 +148,11 @@ class Circuit:
         suspended = self.suspended
         if (suspended is not None) == self._told:
             return
+        at = self._fleet.store.clock()
         if suspended is not None:
             message = f"{self._device} has stopped taking work: {suspended}. It tries one run from time to time"
+            notice = Notice(at, "suspended", message, None, self._device)
         else:
-            message = f"{self._device} takes work again"
-        kind = "suspended" if suspended is not None else "resumed"
-        await self._fleet.store.commit([Notice(self._fleet.store.clock(), kind, message, None, self._device)])
+            notice = Notice(at, "resumed", f"{self._device} takes work again", None, self._device)
+        await self._fleet.store.commit([notice])
         self._told = suspended is not None
