@@ -22,9 +22,10 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
+from asterism.runtime.conditions import holds
 from asterism.runtime.fleet.election import LEASE, Election
 from asterism.runtime.fleet.executing import Executor, Executors
-from asterism.runtime.fleet.fleet import Fleet, holds
+from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.joining import Presence, identity, join, leave, say_draining

@@ -1,0 +1,495 @@
+"""From the tree of an expression to a program: each node becomes a function that is called for its value.
+
+What refers to no name is computed while compiling. So what is too costly whatever the data is says so before anything
+runs, and a list such as ``["a", "b"]`` is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from asterism.runtime.cel import syntax
+from asterism.runtime.cel.errors import InvalidExpression, TooCostly, Unevaluable
+from asterism.runtime.cel.functions import FUNCTIONS, METHODS, Function
+from asterism.runtime.cel.pattern import compiled_pattern
+from asterism.runtime.cel.values import (
+    ABSENT,
+    BOOL,
+    INT,
+    LIST,
+    MAP,
+    OPERATORS,
+    TYPES,
+    UINT,
+    BuiltList,
+    BuiltMap,
+    Evaluation,
+    as_key,
+    exported,
+    find,
+    keys_of,
+    kind_of,
+    negative,
+    no_overload,
+)
+
+CONSTANT_STEPS = 10_000
+"""What the constants of an expression may cost together, in steps."""
+
+_ERROR = 10
+"""What it costs, in steps, to pass over an error."""
+
+Run = Callable[[Evaluation], Any]
+Part = Callable[[Evaluation, Any], Any]
+
+
+class Program:
+    """An expression that has been compiled."""
+
+    __slots__ = ("_run", "_variables")
+
+    def __init__(self, run: Run, variables: int) -> None:
+        self._run, self._variables = run, variables
+
+    def evaluate(self, names: Mapping[str, Any], steps: int) -> Any:
+        """The value of the expression, within so many steps. Raises Unevaluable and TooCostly."""
+        run = Evaluation(names, self._variables, steps)
+        try:
+            return exported(run, self._run(run))
+        except TooCostly:
+            raise TooCostly(
+                f"it needs more than {steps:,} steps on this data; use fewer nested macros, or less data"
+            ) from None
+        except RecursionError:
+            raise Unevaluable("its data is nested too deep") from None
+
+
+def compile_expression(text: str) -> Program:
+    """The program of an expression. Raises InvalidExpression."""
+    compiler = _Compiler()
+    try:
+        code = compiler.compile(syntax.parse(text))
+    except TooCostly:
+        raise InvalidExpression(
+            f"its constants alone need more than {CONSTANT_STEPS:,} steps; use fewer nested or chained macros"
+        ) from None
+    except RecursionError:
+        raise InvalidExpression("it is nested too deep") from None
+    return Program(code.run, compiler.most_variables)
+
+
+class _Code(NamedTuple):
+    run: Run
+    free: frozenset[str]
+    """The names and variables on which the value depends."""
+
+
+class _PartCode(NamedTuple):
+    run: Part
+    free: frozenset[str]
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self.most_variables = 0
+        self._scope: dict[str, int] = {}  # where the variable of each macro around is kept
+        self._macros = 0  # how many are around
+        self._constants = Evaluation({}, syntax.DEEPEST, CONSTANT_STEPS)
+
+    def compile(self, node: syntax.Node) -> _Code:
+        code: _Code = getattr(self, f"_{type(node).__name__.lower()}")(node)
+        if code.free or isinstance(node, syntax.Literal):
+            return code
+        try:
+            return _constant(code.run(self._constants))
+        except Unevaluable:
+            return code  # it may stand where it is never evaluated
+
+    def _all(self, nodes: tuple[syntax.Node, ...]) -> tuple[tuple[Run, ...], frozenset[str]]:
+        codes = [self.compile(node) for node in nodes]
+        return tuple(code.run for code in codes), _NOTHING.union(*(code.free for code in codes))
+
+    # -- values --
+
+    def _literal(self, node: syntax.Literal) -> _Code:
+        return _constant(node.value)
+
+    def _name(self, node: syntax.Name) -> _Code:
+        name, slot = node.name, self._scope.get(node.name)
+        if slot is not None:
+            return _Code(_variable(slot), frozenset({name}))
+
+        def run(run: Evaluation) -> Any:
+            _step(run)
+            value = run.names.get(name, ABSENT)
+            if value is ABSENT:
+                value = TYPES.get(name, ABSENT)
+                if value is ABSENT:
+                    raise Unevaluable(f"there is no name '{name}' here; the names are {', '.join(sorted(run.names))}")
+            return value
+
+        return _Code(run, frozenset({name}))
+
+    def _listof(self, node: syntax.ListOf) -> _Code:
+        items, free = self._all(node.items)
+
+        def run(run: Evaluation) -> Any:
+            run.spend(1 + len(items))
+            return BuiltList([item(run) for item in items])
+
+        return _Code(run, free)
+
+    def _mapof(self, node: syntax.MapOf) -> _Code:
+        keys, free = self._all(tuple(key for key, _ in node.entries))
+        values, more = self._all(tuple(value for _, value in node.entries))
+
+        def run(run: Evaluation) -> Any:
+            run.spend(1 + 3 * len(keys))
+            return BuiltMap([(as_key(key(run)), value(run)) for key, value in zip(keys, values, strict=True)])
+
+        return _Code(run, free | more)
+
+    # -- operators --
+
+    def _prefixed(self, node: syntax.Prefixed) -> _Code:
+        of, free = self.compile(node.of)
+        odd = node.times % 2 == 1
+        if node.operator == "!":
+
+            def invert(run: Evaluation) -> Any:
+                _step(run)
+                return _truth(of(run), "'!'") != odd
+
+            return _Code(invert, free)
+
+        def negate(run: Evaluation) -> Any:
+            _step(run)
+            value = negative(of(run))
+            return value if odd else negative(value)
+
+        return _Code(negate, free)
+
+    def _chain(self, node: syntax.Chain) -> _Code:
+        first = self.compile(node.first)
+        rights, free = self._all(tuple(right for _, right in node.rest))
+        operations = tuple((OPERATORS[sign], right) for (sign, _), right in zip(node.rest, rights, strict=True))
+        if len(operations) == 1:
+            return _Code(_pair(first.run, *operations[0]), first.free | free)
+
+        def run(run: Evaluation) -> Any:
+            value = first.run(run)
+            for operate, right in operations:
+                _step(run)
+                value = operate(run, value, right(run))
+            return value
+
+        return _Code(run, first.free | free)
+
+    def _logical(self, node: syntax.Logical) -> _Code:
+        """Commutative, as CEL has it: an operand that decides makes good for another that cannot be evaluated."""
+        operands, free = self._all(node.operands)
+        decisive, sign = node.operator == "||", f"'{node.operator}'"
+
+        def run(run: Evaluation) -> Any:
+            failed: Unevaluable | None = None
+            for operand in operands:
+                _step(run)
+                try:
+                    value = operand(run)
+                    if value is decisive:
+                        return decisive
+                    if value is not (not decisive):
+                        raise no_overload(sign, value)
+                except Unevaluable as error:
+                    run.spend(_ERROR)
+                    failed = error
+            if failed is not None:
+                raise failed
+            return not decisive
+
+        return _Code(run, free)
+
+    def _conditional(self, node: syntax.Conditional) -> _Code:
+        conditions, free = self._all(tuple(condition for condition, _ in node.branches))
+        values, more = self._all(tuple(value for _, value in node.branches))
+        otherwise = self.compile(node.otherwise)
+        branches = tuple(zip(conditions, values, strict=True))
+
+        def run(run: Evaluation) -> Any:
+            for condition, value in branches:
+                _step(run)
+                if _truth(condition(run), "'?:'"):
+                    return value(run)
+            return otherwise.run(run)
+
+        return _Code(run, free | more | otherwise.free)
+
+    # -- calls --
+
+    def _call(self, node: syntax.Call) -> _Code:
+        function = _known("function", FUNCTIONS, node.function, node.arguments)
+        if node.function == "matches":
+            _check_pattern(node.arguments[1])
+        arguments, free = self._all(node.arguments)
+
+        def run(run: Evaluation) -> Any:
+            _step(run)
+            return function(run, *[argument(run) for argument in arguments])
+
+        return _Code(run, free)
+
+    def _has(self, node: syntax.Has) -> _Code:
+        of, free = self.compile(node.of)
+        field = node.field
+
+        def run(run: Evaluation) -> Any:
+            _step(run)
+            value = of(run)
+            if kind_of(value) != MAP:
+                raise no_overload("'has'", value)
+            return find(value, field) is not ABSENT
+
+        return _Code(run, free)
+
+    # -- members --
+
+    def _member(self, node: syntax.Member) -> _Code:
+        of = self.compile(node.of)
+        codes = [self._part(part) for part in node.parts]
+        parts, free = tuple(code.run for code in codes), of.free.union(*(code.free for code in codes))
+        start = of.run
+        if len(parts) == 1:
+            only = parts[0]
+            return _Code(lambda run: only(run, start(run)), free)
+
+        def run(run: Evaluation) -> Any:
+            value = start(run)
+            for part in parts:
+                value = part(run, value)
+            return value
+
+        return _Code(run, free)
+
+    def _part(self, part: syntax.Field | syntax.Item | syntax.Method | syntax.Macro) -> _PartCode:
+        match part:
+            case syntax.Field(name):
+                return _PartCode(_field(name), _NOTHING)
+            case syntax.Item(key):
+                code = self.compile(key)
+                return _PartCode(_item(code.run), code.free)
+            case syntax.Method(name, arguments):
+                return self._method(name, arguments)
+            case syntax.Macro():
+                return self._macro(part)
+
+    def _method(self, name: str, nodes: tuple[syntax.Node, ...]) -> _PartCode:
+        method = _known("method", METHODS, name, nodes)
+        if name == "matches":
+            _check_pattern(nodes[0])
+        arguments, free = self._all(nodes)
+
+        def run(run: Evaluation, value: Any) -> Any:
+            _step(run)
+            return method(run, value, *[argument(run) for argument in arguments])
+
+        return _PartCode(run, free)
+
+    def _macro(self, node: syntax.Macro) -> _PartCode:
+        outer, slot = self._scope, self._macros
+        self._scope, self._macros = {**outer, node.variable: slot}, slot + 1
+        self.most_variables = max(self.most_variables, self._macros)
+        bodies, free = self._all(node.bodies)
+        self._scope, self._macros = outer, slot
+        run = _MACROS[node.name](slot, f"'{node.name}'", *bodies)
+        return _PartCode(run, free - {node.variable})
+
+
+# -- small programs ----------------------------------------------------------------------------------------------------
+
+
+def _step(run: Evaluation) -> None:
+    run.left -= 1
+    if run.left < 0:
+        raise TooCostly
+
+
+def _constant(value: Any) -> _Code:
+    def run(run: Evaluation) -> Any:
+        run.left -= 1
+        if run.left < 0:
+            raise TooCostly
+        return value
+
+    return _Code(run, _NOTHING)
+
+
+def _variable(slot: int) -> Run:
+    def run(run: Evaluation) -> Any:
+        run.left -= 1
+        if run.left < 0:
+            raise TooCostly
+        return run.variables[slot]
+
+    return run
+
+
+def _pair(left: Run, operate: Function, right: Run) -> Run:
+    def run(run: Evaluation) -> Any:
+        run.left -= 1
+        if run.left < 0:
+            raise TooCostly
+        return operate(run, left(run), right(run))
+
+    return run
+
+
+def _truth(value: Any, where: str) -> bool:
+    if value is True or value is False:
+        return value
+    if kind_of(value) != BOOL:
+        raise no_overload(where, value)
+    return bool(value)
+
+
+def _field(name: str) -> Part:
+    def run(run: Evaluation, value: Any) -> Any:
+        run.left -= 1
+        if run.left < 0:
+            raise TooCostly
+        if type(value) is not dict and kind_of(value) != MAP:
+            raise Unevaluable(f"a value of type {kind_of(value)} has no field '{name}'")
+        found = value.get(name, ABSENT)
+        if found is ABSENT:
+            raise Unevaluable(f"there is no field '{name}'")
+        return found
+
+    return run
+
+
+def _item(key: Run) -> Part:
+    def run(run: Evaluation, value: Any) -> Any:
+        _step(run)
+        index, kind = key(run), kind_of(value)
+        if kind == MAP:
+            found = find(value, index)
+            if found is ABSENT:
+                raise Unevaluable("there is no such key in the map")
+            return found
+        if kind != LIST:
+            raise no_overload("'[]'", value)
+        if type(index) is float and index.is_integer():
+            index = int(index)
+        if kind_of(index) not in (INT, UINT):
+            raise Unevaluable(f"a list is indexed by type int, not by type {kind_of(index)}")
+        if not 0 <= index < len(value):
+            raise Unevaluable("the index is not in the list")
+        return value[index]
+
+    return run
+
+
+def _range(run: Evaluation, value: Any, macro: str) -> Any:
+    """What a macro goes over: the items of a list, the keys of a map."""
+    kind = kind_of(value)
+    if kind == LIST:
+        return value
+    if kind != MAP:
+        raise no_overload(macro, value)
+    run.spend(len(value))
+    return keys_of(value)
+
+
+def _decided(decisive: bool, slot: int, macro: str, body: Run) -> Part:
+    """``all`` and ``exists``: as ``&&`` and ``||`` over all items."""
+
+    def run(run: Evaluation, value: Any) -> Any:
+        failed: Unevaluable | None = None
+        for item in _range(run, value, macro):
+            _step(run)
+            run.variables[slot] = item
+            try:
+                if _truth(body(run), macro) is decisive:
+                    return decisive
+            except Unevaluable as error:
+                run.spend(_ERROR)
+                failed = error
+        if failed is not None:
+            raise failed
+        return not decisive
+
+    return run
+
+
+def _exists_one(slot: int, macro: str, body: Run) -> Part:
+    def run(run: Evaluation, value: Any) -> Any:
+        found = 0
+        for item in _range(run, value, macro):
+            _step(run)
+            run.variables[slot] = item
+            found += _truth(body(run), macro)
+        return found == 1
+
+    return run
+
+
+def _filter(slot: int, macro: str, body: Run) -> Part:
+    def run(run: Evaluation, value: Any) -> Any:
+        kept = BuiltList()
+        for item in _range(run, value, macro):
+            run.spend(2)
+            run.variables[slot] = item
+            if _truth(body(run), macro):
+                kept.append(item)
+        return kept
+
+    return run
+
+
+def _map(slot: int, macro: str, *bodies: Run) -> Part:
+    wanted, made = bodies if len(bodies) == 2 else (None, bodies[0])
+
+    def run(run: Evaluation, value: Any) -> Any:
+        items = BuiltList()
+        for item in _range(run, value, macro):
+            run.spend(2)
+            run.variables[slot] = item
+            if wanted is None or _truth(wanted(run), macro):
+                items.append(made(run))
+        return items
+
+    return run
+
+
+_MACROS: dict[str, Callable[..., Part]] = {
+    "all": lambda *given: _decided(False, *given),
+    "exists": lambda *given: _decided(True, *given),
+    "exists_one": _exists_one,
+    "existsOne": _exists_one,
+    "filter": _filter,
+    "map": _map,
+}
+
+
+# -- what is known before it runs --------------------------------------------------------------------------------------
+
+
+def _known(
+    what: str, table: Mapping[str, tuple[Function, frozenset[int]]], name: str, arguments: tuple[syntax.Node, ...]
+) -> Function:
+    if name not in table:
+        raise InvalidExpression(f"there is no {what} '{name}'; there are {', '.join(sorted(table))}")
+    function, counts = table[name]
+    if len(arguments) not in counts:
+        counted = " or ".join(map(str, sorted(counts)))
+        raise InvalidExpression(f"the {what} '{name}' takes {counted} arguments, not {len(arguments)}")
+    return function
+
+
+def _check_pattern(node: syntax.Node) -> None:
+    """A pattern that is written down is checked before it is used."""
+    if isinstance(node, syntax.Literal) and isinstance(node.value, str):
+        compiled_pattern(node.value)
