@@ -6,29 +6,25 @@ runs, and a list such as ``["a", "b"]`` is made once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asterism.runtime.cel import syntax
 from asterism.runtime.cel.errors import InvalidExpression, TooCostly, Unevaluable
 from asterism.runtime.cel.functions import FUNCTIONS, METHODS, Function
+from asterism.runtime.cel.members import ERROR, MACROS, Part, Run, field, item_at, step, truth
 from asterism.runtime.cel.pattern import compiled_pattern
 from asterism.runtime.cel.values import (
     ABSENT,
-    BOOL,
-    INT,
-    LIST,
     MAP,
     OPERATORS,
     TYPES,
-    UINT,
     BuiltList,
     BuiltMap,
     Evaluation,
     as_key,
     exported,
     find,
-    keys_of,
     kind_of,
     negative,
     no_overload,
@@ -36,12 +32,6 @@ from asterism.runtime.cel.values import (
 
 CONSTANT_STEPS = 10_000
 """What the constants of an expression may cost together, in steps."""
-
-_ERROR = 10
-"""What it costs, in steps, to pass over an error."""
-
-Run = Callable[[Evaluation], Any]
-Part = Callable[[Evaluation, Any], Any]
 
 
 class Program:
@@ -124,7 +114,7 @@ class _Compiler:
             return _Code(_variable(slot), frozenset({name}))
 
         def run(run: Evaluation) -> Any:
-            _step(run)
+            step(run)
             value = run.names.get(name, ABSENT)
             if value is ABSENT:
                 value = TYPES.get(name, ABSENT)
@@ -161,13 +151,13 @@ class _Compiler:
         if node.operator == "!":
 
             def invert(run: Evaluation) -> Any:
-                _step(run)
-                return _truth(of(run), "'!'") != odd
+                step(run)
+                return truth(of(run), "'!'") != odd
 
             return _Code(invert, free)
 
         def negate(run: Evaluation) -> Any:
-            _step(run)
+            step(run)
             value = negative(of(run))
             return value if odd else negative(value)
 
@@ -183,7 +173,7 @@ class _Compiler:
         def run(run: Evaluation) -> Any:
             value = first.run(run)
             for operate, right in operations:
-                _step(run)
+                step(run)
                 value = operate(run, value, right(run))
             return value
 
@@ -197,7 +187,7 @@ class _Compiler:
         def run(run: Evaluation) -> Any:
             failed: Unevaluable | None = None
             for operand in operands:
-                _step(run)
+                step(run)
                 try:
                     value = operand(run)
                     if value is decisive:
@@ -205,7 +195,7 @@ class _Compiler:
                     if value is not (not decisive):
                         raise no_overload(sign, value)
                 except Unevaluable as error:
-                    run.spend(_ERROR)
+                    run.spend(ERROR)
                     failed = error
             if failed is not None:
                 raise failed
@@ -221,8 +211,8 @@ class _Compiler:
 
         def run(run: Evaluation) -> Any:
             for condition, value in branches:
-                _step(run)
-                if _truth(condition(run), "'?:'"):
+                step(run)
+                if truth(condition(run), "'?:'"):
                     return value(run)
             return otherwise.run(run)
 
@@ -237,21 +227,21 @@ class _Compiler:
         arguments, free = self._all(node.arguments)
 
         def run(run: Evaluation) -> Any:
-            _step(run)
+            step(run)
             return function(run, *[argument(run) for argument in arguments])
 
         return _Code(run, free)
 
     def _has(self, node: syntax.Has) -> _Code:
         of, free = self.compile(node.of)
-        field = node.field
+        name = node.field
 
         def run(run: Evaluation) -> Any:
-            _step(run)
+            step(run)
             value = of(run)
             if kind_of(value) != MAP:
                 raise no_overload("'has'", value)
-            return find(value, field) is not ABSENT
+            return find(value, name) is not ABSENT
 
         return _Code(run, free)
 
@@ -277,10 +267,10 @@ class _Compiler:
     def _part(self, part: syntax.Field | syntax.Item | syntax.Method | syntax.Macro) -> _PartCode:
         match part:
             case syntax.Field(name):
-                return _PartCode(_field(name), _NOTHING)
+                return _PartCode(field(name), _NOTHING)
             case syntax.Item(key):
                 code = self.compile(key)
-                return _PartCode(_item(code.run), code.free)
+                return _PartCode(item_at(code.run), code.free)
             case syntax.Method(name, arguments):
                 return self._method(name, arguments)
             case syntax.Macro():
@@ -293,7 +283,7 @@ class _Compiler:
         arguments, free = self._all(nodes)
 
         def run(run: Evaluation, value: Any) -> Any:
-            _step(run)
+            step(run)
             return method(run, value, *[argument(run) for argument in arguments])
 
         return _PartCode(run, free)
@@ -304,17 +294,11 @@ class _Compiler:
         self.most_variables = max(self.most_variables, self._macros)
         bodies, free = self._all(node.bodies)
         self._scope, self._macros = outer, slot
-        run = _MACROS[node.name](slot, f"'{node.name}'", *bodies)
+        run = MACROS[node.name](slot, f"'{node.name}'", *bodies)
         return _PartCode(run, free - {node.variable})
 
 
 # -- small programs ----------------------------------------------------------------------------------------------------
-
-
-def _step(run: Evaluation) -> None:
-    run.left -= 1
-    if run.left < 0:
-        raise TooCostly
 
 
 def _constant(value: Any) -> _Code:
@@ -345,133 +329,6 @@ def _pair(left: Run, operate: Function, right: Run) -> Run:
         return operate(run, left(run), right(run))
 
     return run
-
-
-def _truth(value: Any, where: str) -> bool:
-    if value is True or value is False:
-        return value
-    if kind_of(value) != BOOL:
-        raise no_overload(where, value)
-    return bool(value)
-
-
-def _field(name: str) -> Part:
-    def run(run: Evaluation, value: Any) -> Any:
-        run.left -= 1
-        if run.left < 0:
-            raise TooCostly
-        if type(value) is not dict and kind_of(value) != MAP:
-            raise Unevaluable(f"a value of type {kind_of(value)} has no field '{name}'")
-        found = value.get(name, ABSENT)
-        if found is ABSENT:
-            raise Unevaluable(f"there is no field '{name}'")
-        return found
-
-    return run
-
-
-def _item(key: Run) -> Part:
-    def run(run: Evaluation, value: Any) -> Any:
-        _step(run)
-        index, kind = key(run), kind_of(value)
-        if kind == MAP:
-            found = find(value, index)
-            if found is ABSENT:
-                raise Unevaluable("there is no such key in the map")
-            return found
-        if kind != LIST:
-            raise no_overload("'[]'", value)
-        if type(index) is float and index.is_integer():
-            index = int(index)
-        if kind_of(index) not in (INT, UINT):
-            raise Unevaluable(f"a list is indexed by type int, not by type {kind_of(index)}")
-        if not 0 <= index < len(value):
-            raise Unevaluable("the index is not in the list")
-        return value[index]
-
-    return run
-
-
-def _range(run: Evaluation, value: Any, macro: str) -> Any:
-    """What a macro goes over: the items of a list, the keys of a map."""
-    kind = kind_of(value)
-    if kind == LIST:
-        return value
-    if kind != MAP:
-        raise no_overload(macro, value)
-    run.spend(len(value))
-    return keys_of(value)
-
-
-def _decided(decisive: bool, slot: int, macro: str, body: Run) -> Part:
-    """``all`` and ``exists``: as ``&&`` and ``||`` over all items."""
-
-    def run(run: Evaluation, value: Any) -> Any:
-        failed: Unevaluable | None = None
-        for item in _range(run, value, macro):
-            _step(run)
-            run.variables[slot] = item
-            try:
-                if _truth(body(run), macro) is decisive:
-                    return decisive
-            except Unevaluable as error:
-                run.spend(_ERROR)
-                failed = error
-        if failed is not None:
-            raise failed
-        return not decisive
-
-    return run
-
-
-def _exists_one(slot: int, macro: str, body: Run) -> Part:
-    def run(run: Evaluation, value: Any) -> Any:
-        found = 0
-        for item in _range(run, value, macro):
-            _step(run)
-            run.variables[slot] = item
-            found += _truth(body(run), macro)
-        return found == 1
-
-    return run
-
-
-def _filter(slot: int, macro: str, body: Run) -> Part:
-    def run(run: Evaluation, value: Any) -> Any:
-        kept = BuiltList()
-        for item in _range(run, value, macro):
-            run.spend(2)
-            run.variables[slot] = item
-            if _truth(body(run), macro):
-                kept.append(item)
-        return kept
-
-    return run
-
-
-def _map(slot: int, macro: str, *bodies: Run) -> Part:
-    wanted, made = bodies if len(bodies) == 2 else (None, bodies[0])
-
-    def run(run: Evaluation, value: Any) -> Any:
-        items = BuiltList()
-        for item in _range(run, value, macro):
-            run.spend(2)
-            run.variables[slot] = item
-            if wanted is None or _truth(wanted(run), macro):
-                items.append(made(run))
-        return items
-
-    return run
-
-
-_MACROS: dict[str, Callable[..., Part]] = {
-    "all": lambda *given: _decided(False, *given),
-    "exists": lambda *given: _decided(True, *given),
-    "exists_one": _exists_one,
-    "existsOne": _exists_one,
-    "filter": _filter,
-    "map": _map,
-}
 
 
 # -- what is known before it runs --------------------------------------------------------------------------------------

@@ -148,8 +148,8 @@ _ESCAPED = re.compile(_ESCAPE)
 _SHORT = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _RESERVED = frozenset(
-    ["as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"]
-    + ["namespace", "return", "var", "void", "while"]
+    {"as", "break", "const", "continue", "else", "for", "function", "if", "import"}
+    | {"let", "loop", "package", "namespace", "return", "var", "void", "while"}
 )
 _RELATIONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "in"})
 

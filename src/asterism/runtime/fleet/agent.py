@@ -418,4 +418,4 @@ def _check_rules(name: str, accepts: str | None, hands_back: str | None) -> None
     for what, expression in (("accepts", accepts), ("hands_back", hands_back)):
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
-            raise AsterismError(f"device {name!r}: {what} does not parse: {problem}")
+            raise AsterismError(f"device {name!r}: {what} is not valid: {problem}")

@@ -33,7 +33,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
 from asterism.runtime.devices import hide_in
 from asterism.runtime.fleet.calling import Calls, CurrentRun
-from asterism.runtime.fleet.filling import bare, fill, request_terms, stands_for_itself
+from asterism.runtime.fleet.filling import bare, fill, is_secret, request_terms, stands_for_itself
 from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
@@ -124,6 +124,7 @@ class Executors:
             return why
         resolved = Resolved({}, {}, frozenset())
         try:
+            self._allow(work)
             resolved = fill(work.workflow, work.given, self.policy)
             self._judge(work, resolved)
         except (PolicyForbids, DeviceUnavailable) as error:
@@ -131,6 +132,26 @@ class Executors:
         except Exception:
             return None
         return None
+
+    def _allow(self, work: RunWork) -> None:
+        """Ask the policy for all that can be told before an expression of the work is evaluated. Raises PolicyForbids,
+        and DeviceUnavailable for what is not on this device."""
+        flow = work.workflow
+        if self.policy.everything:
+            return
+        why = self.policy.objection(flow)
+        if why is not None:
+            raise PolicyForbids(why)
+        try:
+            known = bare({name: value for name, value in work.given.items() if not is_secret(value)})
+            if flow.http is not None:
+                self.policy.url(inputs.template(flow.http["url"], known, inputs.in_url))
+            elif flow.argv is not None:
+                self.policy.command(inputs.template(flow.argv[0], known))
+        except (PolicyForbids, DeviceUnavailable):
+            raise
+        except Exception:  # a secret has a say in it, or it is wrong in another way: judged once it is filled in
+            return
 
     def _judge(self, work: RunWork, resolved: Resolved) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""
@@ -159,6 +180,7 @@ class Executors:
 
         When cancelled, the work is stopped: the group of a command with SIGTERM, then with SIGKILL after the grace
         period, or at once if cancelled again."""
+        self._allow(work)
         resolved = fill(work.workflow, work.given, self.policy)
         try:
             limit = work.workflow.limit

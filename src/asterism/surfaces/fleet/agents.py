@@ -19,7 +19,6 @@ from asterism.surfaces.fleet.access import tell_json, with_fleet
 from asterism.surfaces.fleet.leaving import Leaving
 from asterism.surfaces.fleet.narrating import Narrated, told
 from asterism.surfaces.fleet.policies import find_policy
-from asterism.surfaces.planfile.wording import syntax
 
 log = logging.getLogger("asterism.device")
 
@@ -50,7 +49,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
     for option, expression in (("--accepts", terms.accepts), ("--hands-back", terms.hands_back)):
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
-            raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=option)
+            raise click.BadParameter(f"it is not valid: {problem}", param_hint=option)
     policy, about = find_policy(terms.policy)  # who does no work may still run the command that is told of notices
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module

@@ -14,7 +14,7 @@ from asterism.runtime import calls, conditions
 from asterism.runtime.inputs import MissingInput, is_reference, template
 from asterism.surfaces.planfile import shape
 from asterism.surfaces.planfile.shape import Part
-from asterism.surfaces.planfile.wording import shown, suggestion, syntax, written
+from asterism.surfaces.planfile.wording import shown, suggestion, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -78,7 +78,7 @@ class Meaning:
                 self.sources[source] = (on, when)
             problem = None if when is None else conditions.check(when)
             if problem is not None:
-                yield (*path, "when"), f"the condition {when!r} does not parse: {syntax(problem)}", False
+                yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
 
     def _nearest(self, source: str) -> str:
         return suggestion(source, list(self.around.tasks)) if len(self.around.tasks) <= 1000 else ""
@@ -100,7 +100,7 @@ class Meaning:
             expression = str(value["select"])
             problem = conditions.check(expression)
             if problem is not None:
-                yield (*path, "select"), f"the expression {expression!r} does not parse: {syntax(problem)}", False
+                yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
 
     def _places(self) -> Iterator[Finding]:
         """``{name}`` in a command or an address has an input of that name."""
