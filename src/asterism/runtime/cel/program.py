@@ -95,7 +95,9 @@ class _Compiler:
         if code.free or isinstance(node, syntax.Literal):
             return code
         try:
-            return _constant(code.run(self._constants))
+            value = code.run(self._constants)
+            exported(self._constants, value)  # paid for in full, however much of it is shared
+            return _constant(value)
         except Unevaluable:
             return code  # it may stand where it is never evaluated
 
