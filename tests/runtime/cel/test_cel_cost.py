@@ -13,25 +13,15 @@ from asterism.runtime import conditions
 from asterism.runtime.cel import InvalidExpression, TooCostly, compile_expression, syntax
 from asterism.runtime.cel.functions import FUNCTIONS, METHODS
 from asterism.runtime.cel.syntax import MACROS
+from tests.runtime.cel.bombs import TEN, doubled, nested
 from tests.runtime.cel.cel_child import NAMES, Child, child
-
-TEN = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
-
-
-def nested(levels: int) -> str:
-    """Ten times as costly with each level."""
-    text = "1"
-    for level in range(levels):
-        text = f"{TEN}.map(x{level}, {text})"
-    return text
-
 
 BOMBS = {
     "nested macros": nested(9),
     "nested macros over data": "".join(f"result.items.all({one}, " for one in "abcd") + "d >= 0" + ")" * 4,
-    "doubled text": "['x']" + ".map(a, a + a)" * 40,
-    "doubled text of data": "[status]" + ".map(a, a + a)" * 40,
-    "doubled list": "[[status]]" + ".map(a, a + a)" * 40,
+    "doubled text": doubled(),
+    "doubled text of data": doubled("status"),
+    "doubled list": doubled("[status]"),
     "shared lists": "[status]" + ".map(a, [a, a])" * 40,
     "shared maps": "[status]" + ".map(a, {'a': a, 'b': a})" * 40,
     "shared lists compared": f"[status]{'.map(a, [a, a])' * 40} == [status]{'.map(a, [a, a])' * 40}",

@@ -61,7 +61,8 @@ def matches(run: Evaluation, text: str, pattern: str) -> bool:
     try:
         compiled = compiled_pattern(pattern)
     except InvalidExpression as error:
-        run.spend(_COMPILING * LARGEST)
+        if isinstance(error, _TooLarge):
+            run.spend(_COMPILING * LARGEST)
         raise Unevaluable(str(error)) from None
     run.spend(_COMPILING * len(compiled.instructions))  # whether it was remembered or not: steps never depend on that
     if compiled.literal:
@@ -163,6 +164,10 @@ def _prefix(instructions: tuple[_Instruction, ...]) -> str:
     return prefix
 
 
+class _TooLarge(InvalidExpression):
+    """A pattern that becomes too many instructions, which is known once they are written."""
+
+
 class _Writer:
     """Writes the instructions of a pattern, and a repeated part as often as it is repeated."""
 
@@ -185,7 +190,7 @@ class _Writer:
     def write(self, part: Part) -> None:
         self._parts += 1  # also of parts that become no instruction, such as an empty group
         if self._parts > LARGEST:
-            raise InvalidExpression(f"the pattern is too large: it becomes more than {LARGEST:,} instructions")
+            raise _TooLarge(f"the pattern is too large: it becomes more than {LARGEST:,} instructions")
         match part:
             case Char(fits, what):
                 self.emit(_CHAR, fits, what)

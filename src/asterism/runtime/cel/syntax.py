@@ -262,16 +262,17 @@ class _Parser:
             times = 0
             while self._accept(operator):
                 times += 1
+            if times and operator == "-" and self._tokens[self._next].kind in ("int", "double"):
+                self._next, times = self._next - 1, times - 1  # the last sign belongs to the number
             if times:
-                if operator == "-" and self._tokens[self._next].kind in ("int", "double"):
-                    member = self._member(negative=True)  # so that the least integer can be written
-                    return Prefixed("-", times - 1, member) if times > 1 else member
                 return Prefixed(operator, times, self._member())
         return self._member()
 
     # -- members and what they are members of --
 
-    def _member(self, *, negative: bool = False) -> Node:
+    def _member(self) -> Node:
+        negative = self._sees("-") and self._tokens[self._next + 1].kind in ("int", "double")
+        self._next += negative
         node = self._primary(negative)
         parts: list[Field | Item | Method | Macro] = []
         while True:
