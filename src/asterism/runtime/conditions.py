@@ -17,8 +17,8 @@ from asterism.runtime.cel import ExpressionError, InvalidExpression, Program, co
 STEPS = 100_000
 """What a condition or selection may cost, in steps: a few hundredths of a second, and a few megabytes."""
 
-RULE_STEPS = 5_000
-"""What a rule about devices and runs may cost: it is evaluated for each pair of them."""
+RULE_STEPS = 2_000
+"""What a rule about devices and runs may cost: it is evaluated for many pairs of them."""
 
 
 def _compiled(text: str) -> Program | str:

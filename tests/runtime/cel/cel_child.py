@@ -13,11 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 SECONDS = 3.0
 """The processor time that one expression may take: far more than any should, so that a slow machine changes nothing."""
 
+STATM = Path("/proc/self/statm")
 MEGABYTES = 256
 """The memory that it may take beyond what the process has at the start."""
 
@@ -37,9 +39,9 @@ NAMES: dict[str, Any] = {
 def main(what: str) -> None:
     evaluate = {"metered": _metered, "unmetered": _unmetered, "library": _library}[what]()
     print("ready", flush=True)
-    with open("/proc/self/statm") as statm:
-        used = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (MEGABYTES << 20),) * 2)
+    if STATM.exists():  # elsewhere the time is the only limit
+        used = int(STATM.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (MEGABYTES << 20),) * 2)
     for line in sys.stdin:
         text, steps = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # which ends the process

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from asterism.runtime.cel.errors import Unevaluable
+from asterism.runtime.cel.errors import ExpressionError, Unevaluable
 from asterism.runtime.cel.pattern import matches
 from asterism.runtime.cel.values import (
     BOOL,
@@ -171,6 +171,8 @@ def _timestamp(run: Evaluation, value: Any) -> datetime:
             date, time, fraction, zone = found.groups()
             read = datetime.fromisoformat(f"{date}T{time}{(fraction or '.0')[:7].ljust(7, '0')}")
             return read.replace(tzinfo=_zone(zone)).astimezone(UTC)
+    except ExpressionError:
+        raise
     except (ValueError, OverflowError):
         raise Unevaluable("the value is not valid for 'timestamp'") from None
     raise no_overload("'timestamp'", value)
@@ -189,6 +191,8 @@ def _duration(run: Evaluation, value: Any) -> timedelta:
             assert found is not None
             seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(found.group(2)))
             return timedelta(seconds=-seconds if found.group(1) == "-" else seconds)
+    except ExpressionError:
+        raise
     except (ValueError, OverflowError):
         raise Unevaluable("the value is not valid for 'duration'") from None
     raise no_overload("'duration'", value)
