@@ -214,6 +214,8 @@ def test_data_of_python_is_taken_as_it_is() -> None:
     assert value("result.huge > 1", names) is True  # type: ignore[arg-type]
     with pytest.raises(Unevaluable, match="out of range"):
         value("result.huge * result.huge", names)  # type: ignore[arg-type]
+    with pytest.raises(Unevaluable, match="its data raised TypeError"):
+        value("time < timestamp('2024-01-01T00:00:00Z')", {"time": datetime(2024, 1, 1)})
     with pytest.raises(Unevaluable, match="the Python type object is not JSON data"):
         value("result.odd == 1", names)  # type: ignore[arg-type]
 

@@ -95,6 +95,12 @@ def test_a_pattern_that_is_not_valid_says_why(pattern: str, why: str) -> None:
     assert why in str(refusal.value)
 
 
+def test_a_prefix_is_found_wherever_it_is() -> None:
+    for before in (0, 1, 2046, 2047, 2048, 2049, 5000):
+        assert found("abc[0-9]", "x" * before + "abc5")
+        assert not found("abc[0-9]", "x" * before + "abcd")
+
+
 def test_what_makes_others_try_for_ever_is_over_at_once() -> None:
     assert not found("(a|a)*b", "a" * 2000)
     assert not found("(a*)*b", "a" * 2000)

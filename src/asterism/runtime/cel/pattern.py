@@ -32,6 +32,9 @@ LARGEST = 2000
 _COMPILING = 6
 """What a character or an instruction of a pattern costs, in steps, before anything is searched."""
 
+_PIECE = 2048
+"""How many characters are searched for a prefix at a time."""
+
 _CHAR, _SPLIT, _JUMP, _ASSERT, _MATCH = range(5)
 
 _SPECIAL = frozenset(r"\.+*?()|[]{}^$")
@@ -79,11 +82,9 @@ def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:
             if pattern.anchored and at:
                 return False
             if pattern.prefix:
-                found = text.find(pattern.prefix, at)
-                run.spend(1 + ((end if found < 0 else found) - at) * min(len(pattern.prefix), 100) // 512)
-                if found < 0:
+                at = _next(run, pattern.prefix, text, at)
+                if at < 0:
                     return False
-                at = found
         entered = _entered(run, pattern, [*threads, 0], text, at)
         if entered is None:
             return True
@@ -95,6 +96,18 @@ def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:
             if instruction.fits is not None and instruction.fits(char):
                 threads.append(instruction.to)
         at += 1
+
+
+def _next(run: Evaluation, prefix: str, text: str, at: int) -> int:
+    """Where a prefix is found next, or -1. Paid for piece by piece, before each is searched."""
+    while at < len(text):
+        piece = min(_PIECE, len(text) - at)
+        run.spend(1 + piece * min(len(prefix), 100) // 512)
+        found = text.find(prefix, at, at + piece + len(prefix) - 1)
+        if found >= 0:
+            return found
+        at += piece
+    return -1
 
 
 def _entered(run: Evaluation, pattern: Pattern, starts: list[int], text: str, at: int) -> list[int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asterism.runtime.cel import syntax
-from asterism.runtime.cel.errors import InvalidExpression, TooCostly, Unevaluable
+from asterism.runtime.cel.errors import ExpressionError, InvalidExpression, TooCostly, Unevaluable
 from asterism.runtime.cel.functions import FUNCTIONS, METHODS, Function
 from asterism.runtime.cel.members import ERROR, MACROS, Part, Run, field, item_at, step, truth
 from asterism.runtime.cel.pattern import compiled_pattern
@@ -53,6 +53,10 @@ class Program:
             ) from None
         except RecursionError:
             raise Unevaluable("its data is nested too deep") from None
+        except (ExpressionError, MemoryError):
+            raise
+        except Exception as error:  # the data may be objects of the user's, which raise what they like
+            raise Unevaluable(f"its data raised {type(error).__name__}") from None
 
 
 def compile_expression(text: str) -> Program:
@@ -121,7 +125,8 @@ class _Compiler:
             if value is ABSENT:
                 value = TYPES.get(name, ABSENT)
                 if value is ABSENT:
-                    raise Unevaluable(f"there is no name '{name}' here; the names are {', '.join(sorted(run.names))}")
+                    few = f"; the names are {', '.join(sorted(run.names))}" if len(run.names) <= 5 else ""
+                    raise Unevaluable(f"there is no name '{name}' here{few}")
             return value
 
         return _Code(run, frozenset({name}))
