@@ -124,6 +124,16 @@ def state_belongs_to_somebody(module: str, source: str) -> Iterator[str]:
             yield f"line {node.lineno}: global {', '.join(node.names)}"
 
 
+def the_path_of_python_is_changed_in_one_place(module: str, source: str) -> Iterator[str]:
+    """Where a folder goes on the path decides which files stand in for our own modules."""
+    if module in ("asterism.__main__", "asterism.surfaces.user_modules"):
+        return
+    changed = re.compile(r"sys\.path\.(insert|append|extend)|sys\.path(\[.*\])? *\+?= ")
+    for number, line in enumerate(source.splitlines(), 1):
+        if changed.search(line):
+            yield f"line {number}: it changes sys.path; call allow_imports of surfaces/user_modules.py"
+
+
 RULES: list[Rule] = [
     arrows_point_down,
     the_core_is_pure,
@@ -133,6 +143,7 @@ RULES: list[Rule] = [
     a_function_fits_on_a_screen,
     nothing_is_left_undone,
     state_belongs_to_somebody,
+    the_path_of_python_is_changed_in_one_place,
 ]
 
 
@@ -232,6 +243,8 @@ def test_an_impure_core_is_noticed(name: str) -> None:
     ("rule", "module", "source"),
     [
         (names_say_something, "asterism.core.utils", ""),
+        (the_path_of_python_is_changed_in_one_place, "asterism.surfaces.cli", "sys.path.insert(0, place)"),
+        (the_path_of_python_is_changed_in_one_place, "asterism.surfaces.cli", "sys.path[:0] = [place]"),
         (names_say_something, "asterism.runtime.device_manager", ""),
         (names_say_something, "asterism.common.task", ""),
         (a_module_says_what_it_is_for, "asterism.core.task", "x = 1\n"),

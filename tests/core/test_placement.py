@@ -268,3 +268,18 @@ def test_the_choice_can_be_among_devices_of_peers_alone() -> None:
     assert choice.owner == there.owner
     assert set(choice.scores) == {"here", "there"}
     assert outlook(here).choose(run_of(flow()), flow(), state=ABROAD).owner is None
+
+
+def test_a_workflows_rule_is_evaluated_once_for_each_device_and_a_devices_own_for_each_run() -> None:
+    """A costly rule of one workflow is not paid for with each run that waits."""
+    asked: Counter[str] = Counter()
+
+    def counting(text: str, names: Mapping[str, Any]) -> bool | str:
+        asked[text] += 1
+        return evaluate(text, names)
+
+    view = Outlook([session("a", accepts="run.priority=0"), session("b")], 100.0, counting)
+    work = flow(requires="slots=2", prefers="name=b")
+    for _ in range(5):
+        assert chosen(view, work) == "b"
+    assert asked == {"slots=2": 2, "run.priority=0": 5, "name=b": 2}

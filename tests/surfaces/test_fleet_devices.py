@@ -222,8 +222,8 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--accepts", "run.by =="], "Invalid value for --accepts: it does not parse"),
-        (["--hands-back", "battery <"], "Invalid value for --hands-back: it does not parse"),
+        (["--accepts", "run.by =="], "Invalid value for --accepts: it is not valid"),
+        (["--hands-back", "battery <"], "Invalid value for --hands-back: it is not valid"),
         (["--heartbeat", "60"], "--timeout is at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' has to be NAME=VALUE."),

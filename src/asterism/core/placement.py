@@ -58,8 +58,9 @@ class Outlook:
         here = ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
         self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
         self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
-        self._evaluate = evaluate
+        self._ask = evaluate
         self._profiles: dict[str, Mapping[str, Any]] = {}
+        self._verdicts: dict[int, dict[str, bool | str]] = {}  # by the identity of a profile, which we keep
         self._used = {name: session.used for name, session in self.sessions.items()}
         self._last = max(self.given.values(), default=0)
         # what was found out for one run is good for the next, but for the device that got it
@@ -124,8 +125,19 @@ class Outlook:
     def _shown(self, session: Session) -> Mapping[str, Any]:
         name = session.device
         if name not in self._profiles:
-            self._profiles[name] = session.shown(self.ranks[name])
+            self._profiles[name] = shown = session.shown(self.ranks[name])
+            self._verdicts[id(shown)] = {}
         return self._profiles[name]
+
+    def _evaluate(self, expression: str, names: Mapping[str, Any]) -> bool | str:
+        """What a workflow's rule says of a device is found out once for all runs. A device's own rule sees the run,
+        too, and is asked each time."""
+        known = self._verdicts.get(id(names))
+        if known is None:
+            return self._ask(expression, names)
+        if expression not in known:
+            known[expression] = self._ask(expression, names)
+        return known[expression]
 
     def _candidate(self, session: Session) -> Candidate:
         name = session.device

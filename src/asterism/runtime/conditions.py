@@ -1,59 +1,76 @@
-"""Conditions and selections in CEL, the Common Expression Language: safe, standard, never ``eval``.
+"""Conditions, rules and selections in CEL, the Common Expression Language: safe, standard, bounded, never ``eval``.
 
-A condition on a dependency sees ``result`` (what the source returned) and ``status``. It is compiled once and kept.
+Expressions are evaluated inside steps that may not wait, such as the one that records the end of a task and begins its
+hold. So they are not interrupted from outside but metered from inside: each has a number of steps, and one that needs
+more is refused. See ``asterism.runtime.cel``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
-from asterism.core.jsonable import plain
 from asterism.core.status import TaskStatus
+from asterism.runtime.cel import ExpressionError, InvalidExpression, Program, compile_expression
 
-LONGEST = 10_000
-"""How long an expression may be, in characters."""
+STEPS = 100_000
+"""What a condition or selection may cost, in steps: a few hundredths of a second, and a few megabytes."""
+
+RULE_STEPS = 2_000
+"""What a rule about devices and runs may cost: it is evaluated for many pairs of them."""
 
 
-@lru_cache(maxsize=4096)
-def _program(text: str) -> Any:
-    import cel  # takes a third of a second, and most plans have no conditions
+def _compiled(text: str) -> Program | str:
+    try:
+        return compile_expression(text)
+    except InvalidExpression as error:
+        return str(error)  # remembered too: to find out that it is refused may cost as much as to evaluate it
 
-    return cel.compile(text)
+
+_short = lru_cache(maxsize=4096)(_compiled)
+_long = lru_cache(maxsize=64)(_compiled)  # few, since the program of a long expression takes megabytes
+
+
+def _program(text: str) -> Program | str:
+    return _short(text) if len(text) <= 500 else _long(text)
 
 
 def check(text: str) -> str | None:
-    """What is wrong with an expression; None if it parses."""
-    if len(text) > LONGEST:
-        return f"it is longer than {LONGEST:,} characters"
-    try:
-        _program(text)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the parser is foreign code: a panic in it is no Exception
-        return " ".join(str(error).split())
-    return None
+    """What is wrong with an expression; None if it can be evaluated."""
+    program = _program(text)
+    return program if isinstance(program, str) else None
 
 
-def select(text: str, names: dict[str, Any]) -> Any:
+def select(text: str, names: Mapping[str, Any], steps: int = STEPS) -> Any:
     """The value of an expression over ``names``. Raises ValueError with what went wrong."""
+    program = _program(text)
     try:
-        return _program(text).execute(plain(names))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise ValueError(f"{text!r} could not be evaluated: {' '.join(str(error).split())}") from None
+        if isinstance(program, str):
+            raise InvalidExpression(program)
+        return program.evaluate(names, steps)
+    except ExpressionError as error:
+        raise ValueError(f"{_shown(text)} could not be evaluated: {error}") from None
 
 
-def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
-    """Whether a condition holds, or the reason why it cannot be told."""
+def holds(text: str, names: Mapping[str, Any], steps: int = RULE_STEPS) -> bool | str:
+    """Whether an expression is true, or why that cannot be told."""
     try:
-        verdict = select(text, {"result": result, "status": str(status)})
+        verdict = select(text, names, steps)
     except ValueError as error:
         return str(error)
     if isinstance(verdict, bool):
         return verdict
-    return f"{text!r} gives {verdict!r}, which is neither true nor false"
+    return f"{_shown(text)} gives a value of type {type(verdict).__name__}, which is neither true nor false"
+
+
+def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
+    """Whether a condition holds, or the reason why it cannot be told."""
+    return holds(text, {"result": result, "status": str(status)}, STEPS)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 300 else f"{text[:299]}…")
 
 
 class Conditions(Protocol):

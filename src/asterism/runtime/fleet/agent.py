@@ -22,10 +22,11 @@ from asterism.core.run import Owner, Run
 from asterism.core.session import RESTING, Session
 from asterism.core.workflow import SHORTEST_HEARTBEAT, Workflow
 from asterism.runtime import conditions
+from asterism.runtime.conditions import holds
 from asterism.runtime.fleet.circuit import Circuit
 from asterism.runtime.fleet.coordinator import Coordinator
 from asterism.runtime.fleet.executing import Executor, Executors
-from asterism.runtime.fleet.fleet import Fleet, holds
+from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.heart import Heart
 from asterism.runtime.fleet.ids import new_id
 from asterism.runtime.fleet.joining import Presence, identity, join, leave, say_draining
@@ -417,4 +418,4 @@ def _check_rules(name: str, accepts: str | None, hands_back: str | None) -> None
     for what, expression in (("accepts", accepts), ("hands_back", hands_back)):
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
-            raise AsterismError(f"device {name!r}: {what} does not parse: {problem}")
+            raise AsterismError(f"device {name!r}: {what} is not valid: {problem}")

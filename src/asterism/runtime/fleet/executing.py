@@ -36,7 +36,7 @@ from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs, variables
 from asterism.runtime.fleet.calling import Calls, CurrentRun
-from asterism.runtime.fleet.filling import bare, fill, request_terms, secrets_of, stands_for_itself
+from asterism.runtime.fleet.filling import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
 from asterism.runtime.fleet.lives import Life, mark
 from asterism.runtime.fleet.policy import Policy, PolicyForbids
 from asterism.runtime.fleet.requesting import request
@@ -148,6 +148,7 @@ class Executors:
             return why
         try:
             with self._mask(work) as mask:
+                self._allow(work)
                 self._judge(work, fill(work.workflow, work.given, mask))
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
@@ -158,6 +159,26 @@ class Executors:
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         """Not a function with an input that stands for itself: what is judged of it is known from its workflow."""
         return workflow.call is None or not stands_for_itself(workflow, given)
+
+    def _allow(self, work: RunWork) -> None:
+        """Ask the policy for all that can be told before an expression of the work is evaluated. Raises PolicyForbids,
+        and DeviceUnavailable for what is not on this device."""
+        flow = work.workflow
+        if self.policy.everything:
+            return
+        why = self.policy.objection(flow)
+        if why is not None:
+            raise PolicyForbids(why)
+        try:
+            known = bare({name: value for name, value in work.given.items() if not is_secret(value)})
+            if flow.http is not None:
+                self.policy.url(inputs.template(flow.http["url"], known, inputs.in_url))
+            elif flow.argv is not None:
+                self.policy.command(inputs.template(flow.argv[0], known))
+        except (PolicyForbids, DeviceUnavailable):
+            raise
+        except Exception:  # a secret has a say in it, or it is wrong in another way: judged once it is filled in
+            return
 
     def _judge(self, work: RunWork, resolved: Resolved) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""
@@ -187,6 +208,7 @@ class Executors:
         When cancelled, the work is stopped: the group of a command with SIGTERM, then with SIGKILL after the grace
         period, or at once if cancelled again."""
         with self._mask(work) as mask:
+            self._allow(work)
             with own_part("the run could not be prepared", EXHAUSTED):
                 resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit

@@ -15,7 +15,7 @@ from asterism.core.run import COMPLETED, KEEPS, Owner, Progress, Run
 from asterism.core.selection import DEFAULT_WEIGHTS, Weights
 from asterism.core.session import ABROAD, HEARD, OPEN, Session
 from asterism.core.workflow import Workflow
-from asterism.runtime.conditions import select
+from asterism.runtime.conditions import holds
 from asterism.runtime.fleet import retention
 from asterism.runtime.fleet import settings as fleet_settings
 from asterism.runtime.fleet.blobs import Blobs
@@ -344,17 +344,6 @@ class Fleet:
 def time_to_answer(outlook: Outlook, owner: Owner, settings: Settings) -> float | None:
     """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
     return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
-
-
-def holds(expression: str, names: Mapping[str, Any]) -> bool | str:
-    """Whether an expression over a profile is true, or why that cannot be told."""
-    try:
-        verdict = select(expression, dict(names))
-    except ValueError as error:
-        return str(error)
-    return (
-        verdict if isinstance(verdict, bool) else f"{expression!r} gives {verdict!r}, which is neither true nor false"
-    )
 
 
 def _check_name(what: str, text: str | None) -> None:

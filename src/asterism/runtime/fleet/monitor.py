@@ -33,8 +33,9 @@ from asterism.core.placement import Outlook, mismatch
 from asterism.core.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.workflow import Workflow
+from asterism.runtime.conditions import holds
 from asterism.runtime.fleet import retention
-from asterism.runtime.fleet.fleet import Fleet, holds, time_to_answer
+from asterism.runtime.fleet.fleet import Fleet, time_to_answer
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.peers.adopting import Adopting
 from asterism.runtime.peers.knowing import of_a_peer

@@ -8,6 +8,7 @@ is kept here needs it any more (retention.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from asterism.core.errors import AsterismError, InvalidWorkflow
@@ -24,6 +25,10 @@ AGE = 3600.0
 """How long one that a peer sent is kept though no run needs it (yet), in seconds."""
 
 
+RULES = ("requires", "prefers")
+"""The fields of a workflow that are expressions over devices."""
+
+
 class UnknownWorkflow(AsterismError):
     """A name under which nothing was added."""
 
@@ -37,7 +42,7 @@ class Workflows:
 
     async def add(self, workflow: Workflow) -> Workflow:
         """Make it the latest version of its name. The same again changes nothing. Raises InvalidWorkflow for an
-        expression that does not parse."""
+        expression that is not valid."""
         name = workflow.name
         problem = _problem(workflow)
         if problem is not None:
@@ -85,15 +90,14 @@ class Workflows:
         return await self._store.register(_key(name, version)) is not None
 
     async def objection(self, workflow: Workflow) -> str | None:
-        """What is wrong with one that a peer has: if another one is kept under its version, or if an expression of it
-        does not parse."""
-        problem = _problem(workflow)
-        if problem is not None:
-            return problem
+        """What is wrong with one that a peer has: if another one is kept under its version. Rules make no difference:
+        a peer that had it from us has dropped them."""
         if workflow.version < 1:
             return f"workflow {workflow.name!r} has no version"
         found = await self._store.register(_key(workflow.name, workflow.version))
-        return _differ(workflow, found.value) if found is not None and found.value != workflow.to_json() else None
+        ours = None if found is None else {name: value for name, value in found.value.items() if name not in RULES}
+        theirs = without_rules(workflow)
+        return _differ(theirs, ours) if ours is not None and ours != theirs.to_json() else None
 
     async def keep(self, workflow: Workflow) -> str | None:
         """One that a peer has, under its own version, for a run that is about to be taken. Says what is wrong if it
@@ -147,11 +151,18 @@ class Workflows:
         return [await self.get(one.key.removeprefix("workflow/"), one.value["version"]) for one in pointers]
 
 
+def without_rules(workflow: Workflow) -> Workflow:
+    """A workflow as it is taken from a peer. Its rules are judged by the peer, which knows our devices; we evaluate
+    none of them, as we evaluate no rule of its devices."""
+    return replace(workflow, requires=None, prefers=None)
+
+
 def _problem(workflow: Workflow) -> str | None:
-    for what, expression in (("requires", workflow.requires), ("prefers", workflow.prefers)):
+    for what in RULES:
+        expression = getattr(workflow, what)
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
-            return f"workflow {workflow.name!r}: {what} does not parse: {problem}"
+            return f"workflow {workflow.name!r}: {what} is not valid: {problem}"
     return None
 
 

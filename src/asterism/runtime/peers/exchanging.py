@@ -32,6 +32,7 @@ from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.joining import identity
 from asterism.runtime.fleet.monitor import Monitor
+from asterism.runtime.fleet.workflows import without_rules
 from asterism.runtime.peers import announcing, asking, telling
 from asterism.runtime.peers.counting import IN_VAIN, Count, Met
 from asterism.runtime.peers.knowing import Peer, PeerRefused, Peers
@@ -370,7 +371,7 @@ class Exchange:
         found: dict[str, Workflow | str] = {}
         for data in message.workflows:
             try:
-                flow = Workflow.from_json(data)
+                flow = without_rules(Workflow.from_json(data))
                 kind = f"{flow.name}@{flow.version}"
                 if kind in needed:
                     found[kind] = await self.fleet.workflows.objection(flow) or flow

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from asterism.surfaces.commands.planfiles import Unusable, count, import_from_beside, plan_argument
+from asterism.surfaces.commands.planfiles import Unusable, count, plan_argument
 from asterism.surfaces.drawing.lettering import plural
 from asterism.surfaces.planfile import check as check_file
+from asterism.surfaces.user_modules import allow_imports
 
 
 @click.command()
@@ -16,7 +17,8 @@ def check(plan: str, imports: bool) -> None:
     """Report every mistake in a plan file, with line numbers.
 
     Exits with 0 if the plan can be run, with 64 if not."""
-    import_from_beside(plan)
+    if imports:
+        allow_imports(plan)
     try:
         found, mistakes = check_file(plan, imports=imports)
     except OSError as error:

@@ -3,8 +3,6 @@ store keeps."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from asterism.surfaces.commands.ending import (
 from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
 from asterism.surfaces.fleet.access import fleet_options, note, options, tell_json, with_fleet
 from asterism.surfaces.fleet.values import capabilities, json_object
+from asterism.surfaces.user_modules import allow_imports
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -112,8 +111,7 @@ def _orchestrate(
 ) -> int:
     from asterism.surfaces.constellations.following import Followed
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where the editor and the functions of tasks may be
+    allow_imports()
     wishes = Wishes(terms.pop("report"), as_json, terms.pop("plain"))
     here = here_of(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
     editor = load_editor(terms.pop("editor"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
@@ -40,10 +38,3 @@ def count(mistakes: Iterable[Mistake]) -> str:
     warnings = sum(mistake.warning for mistake in mistakes)
     numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
     return " and ".join(plural(number, noun) for number, noun in numbers if number)
-
-
-def import_from_beside(path: str) -> None:
-    """Let ``call`` and ``--editor`` find modules beside the plan and in the working directory."""
-    for place in (str(Path.cwd()), str(Path(path).resolve().parent)):
-        if place not in sys.path:
-            sys.path.insert(0, place)

@@ -23,7 +23,7 @@ from asterism.surfaces.commands.ending import (
     tell_end,
 )
 from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
-from asterism.surfaces.commands.planfiles import import_from_beside, plan_argument, usable
+from asterism.surfaces.commands.planfiles import plan_argument, usable
 from asterism.surfaces.fleet.access import with_fleet
 from asterism.surfaces.fleet.values import duration
 from asterism.surfaces.interrupts import run_until_interrupted
@@ -31,6 +31,7 @@ from asterism.surfaces.live import watched
 from asterism.surfaces.planfile import PlanFile
 from asterism.surfaces.recording import Recording
 from asterism.surfaces.screen import Screen
+from asterism.surfaces.user_modules import allow_imports
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -79,7 +80,7 @@ def run(
     With --store the plan is kept, and its tasks are runs of a fleet. Ctrl-C then leaves it: what runs on other devices
     goes on, what runs here is handed back, and `asterism resume` goes on with it, as after a crash."""
     _check_options(context, store)
-    import_from_beside(plan)
+    allow_imports(plan)
     found = usable(plan)
     kept = {name: terms.pop(name) for name in OF_A_STORE}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}

@@ -135,12 +135,11 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 def _made(name: str, given: dict[str, Any]) -> Workflow:
     from asterism.core.workflow import Workflow
     from asterism.runtime import conditions
-    from asterism.surfaces.planfile.wording import syntax
 
     for option in ("requires", "prefers"):
         problem = conditions.check(given[option]) if option in given else None
         if problem is not None:
-            raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=f"--{option}")
+            raise click.BadParameter(f"it is not valid: {problem}", param_hint=f"--{option}")
     http: dict[str, Any] = {
         key: given.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in given
     }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -19,7 +17,7 @@ from asterism.surfaces.fleet.access import tell_json, with_fleet
 from asterism.surfaces.fleet.leaving import Leaving
 from asterism.surfaces.fleet.narrating import Narrated, told
 from asterism.surfaces.fleet.policies import find_policy
-from asterism.surfaces.planfile.wording import syntax
+from asterism.surfaces.user_modules import allow_imports
 
 log = logging.getLogger("asterism.device")
 
@@ -50,10 +48,9 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
     for option, expression in (("--accepts", terms.accepts), ("--hands-back", terms.hands_back)):
         problem = conditions.check(expression) if expression is not None else None
         if problem is not None:
-            raise click.BadParameter(f"it does not parse: {syntax(problem)}", param_hint=option)
+            raise click.BadParameter(f"it is not valid: {problem}", param_hint=option)
     policy, about = find_policy(terms.policy)  # who does no work may still run the command that is told of notices
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # for functions in modules beside; it hides no other module
+    allow_imports()
 
     async def work(fleet: Fleet) -> int:
         look_less_often()

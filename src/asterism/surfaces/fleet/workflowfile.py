@@ -26,7 +26,7 @@ from asterism.runtime import conditions
 from asterism.surfaces.planfile.mistakes import Mistake
 from asterism.surfaces.planfile.reading import Block, line_of, read
 from asterism.surfaces.planfile.shape import seconds
-from asterism.surfaces.planfile.wording import suggestion, syntax
+from asterism.surfaces.planfile.wording import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
 _TIMES = (
@@ -127,5 +127,5 @@ class _File:
         elif key in _EXPRESSIONS and isinstance(value, str):
             problem = conditions.check(value)
             if problem is not None:
-                self.blame((*path, key), f"{key}: the expression {value!r} does not parse: {syntax(problem)}")
+                self.blame((*path, key), f"{key}: the expression {value!r} is not valid: {problem}")
         return value

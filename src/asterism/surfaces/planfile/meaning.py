@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +16,7 @@ from asterism.runtime.inputs import MissingInput, is_reference, template
 from asterism.runtime.mask import too_short
 from asterism.surfaces.planfile import shape
 from asterism.surfaces.planfile.shape import Part
-from asterism.surfaces.planfile.wording import shown, suggestion, syntax, written
+from asterism.surfaces.planfile.wording import shown, suggestion, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -31,6 +32,7 @@ class Surroundings:
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
     imports: bool = False
+    places: tuple[str, ...] = ()  # folders beside the plan, in which a run finds modules
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Meaning:
                 self.sources[source] = (on, when)
             problem = None if when is None else conditions.check(when)
             if problem is not None:
-                yield (*path, "when"), f"the condition {when!r} does not parse: {syntax(problem)}", False
+                yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
 
     def _nearest(self, source: str) -> str:
         return suggestion(source, list(self.around.tasks)) if len(self.around.tasks) <= 1000 else ""
@@ -103,7 +105,7 @@ class Meaning:
             expression = str(value["select"])
             problem = conditions.check(expression)
             if problem is not None:
-                yield (*path, "select"), f"the expression {expression!r} does not parse: {syntax(problem)}", False
+                yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
 
     def _places(self) -> Iterator[Finding]:
         """``{name}`` in a command or an address has an input of that name."""
@@ -136,7 +138,7 @@ class Meaning:
 
     def _call(self, path: str) -> Iterator[Finding]:
         if not self.around.imports:
-            if not _exists(path.partition(":")[0].partition(".")[0]):
+            if not _exists(path.partition(":")[0].partition(".")[0], self.around.places):
                 yield ("call",), f"call is {path!r}, and there is no module to import it from now", True
             return
         try:
@@ -162,10 +164,11 @@ class Meaning:
 
 
 @lru_cache(maxsize=1024)
-def _exists(module: str) -> bool:
-    """Whether a module could be imported. Only looks; a package that is looked up by its first name is not run."""
+def _exists(module: str, places: tuple[str, ...] = ()) -> bool:
+    """Whether a module could be imported, also from ``places``. Only looks; a package that is looked up by its first
+    name is not run."""
     try:
-        return find_spec(module) is not None
+        return find_spec(module) is not None or PathFinder.find_spec(module, places) is not None
     except ValueError:  # it is loaded, and says nothing about where from
         return True
 

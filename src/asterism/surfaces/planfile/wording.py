@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +12,6 @@ from asterism.surfaces.planfile import shape
 from asterism.surfaces.planfile.shape import UNTAGGED, Part
 
 LONGEST = 60
-_SYNTAX = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.+?)(?: expecting \{.*?)? \| ")
 
 
 def place(error: Any) -> tuple[Part, ...]:
@@ -56,12 +54,6 @@ def suggestion(word: str, known: Sequence[str]) -> str:
     """``; did you mean 'retries'?``, or nothing."""
     near = get_close_matches(word, known, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def syntax(problem: str) -> str:
-    """The heart of what the CEL parser says."""
-    found = _SYNTAX.search(problem)
-    return f"{found[2]}, at character {found[1]}" if found else problem
 
 
 def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:
