@@ -21,6 +21,7 @@ import click
 from asterism import __version__
 from asterism.core.errors import AsterismError
 from asterism.store.errors import StoreMissing, StoreUnavailable
+from asterism.surfaces.output import clean_streams, clean_streams_for_good
 
 UNUSABLE = 64
 OUT_OF_REACH = 69
@@ -94,6 +95,10 @@ class CommandLine(click.Group):
     """A group whose mistakes never look like the end of a plan: click's own code for them is 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        with clean_streams():
+            return self._main(*args, **kwargs)
+
+    def _main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:
@@ -135,8 +140,10 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command."""
+    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command. Nothing that
+    is printed acts on the terminal, not even the traceback of a mistake of ours."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+    clean_streams_for_good()
     commands()

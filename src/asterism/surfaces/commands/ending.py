@@ -5,7 +5,6 @@ Importing this is quick: what it takes to run a plan is imported when one is run
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -72,6 +71,7 @@ def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
 def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen: Screen) -> None:
     """How it ended: for people, in a report, as JSON, whatever is wished for."""
     from asterism.surfaces.commands.planfiles import Unusable
+    from asterism.surfaces.fleet.access import tell_json
     from asterism.surfaces.reporting import write_report
     from asterism.surfaces.results import result_json
     from asterism.surfaces.screen import forget_output
@@ -92,6 +92,6 @@ def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen
         screen.say(f"Report: {wishes.report}")
     if wishes.as_json:
         try:
-            click.echo(json.dumps(result_json(result), ensure_ascii=False))
+            tell_json(result_json(result))
         except BrokenPipeError:
             forget_output(sys.stdout)

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
 from asterism.surfaces.fleet.values import duration, longer_than_nothing
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.series.changing import Patience
@@ -239,10 +240,5 @@ async def _opened(place: Place, terms: Terms, create: bool) -> SeriesRegister:
 
 
 def fit_to_print(line: str) -> str:
-    """What others wrote may hold what a terminal would act upon, or begin a line of its own, which some programs read
-    as a command. That is rare, and finding out takes an import."""
-    if line.isprintable():
-        return line
-    from asterism.surfaces.drawing.lettering import clean
-
+    """What others wrote may begin a line of its own, which some programs read as a command."""
     return clean(line)
