@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from asterism.core.jsonable import plain
 from asterism.core.status import TaskStatus
+from asterism.runtime.cel_library import cel
 
 LONGEST = 10_000
 """How long an expression may be, in characters."""
@@ -17,9 +18,7 @@ LONGEST = 10_000
 
 @lru_cache(maxsize=4096)
 def _program(text: str) -> Any:
-    import cel  # takes a third of a second, and most plans have no conditions
-
-    return cel.compile(text)
+    return cel().compile(text)
 
 
 def check(text: str) -> str | None:

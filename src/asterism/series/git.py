@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from asterism.core.url_text import masked_url, masked_urls
 from asterism.series.register import (
     REF_PREFIX,
     STATE_FILE,
@@ -39,7 +40,6 @@ from asterism.series.register import (
     name_of,
     ref_of,
     said_in,
-    without_secrets,
 )
 from asterism.series.scratch import private_repository, quiet
 
@@ -74,7 +74,6 @@ _NEVER_SENT = re.compile(
 _OVERTAKEN = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
 _TELLING = ("fatal:", "error:", "remote:", "ssh:", "git:")
 _NOT_THERE = re.compile(r"couldn't find remote ref", re.IGNORECASE)
-_URL = re.compile(r"\w+://[^\s'\"]+")
 _OTHER_HASHES = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
 
 
@@ -99,7 +98,7 @@ class GitRegister:
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None) -> None:
         if not url or url.startswith("-") or not url.isprintable():
-            raise RegisterUnavailable(f"{url!r} is no address of a git remote")
+            raise RegisterUnavailable(f"{masked_url(url)!r} is no address of a git remote")
         self._address, self._timeout = url, timeout
         self._environment = dict(os.environ if environment is None else environment)
         self._directory: Path | None = None
@@ -110,7 +109,7 @@ class GitRegister:
 
     @property
     def url(self) -> str:
-        return without_secrets(self._address)
+        return masked_url(self._address)
 
     def clock(self) -> float:
         return time.time()
@@ -360,7 +359,7 @@ class GitRegister:
     def _lines(self, answer: _Answer) -> list[str]:
         """Without a password."""
         said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
-        return [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
+        return [masked_urls(line.strip()) for line in said.splitlines()]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

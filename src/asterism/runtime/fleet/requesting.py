@@ -3,13 +3,17 @@ larger than the device can bear."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.url_text import masked_url
 from asterism.runtime import http
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.http_client import http_client, httpx_ready
+
+if TYPE_CHECKING:
+    from httpx import Request
 
 LARGEST = 64 << 20
 """How large an answer may be, in bytes."""
@@ -19,17 +23,15 @@ REDIRECTS = 20
 
 async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
-    ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, PolicyForbids, and
-    what httpx raises when there is no answer at all."""
-    import httpx
-
+    ours and win over those in ``terms``. Raises RequestFailed for a status that was not expected, NoAnswer when
+    there is none, and PolicyForbids."""
+    httpx = await httpx_ready("HTTP requests need httpx on this device")
     mine = httpx.Headers(terms.get("headers"))
     policy.headers(mine)
     mine.update(headers)
-    quiet = http._in_request.set(True)  # httpx logs every address, and ours may hold secrets
-    try:
-        async with httpx.AsyncClient(timeout=None) as client:  # the workflow's own limit rules
-            asked: httpx.Request | None = client.build_request(
+    with http.asking(terms):
+        async with await http_client(timeout=None) as client:  # the workflow's own limit rules
+            asked: Request | None = client.build_request(
                 terms.get("method", "GET"),
                 terms["url"],
                 headers=mine,
@@ -47,9 +49,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
                 finally:
                     await answer.aclose()
                 asked = answer.next_request
-    finally:
-        http._in_request.reset(quiet)
-    raise AsterismError(f"{terms['url']} led from one address to the next, more than {REDIRECTS} times")
+    raise AsterismError(f"{masked_url(terms['url'])} led from one address to the next, more than {REDIRECTS} times")
 
 
 async def _body(answer: Any) -> bytes:
@@ -57,7 +57,7 @@ async def _body(answer: Any) -> bytes:
     async for chunk in answer.aiter_bytes():
         body += chunk
         if len(body) > LARGEST:
-            raise AsterismError(f"{answer.request.url} answered with more than {LARGEST:,} bytes")
+            raise AsterismError(f"{masked_url(str(answer.request.url))} answered with more than {LARGEST:,} bytes")
     return bytes(body)
 
 
@@ -67,10 +67,5 @@ def _value(answer: Any, body: bytes, expected: Any) -> Any:
     except LookupError:  # a name of no encoding
         text = body.decode(errors="replace")
     if answer.status_code not in expected if expected else not answer.is_success:
-        raise http.RequestFailed(answer.status_code, str(answer.request.url), text)
-    if "json" in answer.headers.get("content-type", "") and body:
-        try:
-            return json.loads(body)
-        except RecursionError:
-            raise AsterismError(f"{answer.request.url} answered with JSON that is nested too deep") from None
-    return text
+        raise http.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
+    return http.json_in(answer, body) if "json" in answer.headers.get("content-type", "") and body else text

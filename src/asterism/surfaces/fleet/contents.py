@@ -12,6 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.core.run import FAILED, RunStatus
+from asterism.core.url_text import masked_url
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.settings import Settings
 from asterism.surfaces.drawing.ink import DIM
@@ -78,7 +79,7 @@ def settings_lines(settings: Settings) -> list[Text]:
         "hold": f"{span(settings.hold)} is how long nothing is taken away when most devices vanish at once",
         "peer_timeout": f"{span(settings.peer_timeout)} after the last word of a peer what is left to it is taken over",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
-        "notify_url": settings.notify_url or "none",
+        "notify_url": masked_url(settings.notify_url or "none"),
         "weights": weights,
     }
     return _aligned(facts)

@@ -13,6 +13,7 @@ from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
 from asterism.core.session import Session
 from asterism.core.task import import_path
+from asterism.core.url_text import masked_url
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.peers.knowing import peer_of
@@ -218,7 +219,7 @@ def action_of(flow: Workflow) -> str:
     if flow.shell is not None:
         return f"sh: {flow.shell}"
     if flow.http is not None:
-        return f"{flow.http.get('method', 'GET')} {flow.http['url']}"
+        return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
     return import_path(flow.call, flow.name) if flow.call is not None else ""
 
 

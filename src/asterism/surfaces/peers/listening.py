@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.extras import extra_advice
 from asterism.runtime.peers.identity import Identity
 from asterism.runtime.peers.invitations import PORT
 
@@ -105,7 +106,7 @@ def _server(app: Starlette, identity: Identity) -> Any:
     try:
         import uvicorn
     except ImportError:
-        raise AsterismError("peers are answered with uvicorn: pip install 'asterism[peers]'") from None
+        raise AsterismError(f"peers are answered with uvicorn: {extra_advice('peers')}") from None
     config = _terms(app, identity)
 
     class Server(uvicorn.Server):

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,23 +66,27 @@ def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mi
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return None, [Mistake(content.count(b"\n", 0, error.start) + 1, "this is not text in UTF-8")]
-    return examine(text, PurePath(path).stem, imports=imports)
+    places = (str(Path.cwd()), str(Path(path).resolve().parent))  # where a run looks for modules, too
+    return examine(text, PurePath(path).stem, imports=imports, places=places)
 
 
-def examine(text: str, name: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mistake]]:
-    """``check``, for a text; ``name`` is the id of a plan that gives itself none."""
+def examine(
+    text: str, name: str, *, imports: bool = False, places: tuple[str, ...] = ()
+) -> tuple[PlanFile | None, list[Mistake]]:
+    """``check``, for a text; ``name`` is the id of a plan that gives itself none, ``places`` are folders beside the
+    path of Python in which modules are looked for."""
     with _no_collection():
-        return _examine(text, name, imports)
+        return _examine(text, name, imports, places)
 
 
-def _examine(text: str, name: str, imports: bool) -> tuple[PlanFile | None, list[Mistake]]:
+def _examine(text: str, name: str, imports: bool, places: tuple[str, ...]) -> tuple[PlanFile | None, list[Mistake]]:
     data, mistakes = read(text)
     if data is None:
         return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
     if not isinstance(data, Block):
         return None, [*mistakes, Mistake(1, "a plan is a mapping with the keys asterism and tasks")]
     examination = _Examination(data, mistakes)
-    found = examination.plan_file(name, imports)
+    found = examination.plan_file(name, imports, places)
     return found, sorted(examination.mistakes)
 
 
@@ -105,12 +109,12 @@ class _Examination:
     def blame(self, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
         self.mistakes.append(Mistake(line_of(self.data, path), text, warning))
 
-    def plan_file(self, name: str, imports: bool) -> PlanFile | None:
+    def plan_file(self, name: str, imports: bool, places: tuple[str, ...]) -> PlanFile | None:
         head, faulty = self._head()
         devices = _devices(head)
         raw = self._raw_tasks()
         known = None if "devices" in faulty else {device.id: device.can for device in devices}
-        around = Surroundings(raw.keys(), known, imports)
+        around = Surroundings(raw.keys(), known, imports, places)
         tasks: dict[str, shape.Task] = {}
         parents: dict[str, Sources] = {}
         for task_id, value in raw.items():

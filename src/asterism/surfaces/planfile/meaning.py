@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
+from asterism.core.extras import extra_advice
+from asterism.core.url_text import request_url_problem
 from asterism.runtime import calls, conditions
 from asterism.runtime.inputs import MissingInput, is_reference, template
 from asterism.surfaces.planfile import shape
@@ -30,6 +33,7 @@ class Surroundings:
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
     imports: bool = False
+    places: tuple[str, ...] = ()  # folders beside the plan, in which a run finds modules
 
 
 @dataclass(slots=True)
@@ -128,7 +132,7 @@ class Meaning:
 
     def _call(self, path: str) -> Iterator[Finding]:
         if not self.around.imports:
-            if not _exists(path.partition(":")[0].partition(".")[0]):
+            if not _exists(path.partition(":")[0].partition(".")[0], self.around.places):
                 yield ("call",), f"call is {path!r}, and there is no module to import it from now", True
             return
         try:
@@ -147,17 +151,21 @@ class Meaning:
                     yield ("inputs", name), f"the input {name!r} is no parameter of {path!r}", True
 
     def _request(self, request: shape.Request) -> Iterator[Finding]:
+        problem = request_url_problem(request.url)
+        if problem is not None:
+            yield ("http", "url"), f"http.url: {problem}", False
         if request.content is not None and request.body is not None:
             yield ("http", "body"), "http has json and body; a request carries one of them", False
         if not _exists("httpx"):
-            yield ("http",), "HTTP tasks need httpx: pip install 'asterism[http]'", True
+            yield ("http",), f"HTTP tasks need httpx: {extra_advice('http')}", True
 
 
 @lru_cache(maxsize=1024)
-def _exists(module: str) -> bool:
-    """Whether a module could be imported. Only looks; a package that is looked up by its first name is not run."""
+def _exists(module: str, places: tuple[str, ...] = ()) -> bool:
+    """Whether a module could be imported, also from ``places``. Only looks; a package that is looked up by its first
+    name is not run."""
     try:
-        return find_spec(module) is not None
+        return find_spec(module) is not None or PathFinder.find_spec(module, places) is not None
     except ValueError:  # it is loaded, and says nothing about where from
         return True
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from asterism.core.extras import extra_advice
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
 from asterism.surfaces.fleet.values import duration, longer_than_nothing
 from asterism.surfaces.output import clean
@@ -204,9 +205,7 @@ def github_register(
     try:
         from asterism.series.github.opening import open_github
     except ImportError as error:
-        raise click.ClickException(
-            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
-        ) from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
     return open_github(repository, cache=cache, keep=keep, deadline=deadline)
 
 
