@@ -171,9 +171,13 @@ def next_round(run: Run, workflow: Workflow, now: float) -> Run:
         waiting_since=again,
         story=(
             *run.story,
-            Entry(now, "offered again", None, f"in {again - now:.3g} s, every device was tried: {said}"),
+            Entry(now, "offered again", None, f"{_when(again - now)}, every device was tried: {said}"),
         ),
     )
+
+
+def _when(seconds: float) -> str:
+    return f"in {seconds:.3g} s" if seconds >= 0.001 else "at once"
 
 
 def give_up(run: Run, now: float, error: str) -> Run:

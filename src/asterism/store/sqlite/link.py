@@ -40,6 +40,14 @@ class Link:
 
     def first_open(self, create: bool) -> None:
         """If there is no file, one is made, or StoreMissing raised."""
+        try:
+            self._find_or_make(create)
+        except OSError as error:  # such as a name that is too long, or a disk that is mounted read-only
+            why = error.strerror or error
+            raise StoreMissing(f"there is no file {self.path}, and none can be made: {why}") from error
+        self._open(new=True)
+
+    def _find_or_make(self, create: bool) -> None:
         folder = self.path.parent
         if not folder.is_dir():
             raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; make it first")
@@ -55,7 +63,6 @@ class Link:
             sync_directory(folder)
         elif not may_write(self.path):
             raise read_only(self.path)
-        self._open(new=True)
 
     def ready(self) -> sqlite3.Cursor:
         """The cursor. Raises StoreUnavailable if the file is not there; and once if it was replaced, since what is

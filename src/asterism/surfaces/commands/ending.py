@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.surfaces.fleet.values import can_be_written
+
 if TYPE_CHECKING:
     from asterism.runtime.result import Result
     from asterism.surfaces.recording import Recording
@@ -35,7 +37,9 @@ editor_option = click.option(
 concurrency_option = click.option(
     "--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all."
 )
-report_option = click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")
+report_option = click.option(
+    "--report", callback=can_be_written, metavar="FILE.html", help="Write a report of the run as a web page."
+)
 plain_option = click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")
 
 

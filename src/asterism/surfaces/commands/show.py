@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from asterism.surfaces.commands.planfiles import Unusable, usable
 from asterism.surfaces.drawing import mermaid, svg, terminal
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import can_be_written
 from asterism.surfaces.pictures import picture
 from asterism.surfaces.screen import Screen
 from asterism.surfaces.secrets import Secrets
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("plan", metavar="PLAN.YAML|NAME", type=click.Path())
-@click.option("--svg", "svg_path", metavar="FILE", help="Write an SVG drawing instead; - for standard output.")
+@click.option(
+    "--svg",
+    "svg_path",
+    callback=can_be_written,
+    metavar="FILE",
+    help="Write an SVG drawing instead; - for standard output.",
+)
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead.")
 @fleet_options
 @click.pass_context

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import can_be_written
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -35,7 +36,7 @@ def check(store: str | None, as_json: bool) -> int:
     try:
         url, problems, runs = with_fleet(store, look)
     except StoreCorrupt as error:
-        url, problems, runs = "the store", [str(error)], 0
+        url, problems, runs = "the store", [error.problem], 0
     if as_json:
         tell_json({"problems": problems, "runs": runs})
     elif problems:
@@ -62,7 +63,7 @@ def _count(number: int, what: str) -> str:
 
 
 @store.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=can_be_written)
 @fleet_options
 def backup(file: Path, store: str | None, as_json: bool) -> None:
     """Write everything into FILE, as it is at one moment.
