@@ -44,6 +44,12 @@ def clean_lines(text: str) -> str:
     return text if text.isprintable() else _NOT_A_LINE.sub(_visible, text)
 
 
+def clean_error(text: str) -> str:
+    """The text of an error. The lines after the first are indented where we write several; a line break without an
+    indentation came from outside, and is a space."""
+    return re.sub(r"\n(?!  )", " ", clean_lines(text))
+
+
 def _visible(found: re.Match[str]) -> str:
     character = found[0]
     if character.isprintable() or character in JOINERS:
@@ -84,7 +90,9 @@ class CleanStream(io.TextIOBase):
     @property
     def rich_proxied_file(self) -> IO[str]:
         """Where rich writes: the stream below. What rich writes was cleaned by Screen, and styled after that."""
-        found: IO[str] = getattr(self._stream, "rich_proxied_file", self._stream)
+        found = self._stream
+        while hasattr(found, "rich_proxied_file"):  # rich's own proxy may be on top of another CleanStream
+            found = found.rich_proxied_file
         return found
 
     @property
@@ -110,6 +118,13 @@ class CleanStream(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
+
+
+def echo_data(text: str) -> None:
+    """What somebody asked to have, as it is: a terminal gets it cleaned, a file or another program does not."""
+    stream: Any = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    stream.write(f"{text}\n")
+    stream.flush()
 
 
 def clean_streams_for_good() -> None:

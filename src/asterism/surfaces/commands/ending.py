@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.values import can_be_written
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.runtime.result import Result
@@ -54,7 +55,9 @@ def load_editor(path: str | None) -> Any:
     try:
         return calls.load(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
-        raise Unusable(f"The editor {path!r} cannot be imported: {type(error).__name__}: {error}.") from None
+        raise Unusable(
+            f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."
+        ) from None
 
 
 @contextmanager
@@ -92,7 +95,7 @@ def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen
         try:
             write_report(wishes.report, result, recording)
         except OSError as error:
-            raise Unusable(f"The report {wishes.report} cannot be written: {error.strerror}.") from None
+            raise Unusable(f"The report {clean(wishes.report)} cannot be written: {error.strerror}.") from None
         screen.say(f"Report: {wishes.report}")
     if wishes.as_json:
         try:

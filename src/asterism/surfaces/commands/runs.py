@@ -9,6 +9,7 @@ import click
 
 from asterism.surfaces.fleet.access import Function, find_run, find_runs, fleet_options, note, tell_json, with_fleet
 from asterism.surfaces.fleet.values import duration, json_object
+from asterism.surfaces.output import echo_data
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -195,7 +196,7 @@ def output(run: str, store: str | None, as_json: bool) -> int:
         if as_json or not isinstance(value, str):
             tell_json(value)
         else:
-            click.echo(value)
+            echo_data(value)
         return 0
 
     return with_fleet(store, tell)

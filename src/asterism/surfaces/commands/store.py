@@ -9,6 +9,7 @@ import click
 
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
 from asterism.surfaces.fleet.values import can_be_written
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -41,7 +42,7 @@ def check(store: str | None, as_json: bool) -> int:
         tell_json({"problems": problems, "runs": runs})
     elif problems:
         for problem in problems:
-            click.echo(problem)
+            click.echo(clean(problem))
         click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
     else:
         click.echo(f"{url} is fine: {_count(runs, 'run')}.")
@@ -79,14 +80,14 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     try:
         runs = with_fleet(store, write)
     except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
     written = file.stat().st_size
     if as_json:
         tell_json({"file": str(file), "runs": runs, "size": written})
         return
     from asterism.surfaces.fleet.spans import size
 
-    click.echo(f"{file}: {_count(runs, 'run')}, {size(written)}.")
+    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {size(written)}.")
 
 
 @store.command()
@@ -108,7 +109,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
             click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
 
     if not file.exists():
-        raise click.UsageError(f"there is no file {file}")
+        raise click.UsageError(f"there is no file {clean(str(file))}")
     from asterism.surfaces.fleet.backups import check_backup
 
     check_backup(file)  # before a store is made for it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from asterism.surfaces.output import json_text
+from asterism.surfaces.output import clean, json_text
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -131,7 +131,7 @@ def tell_json(document: Any) -> None:
 
 def note(text: str) -> None:
     """Something to know beside the answer: it does not get in the way of whoever reads the answer."""
-    click.echo(text, err=True)
+    click.echo(clean(text), err=True)
 
 
 # -- runs and workflows by what people type ----------------------------------------------------------------------------
