@@ -43,7 +43,14 @@ def test_a_planted_folder_for_large_things_is_neither_written_nor_read(tmp_path:
     name = mine.keep(b"mine")
     assert mine.read(name) == b"mine"
     give_away(tmp_path / "fleet.db.blobs")
-    for use in (lambda: mine.keep(b"secret"), lambda: mine.read(name)):
+    uses: list[Callable[[], object]] = [
+        lambda: mine.keep(b"secret"),
+        lambda: mine.read(name),
+        lambda: list(mine.names()),
+        lambda: mine.sweep(2000.0),
+        lambda: mine.remove(name, 2000.0),
+    ]
+    for use in uses:
         with pytest.raises(StoreUnwritable, match="belongs to another user"):
             use()
     assert len(list((tmp_path / "fleet.db.blobs").glob("??/*"))) == 1

@@ -8,6 +8,7 @@ for a step of an event loop. Only the native module is needed. It is loaded unde
 from __future__ import annotations
 
 import sys
+import threading
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
@@ -16,9 +17,17 @@ from types import ModuleType
 NATIVE = "cel.cel"
 
 
-@cache
+_loading = threading.Lock()  # a native module must not be loaded twice
+
+
 def cel() -> ModuleType:
     """The module with ``compile`` and ``evaluate``."""
+    with _loading:
+        return _loaded()
+
+
+@cache
+def _loaded() -> ModuleType:
     package = find_spec("cel")
     places = package.submodule_search_locations if package is not None else None
     native = PathFinder.find_spec(NATIVE, places) if places else None

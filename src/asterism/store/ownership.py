@@ -30,7 +30,7 @@ def planted(path: Path, found: os.stat_result) -> str | None:
 
 def open_plain(path: Path) -> int:
     """Open a file for reading, if it is one: a link is not followed, and a pipe is not waited for. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)

@@ -110,6 +110,9 @@ class CleanStream(io.TextIOBase):
     def flush(self) -> None:
         self._stream.flush()
 
+    def close(self) -> None:
+        """The stream below belongs to others."""
+
     def fileno(self) -> int:
         return self._stream.fileno()
 

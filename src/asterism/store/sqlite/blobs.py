@@ -79,6 +79,7 @@ class Blobs:
 
     def remove(self, name: str, kept_before: float) -> None:
         """Unless somebody keeps it again at this very moment."""
+        self._check_folder()
         path = self._path(name)
         going = path.with_suffix(_GOING)
         with contextlib.suppress(FileNotFoundError):
@@ -99,6 +100,7 @@ class Blobs:
         return self._folder / name[:2] / name
 
     def _files(self) -> Iterator[Path]:
+        self._check_folder()  # what is found may be removed
         return self._folder.glob("??/*")
 
     def _touched(self, path: Path) -> bool:
@@ -116,8 +118,7 @@ class Blobs:
             why = planted(self._folder, self._folder.lstat()) or planted(self._folder, self._folder.stat())
         except FileNotFoundError:
             return
-        shared = self._store_is_shared()
-        if why is not None and not shared:
+        if why is not None and not self._store_is_shared():
             raise StoreUnwritable(f"{why}: nothing is kept or read there; look at it, and remove it")
 
     def _store_is_shared(self) -> bool:
