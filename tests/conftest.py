@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import Server
 
 # How fast an example is made and tried says something of the machine, and nothing of what is tested.
@@ -15,6 +16,10 @@ settings.register_profile("asterism", deadline=None, suppress_health_check=[Heal
 settings.load_profile("asterism")
 
 _numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LoopWatchdog(), "loop watchdog")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,6 +38,12 @@ def test_a_device_may_decline_when_it_has_claimed_a_run_and_seen_its_input() -> 
     assert declined.declined == {run.device: "the policy forbids it"}
 
 
+def test_what_is_offered_again_without_a_delay_is_so_at_once() -> None:
+    run = declined(declined(new(), KITCHEN, "on battery", 0.0), LAPTOP, "busy", 0.0)
+    again = assigning.next_round(run, FLOW, 100.0)  # long after the last try
+    assert again.story[-1].why.startswith("at once, every device was tried")
+
+
 def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_with_every_reason() -> None:
     run, now = new(), 0.0
     for delay in (1.0, 2.0):
@@ -82,7 +88,7 @@ def test_a_device_may_refuse_before_it_is_given_a_run() -> None:
 def test_a_round_names_those_too_that_failed_or_were_lost() -> None:
     run = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
     run = assigning.next_round(run, FLOW, 6.0)
-    said = "in 0 s, every device was tried: kitchen (timeout): not heard of for 90 s; laptop (declined): busy"
+    said = "at once, every device was tried: kitchen (timeout): not heard of for 90 s; laptop (declined): busy"
     assert run.story[-1].why == said
 
 

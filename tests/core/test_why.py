@@ -217,6 +217,23 @@ def test_a_provisional_task_says_so() -> None:
     assert "it runs provisionally on 'laptop'" in str(scene.why("b"))
 
 
+@pytest.mark.parametrize(("error", "ended"), [(None, "completed"), (ValueError("no"), "failed")])
+def test_a_task_that_ended_provisionally_is_not_said_to_be_running(error: Exception | None, ended: str) -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("c"), after={"b": "failure" if error is None else "success"})
+    scene = Scene(plan, policy="speculative")
+    scene.end("a")
+    start(scene.plan, "b")
+    scene.end("b", COMPLETED if error is None else FAILED, error)
+    why = scene.why("b")
+    assert why.status == f"{ended} provisionally"
+    assert "running" not in str(why)
+    assert "it runs" not in str(why)
+    assert "counts once it is confirmed" in str(why)
+    assert "the end of 'a'" in str(why)
+    assert f"which is {ended} provisionally" in str(scene.why("c"))
+
+
 @pytest.mark.parametrize(("placement", "kinds"), [(None, ["retry"]), (BUSY, ["retry", "device"])])
 def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Holder | None, kinds: list[str]) -> None:
     scene = Scene(chain("a"))

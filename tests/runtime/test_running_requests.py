@@ -15,7 +15,9 @@ import pytest
 from runtime_scenes import after, deadline, independent
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
-from asterism.runtime.http import RequestFailed
+from asterism.core.errors import AsterismError
+from asterism.core.url_text import masked_url
+from asterism.runtime.http import NoAnswer, RequestFailed
 from asterism.surfaces.results import result_json
 from tests.process_scenes import PATIENCE
 
@@ -139,7 +141,7 @@ def test_upstream_results_fill_the_url_quoted_and_the_rest_of_the_request(server
 def test_a_status_that_is_not_expected_fails_the_task_and_is_told(server: Any) -> None:
     with pytest.raises(RequestFailed) as caught:
         fetch({"url": f"{server.url}/status/503"})
-    assert str(caught.value) == f"{server.url}/status/503 answered 503: status 503"
+    assert str(caught.value) == f"GET {server.url}/status/503 answered 503: status 503"
     assert (caught.value.status, caught.value.body) == (503, "status 503")
 
 
@@ -150,13 +152,22 @@ def test_the_statuses_that_count_as_success_can_be_said(server: Any) -> None:
 
 
 def test_an_answer_that_lies_about_being_json_fails_the_task(server: Any) -> None:
-    with pytest.raises(ValueError, match=r"Expecting|JSON|json"):
+    with pytest.raises(AsterismError, match=f"GET {server.url}/broken answered with what is not JSON"):
         fetch({"url": f"{server.url}/broken"})
 
 
 def test_a_server_that_is_not_there_fails_the_task() -> None:
     result = execute(independent(Task("a", http={"url": "http://127.0.0.1:1/"})))
     assert result["a"].status == "failed"
+
+
+@pytest.mark.parametrize("url", ["http://ann:hunter2@127.0.0.1:1/x?token=hunter2", "htp://ann:hunter2@there/x"])
+def test_a_request_without_an_answer_names_what_was_asked_for_and_no_password(url: str) -> None:
+    with pytest.raises(NoAnswer) as caught:
+        fetch({"url": url, "method": "PUT"})
+    assert str(caught.value).startswith(f"PUT {masked_url(url)} got no answer: ")
+    assert "hunter2" not in str(caught.value)
+    assert "/x" in str(caught.value)
 
 
 @pytest.mark.parametrize("http", [{}, {"method": "GET"}], ids=str)

@@ -35,6 +35,7 @@ from asterism.store.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreMissing,
     StoreReadOnly,
     StoreUnavailable,
     StoreUnwritable,
@@ -174,8 +175,14 @@ def test_a_folder_that_may_not_be_written_makes_its_store_read_only(public_folde
     with unprivileged():
         with pytest.raises(StoreReadOnly, match="and its directory"):
             asyncio.run(filled(file, 1))
-        with pytest.raises(StoreReadOnly, match=r"other\.db"):
+        with pytest.raises(StoreReadOnly, match=r"there is no file .*other\.db, and none can be made") as caught:
             asyncio.run(filled(public_folder / "other.db", 1))
+        assert "can be read" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_made_for_another_reason_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing, match=r"there is no file .* and none can be made: File name too long"):
+        asyncio.run(filled(tmp_path / ("x" * 300), 1))
 
 
 @in_a_loop

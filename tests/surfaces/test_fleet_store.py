@@ -165,7 +165,7 @@ def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -
     scene = filled(tmp_path)
     result = scene.run("store", "backup", str(tmp_path / "none" / "backup"))
     assert result.exit_code == 64
-    assert result.stderr == f"Error: {tmp_path}/none/backup cannot be written: No such file or directory\n"
+    assert f"'{tmp_path}/none/backup' cannot be written: there is no directory '{tmp_path}/none'" in result.stderr
     result = scene.run("store", "restore", str(tmp_path / "none"))
     assert "there is no file" in result.stderr
 
@@ -226,6 +226,7 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     result = scene.run("store", "check")
     assert result.exit_code == 64
     assert "is damaged, or no store at all" in result.stdout
+    assert "asterism store check" not in result.output
 
 
 def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

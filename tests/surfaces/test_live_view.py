@@ -25,6 +25,7 @@ from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.frame import frame
 from asterism.surfaces.live import watched
 from asterism.surfaces.progress import Progress
+from asterism.surfaces.screen import Screen
 from asterism.testing.loop import run as in_virtual_time
 
 
@@ -225,7 +226,7 @@ def test_the_view_is_drawn_in_a_terminal_and_ends_with_the_end() -> None:
     plan = Constellation("release")
     plan.add(Task("a", call=nothing))
     output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=80, height=24, color_system=None)
+    console = Screen(file=output, force_terminal=True, width=80, height=24, color_system=None)
 
     async def body() -> None:
         orchestrator = Orchestrator([LocalDevice("laptop")])

@@ -216,14 +216,14 @@ def test_what_is_missing_is_said_with_what_to_install(kitchen: Scene, monkeypatc
         without.setitem(sys.modules, "cryptography", None)
         refused(
             kitchen.run("peer", "invite", "laptop", "--url", URL),
-            r"peers need cryptography: pip install 'asterism\[peers\]'",
+            r"peers need cryptography: install the extra 'peers'",
         )
     invitation(kitchen, "laptop", URL)
     for name in ("starlette.applications", "uvicorn"):
         with monkeypatch.context() as without:
             without.delitem(sys.modules, "asterism.surfaces.http_server", raising=False)
             without.setitem(sys.modules, name, None)
-            refused(kitchen.run("peer", "serve", "--listen", "0"), r"pip install 'asterism\[peers\]'")
+            refused(kitchen.run("peer", "serve", "--listen", "0"), "install the extra 'peers'")
 
 
 def test_whose_work_counts_is_said_when_a_run_is_created(kitchen: Scene) -> None:

@@ -129,7 +129,7 @@ def test_what_is_missing_is_said_with_what_to_install(
     monkeypatch.delitem(sys.modules, "asterism.surfaces.http_server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     name = module.partition(".")[0]
-    with pytest.raises(AsterismError, match=rf"peers are answered with {name}: pip install 'asterism\[peers\]'"):
+    with pytest.raises(AsterismError, match=rf"peers are answered with {name}: install the extra 'peers'"):
         played(tmp_path, lambda scene: asyncio.sleep(0))
 
 

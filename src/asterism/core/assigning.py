@@ -197,8 +197,12 @@ def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = Fals
         declined=run.declined if still else NOTHING,
         not_before=again,
         waiting_since=again,
-        story=run.told(now, "offered again", f"in {again - now:.3g} s, every device was tried: {said}"),
+        story=run.told(now, "offered again", f"{_when(again - now)}, every device was tried: {said}"),
     )
+
+
+def _when(seconds: float) -> str:
+    return f"in {seconds:.3g} s" if seconds >= 0.001 else "at once"
 
 
 def give_up(run: Run, now: float, error: str) -> Run:

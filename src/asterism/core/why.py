@@ -38,6 +38,8 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
     if node.status is PENDING:
         holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
         return Why(node.id, "waiting" if node.open else "pending", holders)
+    if node.tentative is not None:
+        return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))
     if node.status is RUNNING:
         return Why(
             node.id,
@@ -61,7 +63,7 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
         elif verdict is False:
             said = f"and the condition {dependency.when!r} on it does not hold"
         else:
-            said = f"which is {parent.status}"
+            said = f"which is {parent.status if parent.tentative is None else f'{parent.tentative} provisionally'}"
         found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, {said}"))
     return tuple(found)
 
@@ -109,6 +111,14 @@ def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Hold
     count = len(lock.cycles)
     are = "1 cycle is" if count == 1 else f"{count} cycles are"
     return Holder("review", source, f"the end of {source!r} waits for its review: {are} open")
+
+
+def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+    """What an end waits for that does not count yet."""
+    said = reason_of(node.error)
+    text = f"it is over since {node.ended_at:.3f}{f' ({said})' if said else ''}, and counts once it is confirmed"
+    above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
+    return Holder("provisional", node.id, text), *above
 
 
 def _placed(placement: Holder | None) -> tuple[Holder, ...]:

@@ -40,6 +40,11 @@ REST = 1.0
 """How long a device that gave work back is left alone, in seconds."""
 
 
+PLACED_PER_STEP = 1000
+"""How many tasks are started in one step of the loop: with a hundred thousand ready at once, others have to get their
+turn in between."""
+
+
 class Orchestrator:
     """Runs constellations.
 
@@ -231,8 +236,8 @@ class Orchestrator:
 
     def ended(self, execution: Execution) -> None:
         """A task ended that nobody reviews: its slot and its dependents need no step of the loop in between."""
-        if execution.plan.queue.worth_a_look or len(self._executions) > 1:
-            self._dispatch()
+        if not self._awake and (execution.plan.queue.worth_a_look or len(self._executions) > 1):
+            self._dispatch()  # unless a step is about to do that
         if not execution.active:
             self.wake(execution)  # it may be the end of the constellation
 
@@ -251,10 +256,15 @@ class Orchestrator:
         if not hungry:
             return
         now = self.now()
+        placed = 0
         while hungry and self.has_room:
             execution = hungry[0] if len(hungry) == 1 else min(hungry, key=_share)
+            if placed == PLACED_PER_STEP:
+                self.wake(execution)
+                return
             if not execution.place_one(now) or not execution.plan.queue.worth_a_look:
                 hungry.remove(execution)
+            placed += 1
 
     @property
     def has_room(self) -> bool:

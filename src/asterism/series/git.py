@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from asterism.core.url_text import masked_url, masked_urls
 from asterism.runtime import guard
 from asterism.series.register import (
     REF_PREFIX,
@@ -43,7 +44,6 @@ from asterism.series.register import (
     name_of,
     ref_of,
     said_in,
-    without_secrets,
 )
 from asterism.series.remote_address import REWRITES, RemoteAddress, rewritten, split
 from asterism.series.scratch import private_repository, quiet
@@ -82,7 +82,6 @@ _NEVER_SENT = re.compile(
 _OVERTAKEN = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
 _TELLING = ("fatal:", "error:", "remote:", "ssh:", "git:")
 _NOT_THERE = re.compile(r"couldn't find remote ref", re.IGNORECASE)
-_URL = re.compile(r"\w+://[^\s'\"]+")
 _OTHER_HASHES = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
 
 
@@ -107,7 +106,7 @@ class GitRegister:
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None) -> None:
         if not url or url.startswith("-") or not url.isprintable():
-            raise RegisterUnavailable(f"{url!r} is no address of a git remote")
+            raise RegisterUnavailable(f"{masked_url(url)!r} is no address of a git remote")
         self._address, self._timeout = url, timeout
         self._given = split(url)
         self._rules: list[tuple[str, str]] | None = None
@@ -121,7 +120,7 @@ class GitRegister:
 
     @property
     def url(self) -> str:
-        return without_secrets(self._address)
+        return masked_url(self._address)
 
     def clock(self) -> float:
         return time.time()
@@ -400,7 +399,7 @@ class GitRegister:
     def _lines(self, answer: _Answer) -> list[str]:
         """Without a password."""
         said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
-        return [_URL.sub(lambda found: without_secrets(found[0]), line.strip()) for line in said.splitlines()]
+        return [masked_urls(line.strip()) for line in said.splitlines()]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -129,14 +129,6 @@ async def read_all(register: SeriesRegister) -> dict[str, Snapshot]:
     return {name: await register.read(name) for name in await register.names()}
 
 
-def without_secrets(address: str) -> str:
-    """An address as it may be shown. Whatever stands before the last ``@`` may be part of a password; with HTTP a name
-    alone may be a token."""
-    if address.lower().startswith("http"):
-        return re.sub(r"(?<=://).*@", "", address)
-    return re.sub(r"(?<=://)([^/@:]*):.*@", r"\1@", address)
-
-
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 _NONCE = "\n\nasterism-nonce: "

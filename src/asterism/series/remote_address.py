@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from asterism.series.register import RegisterUnavailable, without_secrets
+from asterism.core.url_text import masked_url
+from asterism.series.register import RegisterUnavailable
 
 SHORTEST_SECRET = 4
 """Letters of a password that is blotted out wherever git repeats it: a shorter one would be found in anything."""
@@ -24,6 +25,7 @@ REWRITES = r"^url\..*\.(push)?insteadof$"
 _USER, _PASSWORD = "ASTERISM_GIT_USER", "ASTERISM_GIT_PASSWORD"
 _HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
 _HTTP = re.compile(r"(?P<scheme>https?)://(?:(?P<user>[^/?#]*)@)?(?P<rest>(?P<host>[^/?#@]*).*)", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)([^/@:]*):.*@")
 _PORT = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d*)?")
 
 
@@ -60,12 +62,11 @@ def split(address: str) -> RemoteAddress:
     RegisterUnavailable for one that cannot be read with certainty."""
     match = _HTTP.fullmatch(address)
     if match is None:
-        return RemoteAddress(without_secrets(address))
+        return RemoteAddress(_LOGIN.sub(r"\1@", address))
     if match["user"] is None:
         if "@" in address and not _PORT.fullmatch(match["host"]):
             raise RegisterUnavailable(
-                f"{without_secrets(address)} has a password with a letter that ends it: write / as %2F, ? as %3F, # as "
-                "%23"
+                f"{masked_url(address)} has a password with a letter that ends it: write / as %2F, ? as %3F, # as %23"
             )
         return RemoteAddress(address)
     plain = f"{match['scheme']}://{match['rest']}"
@@ -73,7 +74,7 @@ def split(address: str) -> RemoteAddress:
     user, colon, password = match["user"].partition(":")
     given = {_USER: unquote(user), _PASSWORD: unquote(password)}
     if any(not value.isprintable() for value in given.values()):
-        raise RegisterUnavailable(f"{without_secrets(address)} has a user or password that cannot be sent")
+        raise RegisterUnavailable(f"{masked_url(address)} has a user or password that cannot be sent")
     settings: tuple[tuple[str, str], ...] = ((f"{scope}.username", given[_USER]),)
     if colon:  # an empty helper ends the list of those before it: nobody else is asked, and nobody is told to keep it
         settings = ((f"{scope}.helper", ""), (f"{scope}.helper", _HELPER))

@@ -54,7 +54,11 @@ class StoreReadOnly(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """What is in it cannot be right."""
+    """What is in it cannot be right. ``problem`` is what, without the advice."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; {advice}" if advice else problem)
 
 
 class UnknownSchema(StoreError):

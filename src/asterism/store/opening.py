@@ -14,11 +14,14 @@ directory.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
+from asterism.core.url_text import masked_url
 from asterism.store.errors import StoreError, StoreMissing
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Store
@@ -41,7 +44,9 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     match scheme.lower() if colon else "":
         case "memory":
             if rest.strip("/"):
-                raise StoreError(f"a store in memory has no name, so it is memory: and nothing more, not {named!r}")
+                raise StoreError(
+                    f"a store in memory has no name, so it is memory: and nothing more, not {masked_url(named)!r}"
+                )
             return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_file_of(named, rest), create=create)
@@ -50,7 +55,8 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
         case "" if "." in named or "/" in named:
             return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
         case "":
-            raise StoreError(f"{named!r} names no store: {FORMS}; a file of this name is sqlite:///{named}")
+            shown = masked_url(named)
+            raise StoreError(f"{shown!r} names no store: {FORMS}; a file of this name is sqlite:///{shown}")
     # only the scheme is shown: there may be a password in the rest
     raise StoreError(f"stores of the kind {scheme!r} are not known: {FORMS}")
 
@@ -84,16 +90,20 @@ def _data_directory(environment: Mapping[str, str], platform: str) -> Path:
 def _file_of(url: str, rest: str) -> str:
     """``sqlite:///`` and then the path, so one from the root has four slashes."""
     if not rest.startswith("///"):
-        raise StoreError(f"{url!r} has too few slashes: a file beside you is sqlite:///{rest.lstrip('/')}")
+        shown = masked_url(url)
+        raise StoreError(
+            f"{shown!r} has too few slashes: a file beside you is sqlite:///{masked_url(rest.lstrip('/'))}"
+        )
     path = rest[3:]
     if not path:
-        raise StoreError(f"{url!r} names no file: {FORMS}")
+        raise StoreError(f"{masked_url(url)!r} names no file: {FORMS}")
     if path == ":memory:":
         raise StoreError("a store in memory is memory:, without sqlite")
     return os.path.expanduser(path)
 
 
 async def _open_postgres(url: str, create: bool) -> Store:
-    from asterism.store.postgres import PostgresStore  # only now: it needs asyncpg, and says so
-
-    return await PostgresStore.open(url, create=create)
+    # only now: it needs asyncpg, and says so; in a thread, for importing that takes a tenth of a second
+    engine = await asyncio.to_thread(import_module, "asterism.store.postgres")
+    store: Store = await engine.PostgresStore.open(url, create=create)
+    return store

@@ -20,7 +20,8 @@ import click
 
 from asterism import __version__
 from asterism.core.errors import AsterismError
-from asterism.store.errors import StoreMissing, StoreUnavailable
+from asterism.store.errors import StoreError, StoreMissing, StoreUnavailable
+from asterism.surfaces.output import clean, clean_error, clean_streams, clean_streams_for_good
 
 UNUSABLE = 64
 OUT_OF_REACH = 69
@@ -94,16 +95,24 @@ class CommandLine(click.Group):
     """A group whose mistakes never look like the end of a plan: click's own code for them is 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        with clean_streams():
+            return self._main(*args, **kwargs)
+
+    def _main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:
+            if not hasattr(error, "several_lines"):
+                vars(error)["message"] = clean_error(error.message)  # which nobody else may assign
             error.show()
             sys.exit(UNUSABLE)
-        except (StoreUnavailable, StoreMissing) as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(OUT_OF_REACH)
+        except StoreError as error:  # one sentence, with the name of a file or a server in it
+            click.echo(f"Error: {clean(str(error))}", err=True)
+            sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)
         except (AsterismError, OSError) as error:
-            click.echo(f"Error: {error}", err=True)
+            # mistakes in a file have a line each, which was cleaned
+            told = str(error) if hasattr(error, "mistakes") else clean_error(str(error))
+            click.echo(f"Error: {told}", err=True)
             sys.exit(UNUSABLE)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(CANCELLED)
@@ -135,8 +144,10 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command."""
+    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command. Nothing that
+    is printed acts on the terminal, not even the traceback of a mistake of ours."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+    clean_streams_for_good()
     commands()

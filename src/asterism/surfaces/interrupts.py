@@ -18,10 +18,10 @@ from asterism.core.constellation import Constellation
 from asterism.core.errors import PlanError
 from asterism.runtime.orchestrator import Orchestrator
 from asterism.runtime.result import Result
+from asterism.surfaces.screen import show_cursor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
-SHOW_CURSOR = "\x1b[?25h"
 
 Value = TypeVar("Value")
 
@@ -90,8 +90,7 @@ class _Leaving:
     def _go(self) -> None:
         """What runs here ends with this process, and the store is left as it is."""
         with contextlib.suppress(OSError, ValueError):
-            if sys.stdout.isatty():
-                sys.stdout.write(SHOW_CURSOR)  # the live view has hidden it
+            show_cursor()
             sys.stdout.flush()
             print(self._farewell(), file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)

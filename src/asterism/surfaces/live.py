@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import IO
 
-from rich.console import Console
 from rich.live import Live
 
 from asterism.core.constellation import Constellation
@@ -21,7 +20,7 @@ from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.frame import frame
 from asterism.surfaces.progress import Progress
-from asterism.surfaces.screen import forget_output
+from asterism.surfaces.screen import Screen, forget_output
 from asterism.surfaces.words import sentence
 
 FASTEST = 1 / 8
@@ -33,7 +32,7 @@ SLOWEST = 0.5
 
 @contextlib.asynccontextmanager
 async def watched(
-    orchestrator: Orchestrator, plan: Constellation, console: Console, *, plain: bool = False
+    orchestrator: Orchestrator, plan: Constellation, console: Screen, *, plain: bool = False
 ) -> AsyncIterator[None]:
     """Show what happens to ``plan`` while the block runs it. ``plain``, or no terminal, gives a line for each event."""
     secrets = PlanMask(plan)
@@ -98,11 +97,10 @@ class _Lines:
 class _View:
     """The picture, drawn again when something happened, but not too often."""
 
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, console: Console, secrets: PlanMask) -> None:
+    def __init__(self, orchestrator: Orchestrator, plan: Constellation, console: Screen, secrets: PlanMask) -> None:
         self._orchestrator, self._plan, self._console = orchestrator, plan, console
         self._progress = Progress(orchestrator, plan, secrets)
         self._changed, self._over = asyncio.Event(), asyncio.Event()
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
 
     def observe(self, event: Event) -> None:
         self._progress.observe(event)
@@ -110,8 +108,8 @@ class _View:
 
     @contextlib.asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
-        with self._live:
-            painter = asyncio.create_task(self._paint_on())
+        with self._console.live() as live:
+            painter = asyncio.create_task(self._paint_on(live))
             try:
                 yield
             finally:
@@ -119,20 +117,20 @@ class _View:
                 self._changed.set()
                 await painter
 
-    async def _paint_on(self) -> None:
+    async def _paint_on(self, live: Live) -> None:
         """Again and again, and once more at the end."""
         while not self._over.is_set():
-            await self._paint()
+            await self._paint(live)
             self._changed.clear()
             await _moment(self._over, FASTEST)
             await _moment(self._changed, SLOWEST - FASTEST)
-        await self._paint()
+        await self._paint(live)
 
-    async def _paint(self) -> None:
+    async def _paint(self, live: Live) -> None:
         size = self._console.size
         now = 0.0 if self._plan.started_at is None else self._orchestrator.now()
         picture = frame(self._progress, now, size.width, size.height - 1)
-        await asyncio.to_thread(self._live.update, picture, refresh=True)
+        await asyncio.to_thread(live.update, picture, refresh=True)
 
 
 async def _moment(event: asyncio.Event, seconds: float) -> None:

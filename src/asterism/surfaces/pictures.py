@@ -9,6 +9,7 @@ from asterism.core.constellation import Constellation
 from asterism.core.node import Node
 from asterism.core.status import PENDING
 from asterism.core.task import Dependency, Task
+from asterism.core.url_text import masked_url
 from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.drawing.lettering import shorten
 from asterism.surfaces.drawing.picture import Line, Picture, Star
@@ -49,7 +50,7 @@ def _action(task: Task) -> str:
     if task.shell is not None:
         return task.shell
     if task.http is not None:
-        return f"{task.http.get('method', 'GET')} {task.http.get('url', '')}"
+        return f"{task.http.get('method', 'GET')} {masked_url(str(task.http.get('url', '')))}"
     if task.call is None:
         return ""
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
+from asterism.core.extras import extra_advice
 from asterism.core.jsonable import plain
 from asterism.core.run import Progress, Run
 from asterism.core.workflow import Workflow
@@ -134,7 +135,7 @@ class Executors:
     def objection(self, workflow: Workflow) -> str | None:
         """Why this device will never execute a workflow, in words; None if it would."""
         if workflow.http is not None and find_spec("httpx") is None:
-            return "HTTP requests need httpx on this device: pip install 'asterism[http]'"
+            return f"HTTP requests need httpx on this device: {extra_advice('http')}"
         return self.policy.objection(workflow)
 
     def check(self, work: RunWork) -> str | None:

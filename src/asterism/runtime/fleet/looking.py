@@ -18,6 +18,7 @@ from asterism.runtime.fleet.holding import worth
 from asterism.runtime.fleet.ledger import blob_of
 from asterism.runtime.fleet.workflows import UnknownWorkflow
 from asterism.runtime.fleet.working import Desk
+from asterism.runtime.http_client import httpx_ready
 from asterism.store.protocol import Offer, Query
 
 log = logging.getLogger("asterism.device")
@@ -219,6 +220,8 @@ class Lookout:
                 self._not_kinds.add(kind)
             else:
                 able = self.desk.executor.objection(flow) is None
+                if able and flow.http is not None:
+                    await httpx_ready()  # addresses are judged with it, in steps of the loop
                 (self._able if able else self._not_kinds).add(kind)
 
     async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, _Unseen]:

@@ -3,13 +3,14 @@ an origin that the work did not name, and no answer is larger than the device ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.url_text import masked_url
 from asterism.runtime import http
 from asterism.runtime.fleet.policy import Policy
+from asterism.runtime.http_client import http_client, httpx_ready
 from asterism.runtime.mask import Mask
 from asterism.runtime.processes import EXHAUSTED
 
@@ -20,33 +21,34 @@ LARGEST = 64 << 20
 async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy, mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
     ours and win over those in ``terms``. ``mask`` has the secrets that no other origin is told. Raises RequestFailed
-    for a status that was not expected, PolicyForbids, UnsafeRedirect, DeviceTrouble if this machine could open no
-    connection, and what httpx raises when there is no answer at all."""
-    import httpx
-
+    for a status that was not expected, NoAnswer when there is none, PolicyForbids, UnsafeRedirect, and DeviceTrouble if
+    this machine could open no connection."""
+    httpx = await httpx_ready("HTTP requests need httpx on this device")
     mine = httpx.Headers(terms.get("headers"))
     policy.headers(mine)
     mine.update(headers)
-    quiet = http._in_request.set(True)  # httpx logs every address, and ours may hold secrets
     try:
-        async with httpx.AsyncClient(timeout=None) as client:  # the workflow's own limit rules
-            asked = http.build(client, terms, mine)
-            for hop in range(http.REDIRECTS + 1):
-                policy.url(asked.url, begun=hop > 0)
-                answer = await client.send(asked, stream=True)
-                try:
-                    if answer.next_request is None:
-                        return _value(answer, await _body(answer), terms.get("expect"))
-                finally:
-                    await answer.aclose()
-                asked = http.next_hop(answer, mask)
-    except (httpx.TransportError, OSError) as error:
+        with http.asking(terms):
+            return await _answered(terms, mine, policy, mask)
+    except (http.NoAnswer, OSError) as error:
         out_of = _exhausted(error)
         if out_of is None:
             raise
         raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
-    finally:
-        http._in_request.reset(quiet)
+
+
+async def _answered(terms: Mapping[str, Any], headers: Any, policy: Policy, mask: Mask) -> Any:
+    async with await http_client(timeout=None) as client:  # the workflow's own limit rules
+        asked = http.build(client, terms, headers)
+        for hop in range(http.REDIRECTS + 1):
+            policy.url(asked.url, begun=hop > 0)
+            answer = await client.send(asked, stream=True)
+            try:
+                if answer.next_request is None:
+                    return _value(answer, await _body(answer), terms.get("expect"))
+            finally:
+                await answer.aclose()
+            asked = http.next_hop(answer, mask)
     raise http.too_many_redirects(terms)
 
 
@@ -64,7 +66,7 @@ async def _body(answer: Any) -> bytes:
     async for chunk in answer.aiter_bytes():
         body += chunk
         if len(body) > LARGEST:
-            raise AsterismError(f"{answer.request.url} answered with more than {LARGEST:,} bytes")
+            raise AsterismError(f"{masked_url(str(answer.request.url))} answered with more than {LARGEST:,} bytes")
     return bytes(body)
 
 
@@ -74,10 +76,5 @@ def _value(answer: Any, body: bytes, expected: Any) -> Any:
     except LookupError:  # a name of no encoding
         text = body.decode(errors="replace")
     if answer.status_code not in expected if expected else not answer.is_success:
-        raise http.RequestFailed(answer.status_code, str(answer.request.url), text)
-    if "json" in answer.headers.get("content-type", "") and body:
-        try:
-            return json.loads(body)
-        except RecursionError:
-            raise AsterismError(f"{answer.request.url} answered with JSON that is nested too deep") from None
-    return text
+        raise http.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
+    return http.json_in(answer, body) if "json" in answer.headers.get("content-type", "") and body else text

@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.core.selection import Weights
+from asterism.core.url_text import masked_url
 from asterism.runtime.fleet.election import LEASE
 from asterism.store.errors import Conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
@@ -54,7 +55,7 @@ class Settings:
         if words is not None and not (isinstance(words, tuple) and words and all(isinstance(w, str) for w in words)):
             raise InvalidSettings(f"notify_command is a list of words, not {words!r}")
         if self.notify_url is not None and not str(self.notify_url).startswith(("http://", "https://")):
-            raise InvalidSettings(f"notify_url is an http(s) address, not {self.notify_url!r}")
+            raise InvalidSettings(f"notify_url is an http(s) address, not {masked_url(str(self.notify_url))!r}")
         if isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", _weights(self.weights))
 

@@ -218,7 +218,8 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         last = run.previous[-1] if run.previous else None
         said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
         left = _span(run.not_before - now)
-        return [Reason("backoff", "", f"the next try begins in {left}, after the last one{said}", run.not_before)]
+        then = f"in {left}" if left != "0 s" else "at once"
+        return [Reason("backoff", "", f"the next try begins {then}, after the last one{said}", run.not_before)]
     flow = await fleet.workflows.get(run.workflow, run.version)
     return _placement(await fleet.outlook(fresh=True), run, flow, await fleet.store.sessions())
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
 from asterism.core.errors import AsterismError
+from asterism.runtime.http_client import httpx_ready
 from asterism.runtime.peers.exchanging import Exchange, Met, PeerUnreachable
 from asterism.runtime.peers.identity import fingerprint_of
 from asterism.runtime.peers.invitations import Invitation, address_of, hashed, new_token
@@ -134,7 +135,7 @@ class Caller:
         raise PeerRefused(why)
 
     async def _connected(self) -> AsyncClient:
-        httpx = _httpx()
+        httpx = await httpx_ready("peers are called with httpx", "peers")
         with _understood(self._url):
             async with asyncio.timeout(CONNECT):
                 certificate = await _shown_certificate(self._url)
@@ -243,14 +244,6 @@ async def _begin(peers: Peers, tokens: Tokens, invitation: Invitation, called: s
     tokens.put(called, Token(new_token(), invitation.token))
 
 
-def _httpx() -> Any:
-    try:
-        import httpx
-    except ImportError:
-        raise AsterismError("peers are called with httpx: pip install 'asterism[peers]'") from None
-    return httpx
-
-
 async def _shown_certificate(url: str) -> bytes:
     """The certificate of whoever is there; nothing but the handshake is said to them."""
     parts = urlsplit(url)
@@ -289,7 +282,8 @@ async def _read(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
 @contextlib.contextmanager
 def _understood(url: str) -> Iterator[None]:
     """What goes wrong on the way, in sentences."""
-    httpx = _httpx()
+    import httpx  # it is there: a peer is called after httpx_ready
+
     try:
         yield
     except TimeoutError:

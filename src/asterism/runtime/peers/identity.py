@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asterism.core.errors import AsterismError
+from asterism.core.extras import extra_advice
 from asterism.runtime.peers.secrets import UnusableSecret, beside, read_private, write_private
 from asterism.store.protocol import Store
 
@@ -69,7 +70,7 @@ def _made() -> bytes:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise AsterismError("peers need cryptography: pip install 'asterism[peers]'") from None
+        raise AsterismError(f"peers need cryptography: {extra_advice('peers')}") from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "asterism")])
     now = datetime.datetime.now(datetime.UTC)

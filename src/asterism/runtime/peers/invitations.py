@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
 from asterism.core.errors import AsterismError
+from asterism.core.url_text import masked_url
 from asterism.runtime.peers.identity import identity_of
 from asterism.runtime.peers.knowing import Peer, PeerKnown, Peers, key_of, must_be_a_name
 from asterism.store.errors import Conflict
@@ -161,7 +162,7 @@ def address_of(text: str) -> str:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidInvitation(f"{text!r} is no address: {error}") from None
+        raise InvalidInvitation(f"{_without_secrets(text)!r} is no address: {error}") from None
     if parts.scheme != "https":
         raise InvalidInvitation(f"the address of a peer begins with https://, and {_without_secrets(text)!r} does not")
     if not host or _HOST.fullmatch(host) is None:
@@ -175,4 +176,5 @@ def address_of(text: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    return text.partition("#")[0]
+    """The token of an invitation stands after the #."""
+    return masked_url(text.partition("#")[0])

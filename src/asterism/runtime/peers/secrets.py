@@ -9,6 +9,7 @@ refused: what is in it is no secret any more.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from asterism.core.errors import AsterismError
+from asterism.store.ownership import open_plain, planted
 from asterism.store.protocol import Store
 
 TOKENS = "-peers.json"
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_LOOK = "look at it, remove it, and invite the peers anew"
 
 
 class UnusableSecret(AsterismError):
@@ -44,10 +47,17 @@ def beside(store: Store, ending: str) -> Path:
 def read_private(path: Path) -> bytes | None:
     """What is in a file; None if it is not there. Raises UnusableSecret, and OSError if it cannot be read."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_plain(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EINVAL):
+            raise
+        raise UnusableSecret(f"{path} is a link or no file at all, and is not used: {_LOOK}") from None
     with open(handle, "rb") as file:
+        why = planted(path, os.fstat(handle))
+        if why is not None:
+            raise UnusableSecret(f"{why}, and is not used: {_LOOK}")
         mode = os.fstat(handle).st_mode
         if mode & OTHERS:
             raise UnusableSecret(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from asterism.core.url_text import masked_url
 from asterism.series.github.caching import AnswerCache
 from asterism.series.github.client import PATIENCE, GitHubClient, scope_of
 from asterism.series.github.connecting import Connection
@@ -32,7 +33,9 @@ def open_github(
     credentials = credentials_from(environ)
     base_url = environ.get("GITHUB_API_URL") or DEFAULT_API
     if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
-        raise BadRepository(f"GITHUB_API_URL is {base_url!r}, which is no address: it takes the form {DEFAULT_API}")
+        raise BadRepository(
+            f"GITHUB_API_URL is {masked_url(base_url)!r}, which is no address: it takes the form {DEFAULT_API}"
+        )
     scope = scope_of(base_url, owner, name, credentials.token or f"app {credentials.app_id}")
     connection = Connection(base_url, credentials, owner, name)
     known = AnswerCache(cache, scope, keep)

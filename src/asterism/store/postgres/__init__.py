@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 
+from asterism.core.extras import extra_advice
 from asterism.store.errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:
     raise StoreMissing(
-        "a store in PostgreSQL is reached through asyncpg, which is not installed: pip install 'asterism[postgres]'"
+        f"a store in PostgreSQL is reached through asyncpg, which is not installed: {extra_advice('postgres')}"
     )
 
 from asterism.store.postgres.store import PostgresStore

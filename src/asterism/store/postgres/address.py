@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from asterism.core.url_text import masked_url
 from asterism.store.errors import StoreMissing
 
 SCHEMA = "asterism"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_SECRET = ("password", "sslpassword")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Address:
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             name = schema or query.pop("schema", "") or SCHEMA
             login, _, hostlist = parts.netloc.rpartition("@")
+            if "@" in parts.path or not url.partition(":")[2].startswith("//"):
+                raise ValueError("a login that is not where it belongs would be taken for the name of a database")
             hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
         except ValueError:
             raise StoreMissing(
@@ -56,7 +58,7 @@ class Address:
         given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
         given |= {"user": unquote(user)} if user else {}
         given |= {"password": unquote(password)} if password else {}
-        return cls(_shown(url), name, tuple(given | host for host in hosts))
+        return cls(masked_url(url), name, tuple(given | host for host in hosts))
 
 
 def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
@@ -82,9 +84,3 @@ def _host_and_port(text: str) -> tuple[str, int | None]:
         return host, int(rest[1:]) if rest else None
     host, _, port = text.partition(":")
     return host, int(port) if port else None
-
-
-def _shown(url: str) -> str:
-    """Whatever might be a password is starred, also in a URL that was not written quite right."""
-    hidden = re.sub(r"(://[^/@:]*):.*@", r"\1:***@", url)
-    return re.sub(rf"([?&](?:{'|'.join(_SECRET)})=)[^&]*", r"\1***", hidden)

@@ -12,10 +12,12 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from asterism.store.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreUnwritable
+from asterism.store.ownership import open_plain, planted
 from asterism.store.sqlite.link import sync_directory
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -35,6 +37,7 @@ class Blobs:
         name = hashlib.sha256(data).hexdigest()
         path = self._path(name)
         try:
+            self._check_folder()
             if not self._touched(path):
                 self._write(path, data)
             sync_directory(path.parent)
@@ -46,10 +49,12 @@ class Blobs:
         if _NAME.fullmatch(name) is None:
             return None
         path = self._path(name)
+        self._check_folder()
         # one that is being removed is still there, and if its remover was killed it stays so
         for place in (path, path.with_suffix(_GOING), path):
             try:
-                data = place.read_bytes()
+                with open(open_plain(place), "rb") as file:
+                    data = file.read()
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -74,6 +79,7 @@ class Blobs:
 
     def remove(self, name: str, kept_before: float) -> None:
         """Unless somebody keeps it again at this very moment."""
+        self._check_folder()
         path = self._path(name)
         going = path.with_suffix(_GOING)
         with contextlib.suppress(FileNotFoundError):
@@ -94,6 +100,7 @@ class Blobs:
         return self._folder / name[:2] / name
 
     def _files(self) -> Iterator[Path]:
+        self._check_folder()  # what is found may be removed
         return self._folder.glob("??/*")
 
     def _touched(self, path: Path) -> bool:
@@ -105,6 +112,24 @@ class Blobs:
             return False
         return path.exists()
 
+    def _check_folder(self) -> None:
+        """Raises StoreUnwritable for a folder, or a link to one, that a stranger has put beside the store."""
+        try:
+            why = planted(self._folder, self._folder.lstat()) or planted(self._folder, self._folder.stat())
+        except FileNotFoundError:
+            return
+        if why is not None and not self._store_is_shared():
+            raise StoreUnwritable(f"{why}: nothing is kept or read there; look at it, and remove it")
+
+    def _store_is_shared(self) -> bool:
+        """Whether a group has been given the store itself to write, and so the folder beside it: then any of them may
+        have made it."""
+        try:
+            store, folder = self._folder.with_suffix("").stat(), self._folder.stat()
+        except FileNotFoundError:
+            return False
+        return bool(store.st_mode & stat.S_IWGRP) and store.st_gid == folder.st_gid
+
     def _mode(self) -> int:
         """Whoever may read the store may read what is kept beside it, and nobody else."""
         beside = self._folder.with_suffix("")
@@ -115,6 +140,7 @@ class Blobs:
         for folder in (self._folder, path.parent):
             if not folder.is_dir():
                 folder.mkdir(mode=self._mode(), exist_ok=True)
+                self._check_folder()  # somebody may have been first
                 sync_directory(folder.parent)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:

@@ -59,12 +59,17 @@ def store_error(error: Exception, path: Path, busy_timeout: float) -> StoreError
 
 def corrupt(path: Path, error: object) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{path} is damaged, or no store at all: {error}; `asterism store check` says more, and "
-        "`asterism store restore` makes a new one from a backup"
+        f"{path} is damaged, or no store at all: {error}",
+        "`asterism store check` says more, and `asterism store restore` makes a new one from a backup",
     )
 
 
 def read_only(path: Path) -> StoreReadOnly:
+    if not path.exists():
+        return StoreReadOnly(
+            f"there is no file {path}, and none can be made: the directory {path.parent} cannot be written; give "
+            "yourself the right to write it, or name another store"
+        )
     return StoreReadOnly(f"{path} can be read and not written; give yourself the right to write it and its directory")
 
 

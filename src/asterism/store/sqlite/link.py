@@ -51,6 +51,14 @@ class Link:
 
     def first_open(self, create: bool) -> None:
         """If there is no file, one is made, or StoreMissing raised."""
+        try:
+            self._find_or_make(create)
+        except OSError as error:  # such as a name that is too long, or a disk that is mounted read-only
+            why = error.strerror or error
+            raise StoreMissing(f"there is no file {self.path}, and none can be made: {why}") from error
+        self._open(new=True)
+
+    def _find_or_make(self, create: bool) -> None:
         folder = self.path.parent
         if not folder.is_dir():
             raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; make it first")
@@ -68,7 +76,6 @@ class Link:
             raise read_only(self.path)
         else:
             self._check_before_opening(create)
-        self._open(new=True)
 
     def _check_before_opening(self, create: bool) -> None:
         """Raises StoreCorrupt if SQLite would go on without commits that were acknowledged, and not say so."""

@@ -6,6 +6,7 @@ import click
 
 from asterism.surfaces.commands.planfiles import Unusable, count, plan_argument
 from asterism.surfaces.drawing.lettering import plural
+from asterism.surfaces.output import clean
 from asterism.surfaces.planfile import check as check_file
 from asterism.surfaces.user_modules import allow_imports
 
@@ -22,11 +23,11 @@ def check(plan: str, imports: bool) -> None:
     try:
         found, mistakes = check_file(plan, imports=imports)
     except OSError as error:
-        raise Unusable(f"{plan} cannot be read: {error.strerror}.") from None
+        raise Unusable(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     for mistake in mistakes:
         click.echo(mistake.told(plan), err=True)
     if found is None:
-        raise Unusable(f"{count(mistakes)} in {plan}.")
+        raise Unusable(f"{count(mistakes)} in {clean(plan)}.")
     tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)
     warnings = f", with {count(mistakes)}" if mistakes else ""
-    click.echo(f"{plan} is fine: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
+    click.echo(f"{clean(plan)} is fine: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")

@@ -20,6 +20,7 @@ from asterism.surfaces.commands.ending import (
 from asterism.surfaces.commands.here import LocalCommand, here_of, local_options
 from asterism.surfaces.fleet.access import fleet_options, note, options, tell_json, with_fleet
 from asterism.surfaces.fleet.values import capabilities, json_object
+from asterism.surfaces.output import clean
 from asterism.surfaces.user_modules import allow_imports
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         if as_json:
             tell_json({"id": name, "state": found.state, "resumed": True, "owner": where})
         else:
-            click.echo(f"{name} is not paused any more; it goes on where it is run, by {where}")
+            click.echo(clean(f"{name} is not paused any more; it goes on where it is run, by {where}"))
         return 0
 
     return _orchestrate(store, as_json, terms, work)
@@ -143,7 +144,7 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
         if as_json:
             tell_json({"name": name, "paused": now})
         else:
-            click.echo(f"{name} is paused{' already' if before is not None else ''}, {now}")
+            click.echo(clean(f"{name} is paused{' already' if before is not None else ''}, {now}"))
 
     with_fleet(store, ask)
 

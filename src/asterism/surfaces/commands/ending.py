@@ -5,7 +5,6 @@ Importing this is quick: what it takes to run a plan is imported when one is run
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from asterism.surfaces.fleet.values import can_be_written
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.runtime.result import Result
@@ -36,7 +38,9 @@ editor_option = click.option(
 concurrency_option = click.option(
     "--concurrency", type=click.IntRange(min=1), help="How many tasks run at once in all."
 )
-report_option = click.option("--report", metavar="FILE.html", help="Write a report of the run as a web page.")
+report_option = click.option(
+    "--report", callback=can_be_written, metavar="FILE.html", help="Write a report of the run as a web page."
+)
 plain_option = click.option("--plain", is_flag=True, help="A line for each event instead of the live view.")
 
 
@@ -51,7 +55,9 @@ def load_editor(path: str | None) -> Any:
     try:
         return calls.load(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
-        raise Unusable(f"The editor {path!r} cannot be imported: {type(error).__name__}: {error}.") from None
+        raise Unusable(
+            f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."
+        ) from None
 
 
 @contextmanager
@@ -73,6 +79,7 @@ def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen
     """How it ended: for people, in a report, as JSON, whatever is wished for."""
     from asterism.runtime.plan_mask import PlanMask
     from asterism.surfaces.commands.planfiles import Unusable
+    from asterism.surfaces.fleet.access import tell_json
     from asterism.surfaces.reporting import write_report
     from asterism.surfaces.results import result_json
     from asterism.surfaces.screen import forget_output
@@ -88,10 +95,10 @@ def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen
         try:
             write_report(wishes.report, result, recording)
         except OSError as error:
-            raise Unusable(f"The report {wishes.report} cannot be written: {error.strerror}.") from None
+            raise Unusable(f"The report {clean(wishes.report)} cannot be written: {error.strerror}.") from None
         screen.say(f"Report: {wishes.report}")
     if wishes.as_json:
         try:
-            click.echo(json.dumps(result_json(result), ensure_ascii=False))
+            tell_json(result_json(result))
         except BrokenPipeError:
             forget_output(sys.stdout)

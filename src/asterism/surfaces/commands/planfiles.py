@@ -7,13 +7,16 @@ from collections.abc import Iterable
 import click
 
 from asterism.surfaces.drawing.lettering import plural
+from asterism.surfaces.output import clean
 from asterism.surfaces.planfile import BadPlan, Mistake, PlanFile, load
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 
 class Unusable(click.ClickException):
-    """A plan that cannot be used; the message stands for itself."""
+    """A plan that cannot be used; the message stands for itself. It is made of lines that were cleaned."""
+
+    several_lines = True
 
     def show(self, file: object = None) -> None:
         click.echo(self.message, err=True)
@@ -24,9 +27,9 @@ def usable(path: str) -> PlanFile:
     try:
         found = load(path)
     except BadPlan as bad:
-        raise Unusable(f"{bad}\n{count(bad.mistakes)} in {path}; nothing was done.") from None
+        raise Unusable(f"{bad}\n{count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+        raise Unusable(f"{clean(path)} cannot be read: {error.strerror}.") from None
     for warning in found.warnings:
         click.echo(warning.told(path), err=True)
     return found

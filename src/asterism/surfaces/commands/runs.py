@@ -18,6 +18,7 @@ from asterism.surfaces.fleet.access import (
     with_fleet,
 )
 from asterism.surfaces.fleet.values import duration, json_object
+from asterism.surfaces.output import echo_data
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -219,7 +220,7 @@ def output(run: str, store: str | None, as_json: bool) -> int:
         if as_json or not isinstance(value, str):
             tell_json(value)
         else:
-            click.echo(value)
+            echo_data(value)
         return 0
 
     return with_fleet(store, tell)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.core.extras import extra_advice
 from asterism.surfaces.commands.series_sync import opened, service_options, write_figures
 from asterism.surfaces.fleet.values import duration, longer_than_nothing
 from asterism.surfaces.series.opening import fit_to_print
@@ -49,9 +50,7 @@ def serve(listen: str, secret_file: Path | None, every: float, **options: Any) -
     try:
         asyncio.run(_served(listen, tls, secret, every, options))
     except ImportError as error:
-        raise click.ClickException(
-            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
-        ) from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
     return 0
 
 

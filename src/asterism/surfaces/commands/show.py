@@ -12,6 +12,8 @@ from asterism.runtime.plan_mask import PlanMask
 from asterism.surfaces.commands.planfiles import Unusable, usable
 from asterism.surfaces.drawing import mermaid, svg, terminal
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import can_be_written
+from asterism.surfaces.output import clean
 from asterism.surfaces.pictures import picture
 from asterism.surfaces.screen import Screen
 
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("plan", metavar="PLAN.YAML|NAME", type=click.Path())
-@click.option("--svg", "svg_path", metavar="FILE", help="Write an SVG drawing instead; - for standard output.")
+@click.option(
+    "--svg",
+    "svg_path",
+    callback=can_be_written,
+    metavar="FILE",
+    help="Write an SVG drawing instead; - for standard output.",
+)
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead.")
 @fleet_options
 @click.pass_context
@@ -39,7 +47,7 @@ def show(
     named = _is_a_name(context, plan)
     if store is None and named:
         raise Unusable(
-            f"There is no file {plan}. "
+            f"There is no file {clean(plan)}. "
             "To see a constellation of that name, say where it is: --store, or $ASTERISM_STORE."
         )
     if store is None or not named:
@@ -87,7 +95,7 @@ def _draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
         try:
             Path(svg_path).write_text(svg(drawn), encoding="utf-8")
         except OSError as error:
-            raise Unusable(f"{svg_path} cannot be written: {error.strerror}.") from None
+            raise Unusable(f"{clean(svg_path)} cannot be written: {error.strerror}.") from None
     else:
         screen = Screen()
         screen.say(terminal(drawn, screen.width))

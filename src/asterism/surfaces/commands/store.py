@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.surfaces.fleet.access import fleet_options, tell_json, with_fleet
+from asterism.surfaces.fleet.values import can_be_written
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.runtime.fleet.fleet import Fleet
@@ -35,12 +37,12 @@ def check(store: str | None, as_json: bool) -> int:
     try:
         url, problems, runs = with_fleet(store, look)
     except StoreCorrupt as error:
-        url, problems, runs = "the store", [str(error)], 0
+        url, problems, runs = "the store", [error.problem], 0
     if as_json:
         tell_json({"problems": problems, "runs": runs})
     elif problems:
         for problem in problems:
-            click.echo(problem)
+            click.echo(clean(problem))
         click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
     else:
         click.echo(f"{url} is fine: {_count(runs, 'run')}.")
@@ -62,7 +64,7 @@ def _count(number: int, what: str) -> str:
 
 
 @store.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=can_be_written)
 @fleet_options
 def backup(file: Path, store: str | None, as_json: bool) -> None:
     """Write everything into FILE, as it is at one moment.
@@ -78,14 +80,14 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     try:
         runs = with_fleet(store, write)
     except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
     written = file.stat().st_size
     if as_json:
         tell_json({"file": str(file), "runs": runs, "size": written})
         return
     from asterism.surfaces.fleet.spans import size
 
-    click.echo(f"{file}: {_count(runs, 'run')}, {size(written)}.")
+    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {size(written)}.")
 
 
 @store.command()
@@ -107,7 +109,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
             click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
 
     if not file.exists():
-        raise click.UsageError(f"there is no file {file}")
+        raise click.UsageError(f"there is no file {clean(str(file))}")
     from asterism.surfaces.fleet.backups import check_backup
 
     check_backup(file)  # before a store is made for it

@@ -133,6 +133,7 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 
 
 def _made(name: str, given: dict[str, Any]) -> Workflow:
+    from asterism.core.url_text import request_url_problem
     from asterism.core.workflow import Workflow
     from asterism.runtime import conditions
 
@@ -140,6 +141,9 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
         problem = conditions.check(given[option]) if option in given else None
         if problem is not None:
             raise click.BadParameter(f"it is not valid: {problem}", param_hint=f"--{option}")
+    problem = request_url_problem(given["url"]) if "url" in given else None
+    if problem is not None:
+        raise click.BadParameter(problem, param_hint="--http")
     http: dict[str, Any] = {
         key: given.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in given
     }

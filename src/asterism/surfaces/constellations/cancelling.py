@@ -23,6 +23,7 @@ from asterism.store.errors import StoreUnavailable
 from asterism.surfaces.constellations.finding import known
 from asterism.surfaces.fleet.access import note, tell_json
 from asterism.surfaces.interrupts import INTERRUPTED, work_until_interrupted
+from asterism.surfaces.output import clean
 
 
 async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
@@ -42,7 +43,7 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         state = "cancelling" if result is None else str(result.state)
         tell_json({"name": name, "state": state, "cancelled": words})
     elif result is not None:
-        click.echo(f"{name} is cancelled{' already' if found.ended else ''}{f', {words}' if words else ''}")
+        click.echo(clean(f"{name} is cancelled{' already' if found.ended else ''}{f', {words}' if words else ''}"))
     return INTERRUPTED if result is None else 0
 
 

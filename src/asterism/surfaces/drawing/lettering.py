@@ -7,19 +7,7 @@ from html import escape
 
 from rich.cells import cell_len, set_cell_size
 
-
-def clean(text: str) -> str:
-    """The text on one line, with every character that a terminal or XML would act upon shown as `·`.
-
-    Line breaks and tabs become spaces. Joiners stay, for scripts and emoji that are written with them.
-    """
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character.isprintable() or character in "\u200c\u200d":
-        return character
-    return " " if character.isspace() else "·"
+from asterism.surfaces.output import clean as clean
 
 
 def shorten(text: str, cells: int) -> str:

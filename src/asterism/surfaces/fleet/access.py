@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from asterism.surfaces.output import clean, json_text
 
 if TYPE_CHECKING:
     from asterism.core.run import Run
@@ -125,17 +126,12 @@ def whoami() -> str:
 
 def tell_json(document: Any) -> None:
     """One JSON document. Where the terminal cannot show a letter, none beyond ASCII is used."""
-    text = json.dumps(document, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(document)
-    click.echo(text)
+    click.echo(json_text(document, encoding=sys.stdout.encoding))
 
 
 def note(text: str) -> None:
     """Something to know beside the answer: it does not get in the way of whoever reads the answer."""
-    click.echo(text, err=True)
+    click.echo(clean(text), err=True)
 
 
 # -- runs and workflows by what people type ----------------------------------------------------------------------------

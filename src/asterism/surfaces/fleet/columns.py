@@ -27,9 +27,15 @@ class Column:
     needed: bool = True
 
 
+def _one_line(cell: Cell) -> Text:
+    text = cell if isinstance(cell, Text) else Text(cell)
+    text.plain = clean(text.plain)
+    return text
+
+
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[Text]:
     """A line for the titles and one for each row; no line is longer than ``width``."""
-    cells = [[cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row] for row in rows]
+    cells = [[_one_line(cell) for cell in row] for row in rows]
     widths = [
         max([cell_len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
     ]

@@ -12,6 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.core.run import FAILED, RunStatus
+from asterism.core.url_text import masked_url
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.fleet.settings import Settings
 from asterism.surfaces.drawing.ink import DIM
@@ -89,7 +90,7 @@ def settings_lines(settings: Settings) -> list[Text]:
         "peer_bytes": f"{size(settings.peer_bytes)} of records are kept of each peer at most",
         "peer_blobs": f"{size(settings.peer_blobs)} of large inputs and outputs are kept of each peer at most",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
-        "notify_url": settings.notify_url or "none",
+        "notify_url": masked_url(settings.notify_url or "none"),
         "weights": weights,
     }
     return _aligned(facts)

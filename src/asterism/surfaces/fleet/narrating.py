@@ -6,7 +6,6 @@ The lines come through ``logging``, with the run as a field of its own, so that 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from asterism.runtime.fleet.policy import PolicyForbids
 from asterism.surfaces.drawing.lettering import clean, shorten
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.spans import hour, span
+from asterism.surfaces.output import json_text
 
 log = logging.getLogger("asterism.device")
 
@@ -110,7 +110,7 @@ class _Objects(logging.Formatter):
         told |= {name: getattr(record, name) for name in FIELDS if isinstance(getattr(record, name, None), str)}
         if record.exc_info and record.exc_info[1] is not None:
             told["error"] = repr(record.exc_info[1])
-        return json.dumps(told)
+        return json_text(told)
 
 
 @contextmanager

@@ -19,6 +19,12 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def within(seconds: float) -> str:
+    """``in 3 min``, or ``at once`` where ``in 0 s`` would be said."""
+    told = span(seconds)
+    return "at once" if told == "0 s" else f"in {told}"
+
+
 def moment(at: float | None) -> str:
     """A time of the store in the time of this place: ``2026-03-01 14:05:09``."""
     return "" if at is None else _written(at, "%Y-%m-%d %H:%M:%S")

@@ -15,6 +15,7 @@ def say_lines(lines: Callable[[int | None], Iterable[Text]]) -> None:
     """``lines`` is given the width to keep to; None where whole lines are better than neat ones."""
     screen = Screen()
     for line in lines(screen.width if screen.is_terminal else None):
+        line.plain = clean(line.plain)  # one line each, whatever is in it
         screen.say(line)
 
 

@@ -13,6 +13,7 @@ from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
 from asterism.core.session import Session
 from asterism.core.task import import_path
+from asterism.core.url_text import masked_url, masked_urls
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime.fleet.calling import attempts_of
 from asterism.runtime.peers.knowing import peer_of
@@ -21,7 +22,7 @@ from asterism.surfaces.drawing.ink import BOLD, DIM, mark, tone
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import short
 from asterism.surfaces.fleet.columns import Cell, Column, table
-from asterism.surfaces.fleet.spans import span
+from asterism.surfaces.fleet.spans import span, within
 from asterism.surfaces.fleet.views import progress_of, state_of, took
 
 _LOOKS = {
@@ -68,7 +69,7 @@ def note_on(run: Run, now: float) -> str:
     if run.held:
         return f"series {run.series}"
     if run.offered and run.not_before > now:
-        return f"again in {span(run.not_before - now)}"
+        return f"again {within(run.not_before - now)}"
     if run.offered and run.declined:
         return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
     if run.offered and run.pinned is not None:
@@ -216,7 +217,7 @@ def action_of(flow: Workflow) -> str:
     if flow.shell is not None:
         return f"sh: {flow.shell}"
     if flow.http is not None:
-        return f"{flow.http.get('method', 'GET')} {flow.http['url']}"
+        return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
     return import_path(flow.call, flow.name) if flow.call is not None else ""
 
 
@@ -238,4 +239,4 @@ def _written(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g} s"
-    return json.dumps(plain(value), ensure_ascii=False) if isinstance(value, Mapping) else str(value)
+    return masked_urls(json.dumps(plain(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)

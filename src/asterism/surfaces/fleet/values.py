@@ -5,6 +5,7 @@ Each function is the ``type`` of an option, or its ``callback``. It raises BadPa
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -32,6 +33,26 @@ def longer_than_nothing(context: click.Context, option: click.Parameter, given: 
     if given is not None and given <= 0:
         raise click.BadParameter("it is longer than nothing.")
     return given
+
+
+def can_be_written(context: click.Context, option: click.Parameter, given: Any) -> Any:
+    """A file that is going to be written, asked before the work begins and not after it. ``-`` is standard output."""
+    if given is None or str(given) == "-":
+        return given
+    path = Path(given)
+    try:
+        there, folder_there = path.exists(), path.parent.is_dir()
+        if path.is_dir():
+            problem = "it is a directory; name a file"
+        elif not folder_there:
+            problem = f"there is no directory {str(path.parent)!r}; make it first"
+        elif not os.access(path if there else path.parent, os.W_OK):
+            problem = "you may not write it" if there else f"you may not write in the directory {str(path.parent)!r}"
+        else:
+            return given
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
+        problem = getattr(error, "strerror", None) or str(error)
+    raise click.BadParameter(f"{str(given)!r} cannot be written: {problem}.")
 
 
 def size(text: str) -> int:

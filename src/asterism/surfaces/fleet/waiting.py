@@ -9,7 +9,7 @@ from asterism.core.run import COMPLETED, OWNED, Run
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.surfaces.drawing.lettering import clean
 from asterism.surfaces.fleet.access import short
-from asterism.surfaces.fleet.spans import span
+from asterism.surfaces.fleet.spans import span, within
 from asterism.surfaces.fleet.views import took
 
 
@@ -64,5 +64,5 @@ def _resumed(run: Run) -> str:
     if run.held:
         return f" is not paused any more; it waits for its turn in series {run.series}"
     delay = run.not_before - run.story[-1].at
-    soon = f" in {span(delay)}" if delay > 0 else ""
+    soon = f" {within(delay)}" if delay > 0 else ""
     return f" is offered again{soon}, to {run.pinned if run.pinned is not None else 'any device that can do it'}"

@@ -7,7 +7,6 @@ watching is a burden for the store. A store that is out of reach for a while is 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -26,6 +25,7 @@ from asterism.surfaces.fleet.looking import Look, look
 from asterism.surfaces.fleet.picture import picture
 from asterism.surfaces.fleet.spans import hour
 from asterism.surfaces.fleet.tallying import Tally
+from asterism.surfaces.output import json_text
 from asterism.surfaces.screen import Screen
 
 FASTEST = 1 / 8
@@ -47,7 +47,7 @@ _DULL = ("assigning to self", "assigning to other")
 async def watch(fleet: Fleet, screen: Screen, *, until_done: bool, as_json: bool = False) -> None:
     """Until it is cancelled; with ``until_done`` until every run has ended. ``as_json`` gives an object a line."""
     if screen.is_terminal and not screen.is_dumb_terminal and not as_json:
-        with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
+        with screen.live() as live:
             painter = _Painter(screen, live)
             await _Watch(fleet, painter.show, lambda: screen.size.height, Tally()).go_on(until_done)
     else:
@@ -161,4 +161,4 @@ def _line(run: Run, entry: Entry) -> str:
 
 def _object(run: Run, entry: Entry) -> str:
     told = {"at": entry.at, "run": run.id, "workflow": run.workflow, "what": entry.what, "why": entry.why}
-    return json.dumps(told | {"status": run.reported_status, "epoch": run.epoch, "device": run.device})
+    return json_text(told | {"status": run.reported_status, "epoch": run.epoch, "device": run.device})

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.url_text import request_url_problem
 from asterism.core.workflow import DEFAULTS, Workflow
 from asterism.runtime import conditions
 from asterism.surfaces.planfile.mistakes import Mistake
@@ -124,6 +125,10 @@ class _File:
             for word in (one for one in value if isinstance(one, str) and "," in one):
                 parts = ", ".join(part.strip() for part in word.split(",") if part.strip())
                 self.blame((*path, key), f"{key}: a capability has no comma in it, so {word!r} is [{parts}]")
+        elif key == "http" and isinstance(value, dict) and isinstance(value.get("url"), str):
+            problem = request_url_problem(value["url"])
+            if problem is not None:
+                self.blame((*path, key, "url"), f"http.url: {problem}")
         elif key in _EXPRESSIONS and isinstance(value, str):
             problem = conditions.check(value)
             if problem is not None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from asterism.core.errors import AsterismError
+from asterism.core.extras import extra_advice
 from asterism.runtime.peers.identity import Identity
 from asterism.runtime.peers.invitations import PORT
 from asterism.surfaces.http_limits import Limits
@@ -95,7 +96,7 @@ def _server(app: Starlette, identity: Identity, limits: Limits) -> LimitedServer
     try:
         from asterism.surfaces.http_server import LimitedServer
     except ImportError:
-        raise AsterismError("peers are answered with uvicorn: pip install 'asterism[peers]'") from None
+        raise AsterismError(f"peers are answered with uvicorn: {extra_advice('peers')}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)

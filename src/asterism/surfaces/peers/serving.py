@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.extras import extra_advice
 from asterism.runtime.peers.calling import MESSAGE, STORE
 from asterism.runtime.peers.exchanging import Exchange
 from asterism.runtime.peers.knowing import Peer
@@ -61,7 +62,7 @@ def peer_app(exchange: Exchange, guard: Guard, limits: Limits | None = None) -> 
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError:
-        raise AsterismError("peers are answered with starlette: pip install 'asterism[peers]'") from None
+        raise AsterismError(f"peers are answered with starlette: {extra_advice('peers')}") from None
     desk = _Desk(exchange, guard, Bodies(limits or Limits()))
     routes = [
         Route("/v1/accept", desk.accept, methods=["POST"]),

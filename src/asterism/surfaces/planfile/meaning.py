@@ -11,6 +11,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
+from asterism.core.extras import extra_advice
+from asterism.core.url_text import request_url_problem
 from asterism.runtime import calls, conditions, variables
 from asterism.runtime.inputs import MissingInput, is_reference, template
 from asterism.runtime.mask import too_short
@@ -157,10 +159,13 @@ class Meaning:
                     yield ("inputs", name), f"the input {name!r} is no parameter of {path!r}", True
 
     def _request(self, request: shape.Request) -> Iterator[Finding]:
+        problem = request_url_problem(request.url)
+        if problem is not None:
+            yield ("http", "url"), f"http.url: {problem}", False
         if request.content is not None and request.body is not None:
             yield ("http", "body"), "http has json and body; a request carries one of them", False
         if not _exists("httpx"):
-            yield ("http",), "HTTP tasks need httpx: pip install 'asterism[http]'", True
+            yield ("http",), f"HTTP tasks need httpx: {extra_advice('http')}", True
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asterism.core.errors import PlanError
+from asterism.surfaces.output import clean
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -17,8 +18,8 @@ class Mistake:
     warning: bool = False
 
     def told(self, name: str) -> str:
-        """As a line that editors and terminals can jump to: ``plan.yaml:7: …``."""
-        return f"{name}:{self.line}: {'warning: ' if self.warning else ''}{self.text}"
+        """As a line that editors and terminals can jump to: ``plan.yaml:7: …``. It is one line, whatever is in it."""
+        return clean(f"{name}:{self.line}: {'warning: ' if self.warning else ''}{self.text}")
 
 
 class BadPlan(PlanError):

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from asterism.core.extras import extra_advice
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
-from asterism.surfaces.fleet.values import duration, longer_than_nothing
+from asterism.surfaces.fleet.values import can_be_written, duration, longer_than_nothing
+from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
     from asterism.series.changing import Patience
@@ -129,6 +131,7 @@ change_options = options(
     click.option(
         "--metrics",
         type=click.Path(dir_okay=False, path_type=Path),
+        callback=can_be_written,
         metavar="FILE",
         help="Write what was counted as JSON, and add it to the totals there.",
     ),
@@ -206,9 +209,7 @@ def github_register(
     try:
         from asterism.series.github.opening import open_github
     except ImportError as error:
-        raise click.ClickException(
-            f"this needs more than is installed ({error}): pip install 'asterism[github]'"
-        ) from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
     return open_github(repository, cache=cache, keep=keep, deadline=deadline)
 
 
@@ -242,10 +243,5 @@ async def _opened(place: Place, terms: Terms, create: bool) -> SeriesRegister:
 
 
 def fit_to_print(line: str) -> str:
-    """What others wrote may hold what a terminal would act upon, or begin a line of its own, which some programs read
-    as a command. That is rare, and finding out takes an import."""
-    if line.isprintable():
-        return line
-    from asterism.surfaces.drawing.lettering import clean
-
+    """What others wrote may begin a line of its own, which some programs read as a command."""
     return clean(line)

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import contextlib
 
+from asterism.core.extras import extra_advice
+
 try:
     import hypothesis  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "asterism.testing.stores needs hypothesis and pytest: python -m pip install 'asterism[test]'"
-    ) from error
+    raise ImportError(f"asterism.testing.stores needs hypothesis and pytest: {extra_advice('test')}") from error
 
 _PARTS = (
     "beating", "commits", "documents", "dumping", "feeding", "finding", "keeping", "losing",

@@ -1,0 +1,255 @@
+"""No step of an event loop takes longer than 100 ms: a watchdog over every loop that runs inside a test.
+
+While one step computes, nothing else of the loop goes on: heartbeats are late, and tasks with a short timeout end
+although they did nothing wrong. A test in which a step takes too long fails, with the step and the place in the code.
+
+What is measured is the processor time of the loop's own thread, without the garbage collector, whose work grows with
+the heap of the whole test process. A step that waits for the processor on a busy machine is therefore not blamed. A
+machine may also be slow for a while (a shared core, a virtual machine): right after a stall the watchdog measures how
+fast the machine computes now, against the best it has seen, and takes that much off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+LIMIT = 0.100
+"""Seconds of processor time that one step may take."""
+
+SAMPLE_EVERY = 0.02
+"""Seconds between two looks at what a long step is doing."""
+
+FRAMES = 6
+"""How many frames of a stalled step are shown, the innermost ones."""
+
+
+class Allowed(NamedTuple):
+    """A step that may take longer: a pattern of the test's id, a pattern of the step, and why."""
+
+    test: str
+    step: str
+    reason: str
+
+
+ALLOWED: tuple[Allowed, ...] = (
+    Allowed(
+        "tests/(surfaces|docs)/",
+        r"the task run_command\.<locals>\.main",
+        "a command that asks and prints is alone on its loop, and imports what it needs there; what works on beside it "
+        "(devices, executions, servers) runs in tasks of its own, which are watched",
+    ),
+    Allowed(
+        "tests/(runtime/peers|surfaces)/test_.*peer",
+        r"the task (test_|its_|\w+\.<locals>\.(scene|main))",
+        "two stores in memory meet within the test's own coroutine: they answer without giving way, so that the whole "
+        "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",
+    ),
+    Allowed(
+        "tests/runtime/peers/test_lying_peers",
+        r"the task \w+ kept|the task \w+$",
+        "the same: each lie is a coroutine over stores in memory",
+    ),
+    Allowed(
+        "tests/(store/test_(conformance|sqlite_taking|postgres)|testing/)",
+        r"the task (test_|as_a_test|\w+\.<locals>\.)",
+        "the test itself makes megabytes of text or thousands of records, and commits them at once",
+    ),
+    Allowed(
+        "tests/runtime/test_running_scale.py",
+        r"the task (run_in_time\.<locals>\.main|Cycles\._converse)",
+        "a plan of 100,000 tasks is admitted, or 20,000 tasks are removed by one edit: all or nothing, in one step",
+    ),
+    Allowed(
+        "tests/runtime/durable/test_durable_(shortening|report|keeping)",
+        r"the task play\.<locals>\.main",
+        "a long journal is read back when a constellation is taken up, before anything of it runs",
+    ),
+    Allowed(
+        "tests/runtime/fleet/test_device_commands.py::test_a_large_input",
+        r"execute\.<locals>\.main",
+        "an input of megabytes is written as JSON for its command",
+    ),
+    Allowed(
+        "tests/compat/test_deep_graphs",
+        r"(_Inbox\._deliver|orchestrate_constellation)",
+        "an agent hands back a copy of a graph of thousands of tasks: compared and merged in one step, all or nothing",
+    ),
+    Allowed(
+        "tests/(series|surfaces)/test_(github|series)",
+        r"(GitHubCore\.arequest|the task \w+\.<locals>\.main|the task test_)",
+        "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    step: str
+    seconds: float
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.step} kept its event loop busy for {self.seconds * 1000:.0f} ms\n{self.where}"
+
+
+class Watchdog:
+    """Measures every step of every loop of this process between ``start`` and ``stop``."""
+
+    def __init__(self, limit: float = LIMIT) -> None:
+        self.limit = limit
+        self.stalls: list[Stall] = []
+        self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
+        self._samples: dict[int, tuple[asyncio.Handle, Counter[str]]] = {}
+        self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
+        self._over = threading.Event()
+        self._best = min(_pace() for _ in range(20))
+        self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
+
+    def start(self) -> None:
+        watchdog, step = self, self._step
+
+        def watched(handle: asyncio.Handle) -> None:
+            watchdog._watch(handle, step)
+
+        asyncio.Handle._run = watched  # type: ignore[attr-defined]
+        gc.callbacks.append(self._collector)
+        threading.Thread(target=self._sample, name="loop watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        asyncio.Handle._run = self._step  # type: ignore[attr-defined]
+        gc.callbacks.remove(self._collector)
+        self._over.set()
+
+    def _watch(self, handle: asyncio.Handle, step: Callable[[asyncio.Handle], None]) -> None:
+        thread = threading.get_ident()
+        outer, self._now[thread] = self._now.get(thread), handle
+        name = _name(handle)  # afterwards a task may have moved on, or be gone
+        collected = self._collected(thread)
+        began = time.thread_time()
+        try:
+            step(handle)
+        finally:
+            spent = time.thread_time() - began
+            if outer is None:
+                del self._now[thread]
+            else:
+                self._now[thread] = outer
+            if spent > self.limit:
+                self._judge(handle, name(), spent - (self._collected(thread) - collected), thread)
+
+    def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
+        sample = self._samples.get(thread)
+        where = _where(sample[1]) if sample is not None and sample[0] is handle else ""
+        if spent > self.limit:
+            pace = min(_pace() for _ in range(3))
+            self._best = min(self._best, pace)
+            spent *= self._best / pace
+        if spent > self.limit:
+            self.stalls.append(Stall(name, spent, where))
+
+    def _collected(self, thread: int) -> float:
+        return self._collecting.get(thread, (0.0, 0.0))[1]
+
+    def _collector(self, phase: str, info: dict[str, int]) -> None:
+        thread, now = threading.get_ident(), time.thread_time()
+        began, total = self._collecting.get(thread, (0.0, 0.0))
+        self._collecting[thread] = (now, total) if phase == "start" else (began, total + now - began)
+
+    def _sample(self) -> None:
+        """Count where each long step is seen, again and again."""
+        seen: dict[int, asyncio.Handle] = {}
+        while not self._over.wait(SAMPLE_EVERY):
+            now = dict(self._now)
+            for thread, handle in now.items():
+                frame = sys._current_frames().get(thread)
+                if seen.get(thread) is not handle or frame is None:
+                    continue
+                known, places = self._samples.get(thread, (None, Counter()))
+                if known is not handle:
+                    places = Counter()
+                    self._samples[thread] = (handle, places)
+                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+                within = itertools.takewhile(lambda one: one.filename != __file__, stack)
+                places.update(dict.fromkeys(map(_place, within), 1))
+            seen = now
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{os.path.relpath(frame.filename)} {frame.name}"
+
+
+def _where(places: Counter[str]) -> str:
+    """The places where it was seen in most looks, the innermost ones."""
+    most = max(places.values(), default=0)
+    found = [place for place, times in places.items() if times > most / 2 and not _DULL.search(place)]
+    return "".join(f"  in {place}\n" for place in found[:FRAMES])
+
+
+_DULL = re.compile(r"/asyncio/|<frozen")
+
+
+def _pace() -> float:
+    """The processor time of a fixed piece of work: how fast the machine computes right now."""
+    began = time.thread_time()
+    total = 0
+    for number in range(20_000):
+        total += number & 7
+    return time.thread_time() - began
+
+
+def _name(handle: asyncio.Handle) -> Callable[[], str]:
+    """What a step is called; worked out only if it is asked for."""
+    callback: Any = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return lambda: f"the task {getattr(task.get_coro(), '__qualname__', task)}"
+    return lambda: f"the callback {getattr(callback, '__qualname__', repr(callback))}"
+
+
+def allowed(test: str, stall: Stall) -> bool:
+    return any(re.search(one.test, test) and re.search(one.step, f"{stall.step}\n{stall.where}") for one in ALLOWED)
+
+
+class Plugin:
+    """Fails the test in which a step was too long."""
+
+    def __init__(self) -> None:
+        self.watchdog = Watchdog()
+        self.watchdog.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        return (yield from self._watched(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        return (yield from self._watched(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        return (yield from self._watched(item))
+
+    def pytest_unconfigure(self) -> None:
+        self.watchdog.stop()
+
+    def _watched(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self.watchdog.stalls.clear()
+        outcome = yield
+        stalls = [str(stall) for stall in self.watchdog.stalls if not allowed(item.nodeid, stall)]
+        if stalls:
+            pytest.fail("\n".join(stalls), pytrace=False)
+        return outcome

@@ -1,0 +1,82 @@
+"""The watchdog over event loops barks at a step that takes too long, and at nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from asterism.testing.loop import SimLoop
+from tests.loop_watchdog import ALLOWED, Stall, Watchdog, allowed
+
+LIMIT = 0.01
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    """One of its own, on top of the one that watches this test."""
+    found = Watchdog(LIMIT)
+    found.start()
+    yield found
+    found.stop()
+
+
+def compute(seconds: float) -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < seconds:
+        pass
+
+
+async def busy_step() -> None:
+    await asyncio.sleep(0)
+    compute(4 * LIMIT)
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "real": asyncio.SelectorEventLoop,
+    "virtual": SimLoop,
+    "seeded": lambda: SimLoop(7),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_step_that_computes_for_too_long_is_named(watchdog: Watchdog, kind: str) -> None:
+    running = LOOPS[kind]()
+    try:
+        running.run_until_complete(asyncio.wait_for(busy_step(), 60))
+    finally:
+        running.close()
+    [stall] = watchdog.stalls
+    assert "busy_step" in stall.step or "wait_for" in stall.step
+    assert stall.seconds > LIMIT
+
+
+def test_a_callback_is_named_too_and_where_it_was(watchdog: Watchdog) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(compute, 8 * LIMIT)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    [stall] = watchdog.stalls
+    assert stall.step == "the callback compute"
+    assert "compute" in stall.where
+
+
+def test_waiting_is_no_stall(watchdog: Watchdog) -> None:
+    """Neither for a timer nor, on a busy machine, for the processor: a step that sleeps uses none of it."""
+
+    async def main() -> None:
+        await asyncio.sleep(2 * LIMIT)
+        time.sleep(4 * LIMIT)  # noqa: ASYNC251 # what a busy machine does to a step
+
+    asyncio.run(main())
+    assert watchdog.stalls == []
+
+
+def test_only_named_steps_are_allowed_and_each_has_a_reason() -> None:
+    assert all(len(one.reason) > 40 for one in ALLOWED)
+    stall = Stall("the task Execution._work", 1.0, "")
+    assert not allowed("tests/runtime/test_running_requests.py::test_x", stall)
+    assert not allowed("tests/surfaces/test_cli_http.py::test_x", stall)
