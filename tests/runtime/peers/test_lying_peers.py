@@ -368,7 +368,7 @@ async def its_workflows_are_none() -> None:
     laptop, liar, _ = await victim()
     flow = Workflow("new", argv=("true",), version=1)
     new = assigning.create("new", flow, {}, by="liar", now=1.0)
-    bad: list[Any] = [5, {}, {"name": "new"}, flow.to_json() | {"requires": "((("}, flow.to_json() | {"evil": 1}]
+    bad: list[Any] = [5, {}, {"name": "new"}, flow.to_json() | {"requires": 5}, flow.to_json() | {"evil": 1}]
     for data in bad:
         await liar.says(new, workflows=[data])
         assert await laptop.store.run("new") is None
