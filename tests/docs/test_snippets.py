@@ -219,7 +219,9 @@ def test_what_is_left_running_ends_also_if_the_page_fails(tmp_path: Path, monkey
     started: list[subprocess.Popen[str]] = []
 
     start = docs_pages._started
-    monkeypatch.setattr(docs_pages, "_started", lambda *args: started.append(start(*args)) or started[-1])
+    monkeypatch.setattr(
+        docs_pages, "_started", lambda *args, **terms: started.append(start(*args, **terms)) or started[-1]
+    )
     failing = "```console\n$ asterism --version\nasterism 99\n```\n"
     with pytest.raises(SystemExit, match="asterism 99"):
         run_page(LASTING.format(code=0, printed="ready") + failing, tmp_path, monkeypatch)

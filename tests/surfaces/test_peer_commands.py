@@ -183,6 +183,7 @@ def test_peers_are_listed_with_what_becomes_of_them(kitchen: Scene) -> None:
     [told, _] = kitchen.json("peer", "list")
     assert told.keys() == {
         *("name", "state", "store", "url", "pin", "invited_at", "heard_at", "skew", "invitation_expires_at"),
+        "stored",
     }
 
 
