@@ -78,6 +78,8 @@ def spoken(value: str) -> bool:
 @example('a"b/c\\d\\\\e&f', "x", "x")
 @example('it\'s "mine" & <yours>', "", " x")
 @example("😀 emoji/secret\n2", "", "")
+@example("ends with'", "", "")
+@example("ends with&", "", "")
 def test_masked_text_never_holds_a_secret_in_any_way_of_writing(way: str, secret: str, before: str, after: str) -> None:
     written = WAYS[way](secret)
     separator = " " if way.startswith("base64") else ""

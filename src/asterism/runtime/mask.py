@@ -328,7 +328,7 @@ def _character(sign: str, *, first: bool) -> str:
         ways += [rf"{slash}x{_hex(point, 2)}"] if point <= 0xFF else [rf"{slash}U{_hex(point, 8)}"]
     ways += [slash + re.escape(sign), *([slash + _LETTERS[sign]] if sign in _LETTERS else ())]
     ways += {" ": [r"\+"], "'": [r"'\\''", "'\"'\"'"]}.get(sign, [])
-    return f"(?:{'|'.join(ways)})"
+    return f"(?:{'|'.join(reversed(ways))})"  # the plain sign last: it may begin a longer way, such as &amp;
 
 
 def _entities(point: int) -> list[str]:
