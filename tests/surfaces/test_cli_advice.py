@@ -48,8 +48,6 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
         ("resume", "nightly", "--report"),
         ("standby", "nightly", "--report"),
         ("store", "backup"),
-        ("series", "claim", "RFC-1", "--issue", "1", "--metrics"),
-        ("series", "sync", "--github", "acme/rocket", "--prometheus"),
     ],
     ids=" ".join,
 )

@@ -104,7 +104,7 @@ def test_two_drawings_at_once_and_drawings_nowhere_are_refused(tmp_path: Path) -
     assert asterism("show", path, "--svg", "-", "--mermaid").exit_code == 64
     result = asterism("show", path, "--svg", str(tmp_path / "none" / "plan.svg"))
     assert result.exit_code == 64
-    assert "cannot be written: No such file or directory." in result.stderr
+    assert "cannot be written: there is no directory" in result.stderr
 
 
 def test_a_bad_plan_is_not_drawn(tmp_path: Path) -> None:

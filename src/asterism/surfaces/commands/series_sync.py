@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
-from asterism.surfaces.fleet.values import can_be_written
 from asterism.surfaces.series.opening import (
     CONTENDED,
     OUT_OF_REACH,
@@ -110,7 +109,6 @@ _TERMS = options(
     click.option(
         "--metrics",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=can_be_written,
         is_flag=False,
         flag_value=Path("assignment_mutex_metrics.json"),
         metavar="[FILE]",
@@ -119,7 +117,6 @@ _TERMS = options(
     click.option(
         "--prometheus",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=can_be_written,
         metavar="FILE",
         help="Write them as text for Prometheus too.",
     ),

@@ -28,9 +28,10 @@ class Column:
 
 
 def _one_line(cell: Cell) -> Text:
-    text = cell if isinstance(cell, Text) else Text(cell)
-    text.plain = clean(text.plain)
-    return text
+    if isinstance(cell, str):
+        return Text(clean(cell))
+    cell.plain = clean(cell.plain)
+    return cell
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[Text]:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from asterism.core.extras import extra_advice
 from asterism.surfaces.fleet.access import json_option, options, run_command, tell_json, whoami
-from asterism.surfaces.fleet.values import can_be_written, duration, longer_than_nothing
+from asterism.surfaces.fleet.values import duration, longer_than_nothing
 from asterism.surfaces.output import clean
 
 if TYPE_CHECKING:
@@ -131,7 +131,6 @@ change_options = options(
     click.option(
         "--metrics",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=can_be_written,
         metavar="FILE",
         help="Write what was counted as JSON, and add it to the totals there.",
     ),
