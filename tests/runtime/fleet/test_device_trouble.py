@@ -9,6 +9,7 @@ import errno
 import os
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from device_scenes import Told, command, executors, shell
 from asterism.core.errors import DeviceTrouble
 from asterism.core.workflow import Workflow
 from asterism.runtime.fleet.executing import Executors
+from asterism.runtime.guard import Guard
 from asterism.runtime.processes import CommandFailed, Commands, LeaseExpired
-from tests.process_scenes import PATIENCE, soon_async
+from tests.process_scenes import PATIENCE
 
 
 def outcome(made: Executors, workflow: Workflow) -> Any:
@@ -232,16 +234,12 @@ def test_a_command_that_ends_well_in_time_has_ended_well() -> None:
 
 
 def test_what_the_guard_ended_is_remembered_when_another_guard_takes_over() -> None:
-    async def main() -> Any:
-        commands = Commands(1.0)
-        try:
-            running = asyncio.create_task(commands.run(["/bin/sleep", "600"], os.environ, lease=0.2))
-            guard = commands._guard
-            await soon_async(lambda: guard.overdue(1))
-            guard.close()
-            return await asyncio.gather(running, return_exceptions=True)
-        finally:
-            commands.close()
-
-    (found,) = asyncio.run(main())
-    assert isinstance(found, LeaseExpired)
+    guard = Guard()
+    ticket = guard.admit()
+    child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+    os.write(guard.pipe(), b"+%d %d\n" % (ticket, child.pid))
+    guard.allow(ticket, 0.0)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    guard.close()
+    assert guard.overdue(ticket)
+    assert not guard.overdue(guard.admit())
