@@ -345,6 +345,20 @@ def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_so_once
     assert said[1].startswith("connections are accepted again")
 
 
+def test_requests_that_are_none_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        sock = socket.create_server(("127.0.0.1", 0))
+        async with listening(sock, Limits()):
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection(*sock.getsockname())
+                writer.write(b"\x00 nonsense\r\n\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+                await close(writer)
+
+    asyncio.run(main())
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def play(scene: Scene) -> None:
         opened = [await connected(scene.url) for _ in range(50)]

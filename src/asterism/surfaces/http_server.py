@@ -139,8 +139,9 @@ def _hang_up(sock: socket.socket) -> None:
 class LimitedProtocol(H11Protocol):
     """Closes connections on which no request begins in time, or begins and does not come to the end of its head."""
 
-    def __init__(self, place: Place, limits: Limits, **terms: Any) -> None:
+    def __init__(self, place: Place, limits: Limits, log: logging.Logger, **terms: Any) -> None:
         super().__init__(**terms)
+        self.logger = log
         self._place, self._limits, self._answer = place, limits, self.app
         self._late: asyncio.TimerHandle | None = None
         self.app = self._counted
@@ -200,6 +201,9 @@ class LimitedServer(uvicorn.Server):
         )
         super().__init__(config)
         self._limits, self._log, self._context = limits, log, context
+        # uvicorn warns of every request that is none, so anybody could fill the log: only its errors are told
+        self._errors = logging.Logger(log.name, logging.ERROR)
+        self._errors.parent = log
         self.ready, self.leaving = asyncio.Event(), asyncio.Event()
 
     @contextlib.contextmanager
@@ -211,7 +215,7 @@ class LimitedServer(uvicorn.Server):
 
         def protocol(place: Place) -> asyncio.Protocol:
             return LimitedProtocol(
-                place, self._limits, config=self.config, server_state=self.server_state, app_state={}
+                place, self._limits, self._errors, config=self.config, server_state=self.server_state, app_state={}
             )
 
         await self.lifespan.startup()
