@@ -66,7 +66,7 @@ def test_while_another_device_rests_no_round_is_counted_and_those_that_declined_
     both = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
     after = assigning.next_round(both, STRICT, 6.0, resting=True)
     assert (after.rounds, after.avoid, after.declined) == (0, ("laptop",), {"laptop": "busy"})
-    assert after.story[-1].why == "in 0 s, every device was tried: kitchen (timeout): not heard of for 90 s"
+    assert after.story[-1].why == "at once, every device was tried: kitchen (timeout): not heard of for 90 s"
     assert assigning.next_round(after, STRICT, 7.0).status == "failed", "it counts once that one was asked, too"
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from run_machine import RunMachine
 
-from asterism.core import assigning
+from asterism.core import assigning, run_steps
 from asterism.core.errors import Fenced
 from asterism.core.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run
 
@@ -32,8 +32,15 @@ def hunt() -> None:
     run_state_machine_as_test(RunMachine, settings=HUNT)
 
 
+def patch_steps(patch: Patch, name: str, function: Callable[..., Any]) -> None:
+    """In the module that has the function, and in the one that imports it."""
+    for module in (assigning, run_steps):
+        if hasattr(module, name):
+            patch.setattr(module, name, function)
+
+
 def off(patch: Patch, name: str) -> None:
-    patch.setattr(assigning, name, lambda *arguments: None)
+    patch_steps(patch, name, lambda *arguments: None)
 
 
 def fence_with(patch: Patch, right: Callable[[Run, Grant], bool]) -> None:
@@ -52,7 +59,7 @@ def then(patch: Patch, name: str, spoil: Callable[[Run, Run], dict[str, Any]]) -
         after = step(run, *arguments, **terms)
         return after if after is run else after.changed(**spoil(run, after))
 
-    patch.setattr(assigning, name, spoiled)
+    patch_steps(patch, name, spoiled)
 
 
 # -- whose word counts -------------------------------------------------------------------------------------------------
@@ -75,11 +82,11 @@ def believe_a_grant_for_another_run(patch: Patch) -> None:
 
 
 def keep_the_epoch(patch: Patch) -> None:
-    then(patch, "_granted", lambda before, after: {"epoch": before.epoch})
+    then(patch, "granted", lambda before, after: {"epoch": before.epoch})
 
 
 def leave_the_owner_in_place(patch: Patch) -> None:
-    then(patch, "_reassigned", lambda before, after: {"session": before.session})
+    then(patch, "reassigned", lambda before, after: {"session": before.session})
 
 
 # -- who may have it ---------------------------------------------------------------------------------------------------
@@ -98,16 +105,16 @@ def give_away_what_is_owned(patch: Patch) -> None:
 
 
 def ask_nothing_before_giving_away(patch: Patch) -> None:
-    off(patch, "_may_be_given")
+    off(patch, "may_be_given")
 
 
 def forget_whom_it_is_for(patch: Patch) -> None:
-    grant = assigning._granted
+    grant = assigning.granted
 
     def anywhere(run: Run, *arguments: Any, **changes: Any) -> Run:
         return grant(run.changed(pinned=None), *arguments, **changes).changed(pinned=run.pinned)
 
-    patch.setattr(assigning, "_granted", anywhere)
+    patch_steps(patch, "granted", anywhere)
 
 
 # -- an end is an end --------------------------------------------------------------------------------------------------
@@ -164,15 +171,15 @@ def punish_declining(patch: Patch) -> None:
 
 
 def forget_the_progress(patch: Patch) -> None:
-    then(patch, "_reassigned", lambda before, after: {"progress": None})
+    then(patch, "reassigned", lambda before, after: {"progress": None})
 
 
 def forget_the_assignment(patch: Patch) -> None:
-    then(patch, "_reassigned", lambda before, after: {"previous": before.previous})
+    then(patch, "reassigned", lambda before, after: {"previous": before.previous})
 
 
 def forget_the_wish_to_pause(patch: Patch) -> None:
-    then(patch, "_reassigned", lambda before, after: {"paused": None})
+    then(patch, "reassigned", lambda before, after: {"paused": None})
 
 
 def forget_the_wish_to_cancel(patch: Patch) -> None:
@@ -192,7 +199,7 @@ def wait_while_it_backs_off(patch: Patch) -> None:
 
 
 def keep_the_revision(patch: Patch) -> None:
-    then(patch, "_wished", lambda before, after: {"revision": before.revision})
+    then(patch, "wished", lambda before, after: {"revision": before.revision})
 
 
 def tell_nothing(patch: Patch) -> None:
