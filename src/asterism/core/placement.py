@@ -72,8 +72,9 @@ class Outlook:
         return self._mismatch(session, run, workflow) or rest_objection(session.resting)
 
     def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
-        """Whether nothing but rest keeps a device from a run."""
-        return session.resting is not None and self._mismatch(session, run, workflow) is None
+        """Whether a device will take a run when it has rested, or takes work again: nothing else keeps it from that."""
+        away = session.resting is not None or session.suspended is not None
+        return away and self._mismatch(session.resumed(), run, workflow) is None
 
     def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         judged = workflow.requires is not None or session.accepts is not None

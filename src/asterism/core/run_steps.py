@@ -15,7 +15,8 @@ from asterism.core.task import NOTHING
 
 def refusal(run: Run, what: str) -> RunRefused:
     if run.status in TERMINAL:
-        return RunRefused(run.id, f"it is {run.status} and will not change any more: it cannot {what}", run.story)
+        why = f"it is {run.reported_status} and will not change any more: it cannot {what}"
+        return RunRefused(run.id, why, run.story)
     return RunRefused(run.id, f"it is {run.status}: it cannot {what}", run.story)
 
 

@@ -239,3 +239,86 @@ def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result() -> None:
         assert kitchen.agent._circuit.suspended is None
 
     play(scene)
+
+
+# -- beside others -----------------------------------------------------------------------------------------------------
+
+
+async def stopped(stage: Stage, **terms: object) -> tuple[Device, SickHands]:
+    """A device that has stopped taking work, with nothing left to do."""
+    sick, hands = await device(stage, "sick", DeviceTrouble(FULL), slots=1, **terms)
+    run = await stage.person.create(BUILD, device="sick")
+    await stage.until(lambda: hands.tried >= 3)
+    await asyncio.sleep(2.0)
+    await stage.person.cancel(run.id)
+    return sick, hands
+
+
+def test_a_retry_on_a_healthy_device_does_not_wait_for_one_that_has_stopped() -> None:
+    async def scene(stage: Stage) -> None:
+        watching = await watched(stage)
+        await stopped(stage)
+        _, well = await device(stage, "well", RuntimeError("flaky"))
+        run = await stage.person.create(replace(BUILD, retries=3))
+        await stage.until(lambda: well.tried >= 1)
+        well.error = None
+        assert (await stage.end_of(run)).status == "completed"
+        watching.cancel()
+
+    play(scene)
+
+
+def test_one_that_rests_as_well_is_waited_for_by_those_that_others_declined() -> None:
+    async def scene(stage: Stage) -> None:
+        battery = {"level": 0.9}
+        watching = await watched(stage)
+        await stopped(stage, hands_back="battery < 0.2", measure=lambda: {"battery": battery["level"]}, heartbeat=5.0)
+        battery["level"] = 0.1
+        well = await stage.device("well")
+        well.hands.refuses = "never"
+        await asyncio.sleep(10.0)
+        run = await stage.person.create(replace(BUILD, rounds=1))
+        await asyncio.sleep(4000.0)
+        assert (await stage.read(run)).status == "reassigning"
+        watching.cancel()
+
+    play(scene)
+
+
+def test_one_that_is_well_again_is_given_a_run_although_others_are_idle() -> None:
+    async def scene(stage: Stage) -> None:
+        watching = await watched(stage)
+        sick, hands = await stopped(stage)
+        hands.error = None
+        await device(stage, "well", None, slots=2)
+        for _ in range(20):
+            await stage.person.create(BUILD)
+            await asyncio.sleep(30.0)
+        assert sick.agent._circuit.suspended is None
+        assert hands.tried > 3, "it was given work again"
+        watching.cancel()
+
+    play(scene)
+
+
+def test_a_trial_that_goes_on_for_long_opens_the_other_slots() -> None:
+    class Long(SickHands):
+        async def execute(self, work: RunWork) -> str:
+            self.tried += 1
+            if self.error is not None:
+                raise self.error
+            await asyncio.sleep(8 * 3600.0)
+            return "done"
+
+    async def scene(stage: Stage) -> None:
+        watching = await watched(stage)
+        joined = await stage.device("big", slots=16)
+        hands = joined.hands = joined.agent._executor = joined.agent.desk.executor = Long(DeviceTrouble(FULL))
+        runs = [await stage.person.create(BUILD) for _ in range(16)]
+        await stage.until(lambda: hands.tried >= 3)
+        hands.error = None
+        await asyncio.sleep(1800.0)
+        assert {(await stage.read(run)).status for run in runs} == {"processing"}
+        watching.cancel()
+
+    play(scene)

@@ -45,6 +45,9 @@ class Worker:
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         return False
 
+    async def probe(self) -> None:
+        """All is well."""
+
     def allow(self, run_id: str, seconds: float) -> None:
         """Nothing to guard."""
 

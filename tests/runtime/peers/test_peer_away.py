@@ -35,6 +35,20 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
 
 
 @in_a_loop
+async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_for_it() -> None:
+    laptop, kitchen = await two()
+    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    changed = session.changed(profile={**session.profile, "suspended": "its disk is full"})
+    await kitchen.store.commit([PutSession(changed, session.revision)])
+    await laptop.meet(kitchen)
+    laptop.clock.now += 1000
+    await laptop.fleet.workflows.add(COOK)
+    run = await laptop.fleet.create("cook", {})
+    await watches(laptop, COOK.no_device_timeout + 20)
+    assert (await laptop.run(run.id)).status is CREATED
+
+
+@in_a_loop
 async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
     """However long: days, and the device is still known."""
     laptop, kitchen = await two()

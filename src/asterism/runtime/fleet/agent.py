@@ -311,7 +311,7 @@ class DeviceAgent:
             await self.lookout.look_at_own()
         await self.desk.start_waiting()
         if not self.draining.is_set() and self.desk.slots and self._resting is None:
-            await self._circuit.try_again()
+            await self._circuit.try_again(self.desk)
             await self.lookout.take_offered()
             await self.desk.start_waiting()
 

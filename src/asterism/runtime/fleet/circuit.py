@@ -43,15 +43,20 @@ class Circuit:
 
     @property
     def suspended(self) -> str | None:
-        """Why the device takes nothing, or one run at most; None if all is well."""
-        return None if self._breaker.closed else self._breaker.why
+        """Why the device takes nothing; None if it takes work, be it one run as a trial."""
+        return None if self._breaker.closed or self._trying else self._breaker.why
+
+    @property
+    def _trying(self) -> bool:
+        """Whether it can do its own part again, and has yet to show that with a run."""
+        return self._probed is not None and self._probed == self._breaker.retry_at
 
     def allowance(self, held: Iterable[Holding]) -> int | None:
         """How many more runs the device may take; None for as many as there is room for."""
         retry_at = self._breaker.retry_at
         if retry_at is None:  # so it is nearly always, and this is on the way of every run
             return None
-        if self._probed != retry_at:
+        if not self._trying:
             return 0
         return self._breaker.allowance(self._fleet.clock.time(), sum(one.since >= retry_at for one in held))
 
@@ -72,7 +77,7 @@ class Circuit:
     def _look_at(self, before: Breaker) -> None:
         if self._breaker.suspicious:
             self._act()
-        if self._breaker.closed == before.closed:
+        if self._breaker.retry_at == before.retry_at:
             return
         self._act()
         if self._breaker.closed:
@@ -81,10 +86,16 @@ class Circuit:
             log.error("stops taking work: %s", self._breaker.why)
         self._on_change()
 
-    async def try_again(self) -> None:
-        """When the pause is over, see whether the device can do its own part, before a run is put at risk."""
-        retry_at = self._breaker.retry_at
-        if retry_at is None or self._probed == retry_at or self._fleet.clock.time() < retry_at:
+    async def try_again(self, held: Iterable[Holding]) -> None:
+        """When the pause is over, see whether the device can do its own part, before a run is put at risk. A run that
+        goes on for long enough to show it need not be waited for."""
+        retry_at, now = self._breaker.retry_at, self._fleet.clock.time()
+        if retry_at is None or now < retry_at:
+            return
+        if self._trying:
+            if any(one.started and one.since >= retry_at and now - one.since >= QUICK for one in held):
+                before, self._breaker = self._breaker, self._breaker.good()
+                self._look_at(before)
             return
         try:
             await self._probe()
@@ -93,6 +104,7 @@ class Circuit:
                 self._breaker = self._breaker.trouble(self._fleet.clock.time(), str(error))
         else:
             self._probed = retry_at
+            self._on_change()  # so that it is given one run, also by those who only know what it tells of itself
 
     # -- what takes time ---------------------------------------------------------------------------------------------
 
@@ -145,14 +157,15 @@ class Circuit:
         self._look_at(before)
 
     async def _tell(self) -> None:
-        suspended = self.suspended
-        if (suspended is not None) == self._told:
+        stopped = not self._breaker.closed
+        if stopped == self._told:
             return
         at = self._fleet.store.clock()
-        if suspended is not None:
-            message = f"{self._device} has stopped taking work: {suspended}. It tries one run from time to time"
+        if stopped:
+            why = self._breaker.why
+            message = f"{self._device} has stopped taking work: {why}. It tries one run from time to time"
             notice = Notice(at, "suspended", message, None, self._device)
         else:
             notice = Notice(at, "resumed", f"{self._device} takes work again", None, self._device)
         await self._fleet.store.commit([notice])
-        self._told = suspended is not None
+        self._told = stopped

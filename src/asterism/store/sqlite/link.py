@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -80,8 +81,8 @@ class Link:
     def _check_before_opening(self, create: bool) -> None:
         """Raises StoreCorrupt if SQLite would go on without commits that were acknowledged, and not say so."""
         log, index = self._companions()
-        if self.path.stat().st_size == 0 and (not create or _size(log)):
-            raise StoreCorrupt(f"{self.path} is empty; put it back, or restore a backup with `asterism store restore`")
+        if _size(log) or not create:
+            self._wait_for_content()
         with _opening:
             problem = None if _open_here[self._found()] else missing_commits(self.path)
         if problem is not None:
@@ -89,6 +90,16 @@ class Link:
                 f"commits to {self.path} are missing: {problem}. Put a whole copy of {log.name} back. "
                 f"To go on without these commits, remove {index.name}"
             )
+
+    def _wait_for_content(self) -> None:
+        """A file is empty for a moment while somebody makes a store of it. Raises StoreCorrupt if it stays so."""
+        until = time.monotonic() + self.busy_timeout
+        while not _size(self.path):
+            if time.monotonic() >= until:
+                raise StoreCorrupt(
+                    f"{self.path} is empty; put it back, or restore a backup with `asterism store restore`"
+                )
+            time.sleep(0.01)
 
     def ready(self) -> sqlite3.Cursor:
         """The cursor. Raises StoreUnavailable if the file is not there; and once if it was replaced, since what is

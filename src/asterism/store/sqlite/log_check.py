@@ -66,7 +66,10 @@ def missing_commits(store: Path) -> str | None:
             return None
         if _in_use(descriptor):
             return None  # whoever has it open knows the log; it is not the leftover of a dead process
-        return _damage(log_path, index)
+        problem = _damage(log_path, index)
+        if problem is not None and (_in_use(descriptor) or _read_index(descriptor) != index):
+            return None  # somebody opened it meanwhile, and writes into the log that was being read
+        return problem
     finally:
         os.close(descriptor)
 
@@ -108,12 +111,13 @@ def _damage(path: Path, index: Index) -> str | None:
         header = log.read(LOG_HEADER.size)
         if len(header) < LOG_HEADER.size or header[:4] not in MAGIC:
             return f"{path.name} is damaged at its beginning"
-        if header[SALTS_OF_LOG] != index.salts:
-            return f"{path.name} is not the log of the last commits"
         swap = MAGIC[header[:4]] != sys.byteorder
         checksum = _checksum(header[:24], (0, 0), swap=swap)
         if checksum != _stored(header, 24):
             return f"{path.name} is damaged at its beginning"
+        if header[SALTS_OF_LOG] != index.salts:
+            newer = _begun_since(header[SALTS_OF_LOG], index.salts)
+            return None if newer else f"{path.name} is not the log of the last commits"
         frame_size = FRAME_HEADER.size + index.page_size
         for number in range(1, index.committed + 1):
             frame = log.read(frame_size)
@@ -123,6 +127,13 @@ def _damage(path: Path, index: Index) -> str | None:
             if frame[SALTS_OF_FRAME] != index.salts or checksum != _stored(frame, 16):
                 return f"{path.name} is damaged at frame {number} of {index.committed}"
     return None
+
+
+def _begun_since(log: bytes, index: bytes) -> bool:
+    """Whether the log has begun anew since the index was written: then the first salt has grown. The index is never
+    synced, so after a loss of power it may be an old one, of which nothing follows."""
+    grown = int.from_bytes(log[:4], "big") - int.from_bytes(index[:4], "big")
+    return 0 < grown % 2**32 < 2**31
 
 
 def _stored(data: bytes, offset: int) -> Checksum:

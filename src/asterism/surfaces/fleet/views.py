@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from asterism.core.errors import InvalidWorkflow, NotJson
 from asterism.core.jsonable import plain
 from asterism.core.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.core.session import ENDED, HEARD, OPEN, RESTING, Session
@@ -67,7 +68,7 @@ async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
     for run in runs:
         given = run.input.values() if isinstance(run.input, Mapping) else ()
         names = set(secret_names(list(filter(is_secret, given))))
-        with suppress(UnknownWorkflow):
+        with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
             flow = await fleet.workflows.get(run.workflow, run.version)
             names.update(secret_names([flow.env, flow.http]))
         masks[run.id] = of_environment(names)
