@@ -80,6 +80,7 @@ def spoken(value: str) -> bool:
 @example("😀 emoji/secret\n2", "", "")
 @example("ends with'", "", "")
 @example("ends with&", "", "")
+@example("0000001Ã", "", "")
 def test_masked_text_never_holds_a_secret_in_any_way_of_writing(way: str, secret: str, before: str, after: str) -> None:
     written = WAYS[way](secret)
     separator = " " if way.startswith("base64") else ""
@@ -321,6 +322,14 @@ def test_a_short_secret_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplo
     tasks = [Task(name, argv=["true"], env={"PIN": {"secret": "PIN"}}) for name in "ab"]
     execute(independent(*tasks))
     assert caplog.text.count("the secret 'PIN' has only 4 characters") == 1
+
+
+def test_rows_of_quotes_are_looked_through_in_a_moment() -> None:
+    """One quote may be written as three signs, which are three quotes as well: in all the ways to split a row of them
+    nobody would ever find an end."""
+    quotes = Mask({"ODD": "'" * 20 + "b"})
+    assert quotes.text("'\\''" * 2000) == "'\\''" * 2000
+    assert quotes.text(f"a {shlex.quote(quotes.values['ODD'])} c") == f"a '{HIDDEN}' c"
 
 
 # -- without the safeguards --------------------------------------------------------------------------------------------

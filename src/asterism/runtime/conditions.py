@@ -12,10 +12,17 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from asterism.core.status import TaskStatus
-from asterism.runtime.cel import ExpressionError, InvalidExpression, Program, compile_expression
+from asterism.runtime.cel import ExpressionError, InvalidExpression, Program, TooCostly, compile_expression
 
 STEPS = 100_000
-"""What a condition or selection may cost, in steps: a few hundredths of a second, and a few megabytes."""
+"""What the selections of one task or run may cost together, in steps: a few hundredths of a second, and a few
+megabytes."""
+
+CONDITION_STEPS = 30_000
+"""What a condition may cost: all those that follow a task are evaluated in the step that records its end."""
+
+STEPS_TO_READ = 2
+"""What each character of an expression costs that shares its steps with others."""
 
 RULE_STEPS = 2_000
 """What a rule about devices and runs may cost: it is evaluated for many pairs of them."""
@@ -53,6 +60,27 @@ def select(text: str, names: Mapping[str, Any], steps: int = STEPS) -> Any:
         raise ValueError(f"{_shown(text)} could not be evaluated: {error}") from None
 
 
+class Selections:
+    """The selections of one task or run. They share their steps, so that many of them block no longer than one."""
+
+    def __init__(self, steps: int = STEPS) -> None:
+        self._steps = self._left = steps
+
+    def __call__(self, text: str, names: Mapping[str, Any]) -> Any:
+        """The value of an expression over ``names``. Raises ValueError with what went wrong."""
+        self._left -= STEPS_TO_READ * len(text)
+        program = _program(text) if self._left > 0 else None
+        try:
+            if isinstance(program, str):
+                raise InvalidExpression(program)
+            if program is None:
+                raise TooCostly(f"the selections together need more than {self._steps:,} steps; use fewer of them")
+            value, self._left = program.metered(names, self._left)
+        except ExpressionError as error:
+            raise ValueError(f"{_shown(text)} could not be evaluated: {error}") from None
+        return value
+
+
 def holds(text: str, names: Mapping[str, Any], steps: int = RULE_STEPS) -> bool | str:
     """Whether an expression is true, or why that cannot be told."""
     try:
@@ -66,7 +94,7 @@ def holds(text: str, names: Mapping[str, Any], steps: int = RULE_STEPS) -> bool 
 
 def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
     """Whether a condition holds, or the reason why it cannot be told."""
-    return holds(text, {"result": result, "status": str(status)}, STEPS)
+    return holds(text, {"result": result, "status": str(status)}, CONDITION_STEPS)
 
 
 def _shown(text: str) -> str:

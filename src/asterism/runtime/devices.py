@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from asterism.core.jsonable import plain
 from asterism.core.task import NOTHING, Task
 from asterism.runtime import calls, inputs, variables
+from asterism.runtime.conditions import Selections
 from asterism.runtime.http import request
 from asterism.runtime.mask import Mask, of_environment, secrets_of_task
 from asterism.runtime.processes import Commands
@@ -90,14 +91,15 @@ class LocalDevice:
         self._read |= names
         with of_environment(names, self._read.__contains__) as mask:
             self._warn(mask)
-            resolved = inputs.resolve(task.inputs, task.env, work.results, mask)
+            select = Selections()
+            resolved = inputs.resolve(task.inputs, task.env, work.results, mask, select)
             if task.argv is not None:
                 argv = [inputs.template(word, resolved.inputs) for word in task.argv]
                 return await self._commands.run(argv, _environment(work, resolved), task.cwd)
             if task.shell is not None:
                 return await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
             if task.http is not None:
-                terms = inputs.fill(dict(task.http), work.results, mask)
+                terms = inputs.fill(dict(task.http), work.results, mask, select)
                 terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
                 return await request(terms, mask)
             return await self._call(work, resolved.inputs)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from asterism.core.errors import AsterismError
 from asterism.core.jsonable import plain
-from asterism.runtime.conditions import select
+from asterism.runtime.conditions import Selections
 from asterism.runtime.mask import Mask
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
@@ -35,21 +35,23 @@ class Resolved(NamedTuple):
 NO_SECRETS = Mask()
 
 
-def resolve(inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any], mask: Mask) -> Resolved:
+def resolve(
+    inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any], mask: Mask, select: Selections
+) -> Resolved:
     """Fill inputs and environment; ``mask`` has the secrets. Raises MissingInput."""
-    filled = {name: _fill(name, value, results, mask) for name, value in inputs.items()}
-    environment = {name: as_text(_fill(name, value, results, mask)) for name, value in env.items()}
+    filled = {name: _fill(name, value, results, mask, select) for name, value in inputs.items()}
+    environment = {name: as_text(_fill(name, value, results, mask, select)) for name, value in env.items()}
     return Resolved(filled, environment, mask)
 
 
-def fill(value: Any, results: Mapping[str, Any], mask: Mask) -> Any:
+def fill(value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     """References and secrets anywhere inside a nested value, such as the headers of a request."""
     if is_reference(value):
-        return _fill("request", value, results, mask)
+        return _fill("request", value, results, mask, select)
     if isinstance(value, Mapping):
-        return {key: fill(item, results, mask) for key, item in value.items()}
+        return {key: fill(item, results, mask, select) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [fill(item, results, mask) for item in value]
+        return [fill(item, results, mask, select) for item in value]
     return value
 
 
@@ -60,7 +62,7 @@ def is_reference(value: Any) -> bool:
     )
 
 
-def _fill(name: str, value: Any, results: Mapping[str, Any], mask: Mask) -> Any:
+def _fill(name: str, value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     if not is_reference(value):
         return value
     if "secret" in value:
@@ -86,6 +88,11 @@ def template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] 
         return quoted(as_text(inputs[name]))
 
     return _PLACE.sub(replace, text)
+
+
+def names_in(text: str) -> set[str]:
+    """The inputs that a text names."""
+    return {match[1] for match in _PLACE.finditer(text) if match[1] is not None}
 
 
 def in_url(text: str) -> str:

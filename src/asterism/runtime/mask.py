@@ -325,10 +325,13 @@ def _character(sign: str, *, first: bool) -> str:
     ]
     if not (sign.isascii() and sign.isprintable()):  # octal in shells; Python has one \\x or \\U for a character
         ways.append(slash + again.join(f"{octet:03o}" for octet in octets))
-        ways += [rf"{slash}x{_hex(point, 2)}"] if point <= 0xFF else [rf"{slash}U{_hex(point, 8)}"]
+        # before its octets in this list: \\xc3 may also be the first of two
+        ways.insert(1, rf"{slash}x{_hex(point, 2)}" if point <= 0xFF else rf"{slash}U{_hex(point, 8)}")
     ways += [slash + re.escape(sign), *([slash + _LETTERS[sign]] if sign in _LETTERS else ())]
     ways += {" ": [r"\+"], "'": [r"'\\''", "'\"'\"'"]}.get(sign, [])
-    return f"(?:{'|'.join(reversed(ways))})"  # the plain sign last: it may begin a longer way, such as &amp;
+    # the plain sign last: it may begin a longer way, such as &amp;. A quote that was read one way is not read another
+    # way again: a row of them could be split in so many ways that looking through them would never end
+    return f"(?{'>' if sign in _QUOTES else ':'}{'|'.join(reversed(ways))})"
 
 
 def _entities(point: int) -> list[str]:
@@ -336,6 +339,7 @@ def _entities(point: int) -> list[str]:
     return [*named, f"#0*{point}", f"#[xX]0*{_hex(point, 0)}"]
 
 
+_QUOTES = "'\""
 _LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\a": "a", "\x1b": "[eE]"}
 
 

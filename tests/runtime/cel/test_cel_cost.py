@@ -290,3 +290,16 @@ def test_the_tree_is_as_deep_as_the_brackets() -> None:
     deepest = "(" * (syntax.DEEPEST - 1) + "1" + ")" * (syntax.DEEPEST - 1)
     assert conditions.check(deepest) is None
     assert "nested more than" in str(conditions.check(f"({deepest})"))
+
+
+def test_patterns_that_are_written_down_are_paid_for_before_they_are_compiled() -> None:
+    text = " || ".join(f"a.matches('b{{990}}{number}')" for number in range(10, 130))
+    assert "its constants alone need more than" in str(conditions.check(text))
+
+
+def test_selections_share_their_steps() -> None:
+    select = conditions.Selections(100)
+    assert select("result.size()", {"result": [1, 2]}) == 2
+    assert select("result.size()", {"result": [1, 2, 3]}) == 3
+    with pytest.raises(ValueError, match="steps"):
+        [select("result.size()", {"result": []}) for _ in range(5)]

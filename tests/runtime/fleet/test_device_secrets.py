@@ -86,8 +86,9 @@ def test_no_failing_expression_brings_a_secret_into_the_store(tmp_path: Path, ca
 
 
 def test_without_the_mask_it_is_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression repeats nothing of its data, but a request that gets no answer names its address."""
     monkeypatch.setattr(Mask, "error", lambda self, error: error)
-    flow = shell("true", env={"X": {"from": "token", "select": EXPRESSIONS[0]}})
+    flow = Workflow("work", http={"url": "http://127.0.0.1:1/{token}"})
     asyncio.run(run_on_a_device(f"sqlite:///{tmp_path}/fleet.db", flow, GIVEN))
     assert b"s3cr3t" in stored(tmp_path)
 

@@ -13,9 +13,9 @@ from fleet_scenes import WORK, Stage, play
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.workflow import Workflow
 from asterism.runtime import conditions
-from asterism.runtime.fleet import filling
 from asterism.runtime.fleet.policy import Policy, PolicyForbids, Rules
 from asterism.runtime.fleet.why import why
+from asterism.runtime.inputs import MissingInput
 from asterism.store.protocol import PutRegister, PutSession
 from tests.runtime.cel.bombs import CONSTANT, over
 
@@ -150,7 +150,7 @@ def test_a_bad_select_fails_the_work_with_words(bomb: str) -> None:
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The expressions that a device evaluated."""
     seen: list[str] = []
-    monkeypatch.setattr(filling, "select", lambda text, names: seen.append(text) or "x")
+    monkeypatch.setattr(conditions.Selections, "__call__", lambda self, text, names: seen.append(text) or "x")
     return seen
 
 
@@ -160,6 +160,7 @@ CLOSED = [
     (command("{program}", env={"X": {"from": "name", "select": "result"}}), {"name": "a", "program": "true"}),
     (command("true", env={"X": {"from": "name", "select": "result"}}), {"name": "a"}),
 ]
+MANY = 1500
 
 
 @pytest.mark.parametrize(("workflow", "given"), CLOSED, ids=["request", "command of the input", "command"])
@@ -170,6 +171,25 @@ def test_a_policy_is_asked_before_anything_of_the_work_is_evaluated(
     with pytest.raises(PolicyForbids):
         execute(workflow, given, NOTHING)
     assert evaluated == []
+
+
+def test_an_address_that_cannot_be_filled_in_is_no_way_around_the_policy(evaluated: list[str]) -> None:
+    policy = Policy(Rules(hosts=("http://127.0.0.1:9",)))
+    flow = asking("result")
+    assert check(flow, {"name": "a"}, policy) is None  # a failure of the work is for its execution to tell
+    with pytest.raises(MissingInput, match="there is no such input"):
+        execute(flow, {"name": "a"}, policy)
+    assert evaluated == []
+
+
+def test_many_selections_of_one_run_share_their_steps() -> None:
+    """Each of them is cheap enough; all of them would stop the loop for a minute."""
+    costly = {"from": "rows", "select": "result.all(x, result.all(y, y >= 0))"}
+    given = {"name": "a", "host": "127.0.0.1", "rows": list(range(120))}
+    with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
+        execute(asking("result", json={f"k{number}": costly for number in range(MANY)}), given)
+    with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
+        execute(command("true", env={f"K{number}": costly for number in range(MANY)}), given)
 
 
 def test_what_the_policy_allows_is_evaluated(evaluated: list[str]) -> None:
@@ -183,9 +203,9 @@ def test_a_secret_in_an_address_is_judged_once_it_is_known(
 ) -> None:
     """Until then the address is not known, and no other one is judged in its place."""
     monkeypatch.setenv("PLACE", "127.0.0.1")
-    allowed = Policy(Rules(hosts=("http://127.0.0.1:9",), environment=("PLACE",)))
+    allowed = Policy(Rules(hosts=("http://127.0.0.1:9",), secrets=("PLACE",)))
     assert check(asking("result"), {"name": "a", "host": {"secret": "PLACE"}}, allowed) is None
-    refused = Policy(Rules(hosts=("http://10.0.0.1",), environment=("PLACE",)))
+    refused = Policy(Rules(hosts=("http://10.0.0.1",), secrets=("PLACE",)))
     assert "does not allow" in str(check(asking("result"), {"name": "a", "host": {"secret": "PLACE"}}, refused))
 
 

@@ -60,18 +60,26 @@ class Pattern(NamedTuple):
 
 def matches(run: Evaluation, text: str, pattern: str) -> bool:
     """Whether a pattern is found anywhere in a text."""
-    run.spend(1 + _COMPILING * len(pattern))
     try:
-        compiled = compiled_pattern(pattern)
+        compiled = metered_pattern(run, pattern)
     except InvalidExpression as error:
-        if isinstance(error, _TooLarge):
-            run.spend(_COMPILING * LARGEST)
         raise Unevaluable(str(error)) from None
-    run.spend(_COMPILING * len(compiled.instructions))  # whether it was remembered or not: steps never depend on that
     if compiled.literal:
         run.spend(len(text) // 16 + len(text) * min(len(pattern), 100) // 512)
         return compiled.prefix in text
     return _search(run, compiled, text)
+
+
+def metered_pattern(run: Evaluation, text: str) -> Pattern:
+    """A pattern, paid for whether it was remembered or not: steps never depend on that. Raises InvalidExpression."""
+    run.spend(1 + _COMPILING * len(text))
+    try:
+        compiled = compiled_pattern(text)
+    except _TooLarge:
+        run.spend(_COMPILING * LARGEST)
+        raise
+    run.spend(_COMPILING * len(compiled.instructions))
+    return compiled
 
 
 def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:

@@ -13,7 +13,7 @@ from asterism.runtime.cel import syntax
 from asterism.runtime.cel.errors import ExpressionError, InvalidExpression, TooCostly, Unevaluable
 from asterism.runtime.cel.functions import FUNCTIONS, METHODS, Function
 from asterism.runtime.cel.members import ERROR, MACROS, Part, Run, field, item_at, step, truth
-from asterism.runtime.cel.pattern import compiled_pattern
+from asterism.runtime.cel.pattern import metered_pattern
 from asterism.runtime.cel.values import (
     ABSENT,
     MAP,
@@ -44,9 +44,13 @@ class Program:
 
     def evaluate(self, names: Mapping[str, Any], steps: int) -> Any:
         """The value of the expression, within so many steps. Raises Unevaluable and TooCostly."""
+        return self.metered(names, steps)[0]
+
+    def metered(self, names: Mapping[str, Any], steps: int) -> tuple[Any, int]:
+        """The same, and how many of the steps are left."""
         run = Evaluation(names, self._variables, steps)
         try:
-            return exported(run, self._run(run))
+            return exported(run, self._run(run)), run.left
         except TooCostly:
             raise TooCostly(
                 f"it needs more than {steps:,} steps on this data; use fewer nested macros, or less data"
@@ -230,7 +234,7 @@ class _Compiler:
     def _call(self, node: syntax.Call) -> _Code:
         function = _known("function", FUNCTIONS, node.function, node.arguments)
         if node.function == "matches":
-            _check_pattern(node.arguments[1])
+            self._check_pattern(node.arguments[1])
         arguments, free = self._all(node.arguments)
 
         def run(run: Evaluation) -> Any:
@@ -286,7 +290,7 @@ class _Compiler:
     def _method(self, name: str, nodes: tuple[syntax.Node, ...]) -> _PartCode:
         method = _known("method", METHODS, name, nodes)
         if name == "matches":
-            _check_pattern(nodes[0])
+            self._check_pattern(nodes[0])
         arguments, free = self._all(nodes)
 
         def run(run: Evaluation, value: Any) -> Any:
@@ -294,6 +298,11 @@ class _Compiler:
             return method(run, value, *[argument(run) for argument in arguments])
 
         return _PartCode(run, free)
+
+    def _check_pattern(self, node: syntax.Node) -> None:
+        """A pattern that is written down is checked before it is used, and paid for like other constants."""
+        if isinstance(node, syntax.Literal) and isinstance(node.value, str):
+            metered_pattern(self._constants, node.value)
 
     def _macro(self, node: syntax.Macro) -> _PartCode:
         outer, slot = self._scope, self._macros
@@ -351,9 +360,3 @@ def _known(
         counted = " or ".join(map(str, sorted(counts)))
         raise InvalidExpression(f"the {what} '{name}' takes {counted} arguments, not {len(arguments)}")
     return function
-
-
-def _check_pattern(node: syntax.Node) -> None:
-    """A pattern that is written down is checked before it is used."""
-    if isinstance(node, syntax.Literal) and isinstance(node.value, str):
-        compiled_pattern(node.value)

@@ -25,6 +25,7 @@ from asterism.core.status import RUNNING
 from asterism.core.task import Task
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
+from asterism.runtime.conditions import Selections
 from asterism.runtime.devices import Work
 from asterism.runtime.durable.keeping import NotOurs
 from asterism.runtime.durable.recording import Journal
@@ -308,7 +309,8 @@ def _given(work: Work) -> dict[str, Any]:
     or its words ask for by name. Secrets of the task stay what they are: names, for the device to look up. A result
     that looks like one is none: it may come from anybody."""
     task, results = work.task, work.results
-    filled = {name: _filled(name, value, results) for name, value in task.inputs.items()}
+    select = Selections()
+    filled = {name: _filled(name, value, results, select) for name, value in task.inputs.items()}
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
     placed = {_place(name, filled): literal(value) for name, value in wanted.items()}
     given = {**placed, **filled}
@@ -332,12 +334,12 @@ def _pointed(value: Any, taken: Mapping[str, Any]) -> Any:
     return [_pointed(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _filled(name: str, value: Any, results: Mapping[str, Any]) -> Any:
+def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selections) -> Any:
     if type(value) in CONSTANTS or is_secret(value):
         return value
     if not inputs.is_reference(value):
         return literal(value)
-    return literal(inputs.resolve({name: value}, {}, results, inputs.NO_SECRETS).inputs[name])
+    return literal(inputs.resolve({name: value}, {}, results, inputs.NO_SECRETS, select).inputs[name])
 
 
 def _named(task: Task) -> set[str]:

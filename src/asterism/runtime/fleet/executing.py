@@ -170,16 +170,14 @@ class Executors:
         why = self.policy.objection(flow)
         if why is not None:
             raise PolicyForbids(why)
-        try:
-            known = bare({name: value for name, value in work.given.items() if not is_secret(value)})
-            if flow.http is not None:
+        if not isinstance(work.given, Mapping):
+            return  # which fails before anything is evaluated
+        known = bare(work.given)
+        if flow.http is not None:
+            if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
                 self.policy.url(inputs.template(flow.http["url"], known, inputs.in_url))
-            elif flow.argv is not None:
-                self.policy.command(inputs.template(flow.argv[0], known))
-        except (PolicyForbids, DeviceUnavailable):
-            raise
-        except Exception:  # a secret has a say in it, or it is wrong in another way: judged once it is filled in
-            return
+        elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
+            self.policy.command(inputs.template(flow.argv[0], known))
 
     def _judge(self, work: RunWork, resolved: Resolved) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""
@@ -343,8 +341,9 @@ class Executors:
                     lease=work.lease,
                 )
             except CommandFailed as error:
-                said = mask.tail(error.output, cut=max(watch.heard.values()) > OUTPUT_LIMIT)
-                raise CommandFailed(error.code, said[-TAIL:]) from None
+                said, cut = error.output[-2 * TAIL :], max(watch.heard.values()) > OUTPUT_LIMIT
+                said = mask.tail(said, cut=cut or len(said) < len(error.output))
+                failed = CommandFailed(error.code, said[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
                     raise AsterismError(
@@ -356,6 +355,7 @@ class Executors:
             finally:
                 self._watches.discard(watch)
                 watch.close()
+        raise failed  # not where the other was caught, which would stay its context, with all of the output
 
     @contextlib.contextmanager
     def _corner(
@@ -392,6 +392,10 @@ def _check_command(word: str, environment: Mapping[str, str]) -> None:
     """Raises DeviceUnavailable for a command that is nowhere on the path: another device may have it."""
     if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
         raise DeviceUnavailable(f"there is no command {word!r} on this device")
+
+
+def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
+    return any(is_secret(given.get(name)) for name in inputs.names_in(text))
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from asterism.core.errors import DeviceUnavailable, shown
 from asterism.core.workflow import Workflow
 from asterism.runtime import inputs
-from asterism.runtime.conditions import select
+from asterism.runtime.conditions import Selections
 from asterism.runtime.fleet.policy import Policy
 from asterism.runtime.inputs import MissingInput, Resolved
 from asterism.runtime.mask import Mask, secret_names
@@ -59,7 +59,8 @@ def fill(workflow: Workflow, given: Any, mask: Mask) -> Resolved:
     values = {
         name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
     }
-    environment = {name: inputs.as_text(_filled(value, values, mask)) for name, value in workflow.env.items()}
+    select = Selections()
+    environment = {name: inputs.as_text(_filled(value, values, mask, select)) for name, value in workflow.env.items()}
     return Resolved(values, environment, mask)
 
 
@@ -71,22 +72,22 @@ def stands_for_itself(workflow: Workflow, given: Any) -> bool:
 def request_terms(workflow: Workflow, resolved: Resolved) -> dict[str, Any]:
     """The terms of a workflow's HTTP request for one run."""
     assert workflow.http is not None
-    terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask)
+    terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask, Selections())
     terms["url"] = inputs.template(terms["url"], resolved.inputs, inputs.in_url)
     return terms  # type: ignore[no-any-return]
 
 
-def _deep(value: Any, given: Mapping[str, Any], mask: Mask) -> Any:
+def _deep(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     if inputs.is_reference(value):
-        return _filled(value, given, mask)
+        return _filled(value, given, mask, select)
     if isinstance(value, Mapping):
-        return {key: _deep(item, given, mask) for key, item in value.items()}
+        return {key: _deep(item, given, mask, select) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_deep(item, given, mask) for item in value]
+        return [_deep(item, given, mask, select) for item in value]
     return value
 
 
-def _filled(value: Any, given: Mapping[str, Any], mask: Mask) -> Any:
+def _filled(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     if not inputs.is_reference(value):
         return value
     if "secret" in value:
