@@ -41,7 +41,7 @@ from asterism.store.errors import (
     StoreUnwritable,
 )
 from asterism.store.protocol import Offer, PutRun, PutSession, Query
-from asterism.store.sqlite import faults, writer
+from asterism.store.sqlite import SqliteStore, faults, writer
 from asterism.store.sqlite.link import Link
 
 
@@ -325,3 +325,23 @@ async def test_text_that_is_no_text_is_corrupt(file: Path) -> None:
         )
         with pytest.raises(StoreCorrupt, match=r"fleet\.db"):
             await store.run("run-00001")
+
+
+@in_a_loop
+async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(file: Path) -> None:
+    file.touch()
+    looking = asyncio.create_task(SqliteStore.open(file, create=False, busy_timeout=60.0))
+    done, _ = await asyncio.wait([looking], timeout=0.1)
+    assert not done
+    async with opened(file) as made:
+        await made.commit([PutRun(run(0), None)])
+        store = await looking
+        assert await ids(store) == await ids(made)
+        await store.close()
+
+
+@in_a_loop
+async def test_a_file_that_stays_empty_is_damaged(file: Path) -> None:
+    file.touch()
+    with pytest.raises(StoreCorrupt, match="is empty"):
+        await SqliteStore.open(file, create=False, busy_timeout=0.01)

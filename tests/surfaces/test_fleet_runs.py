@@ -9,6 +9,8 @@ import pytest
 from command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, started, taken_by
 
 from asterism.runtime.fleet.fleet import Fleet
+from asterism.runtime.fleet.workflows import VERSIONS
+from asterism.store.protocol import PutRegister
 
 # -- creating ----------------------------------------------------------------------------------------------------------
 
@@ -242,3 +244,20 @@ def test_as_json_an_assignment_and_a_claim_say_when_they_run_out(tmp_path: Path)
     assert second["claim_expires_at"] == pytest.approx(second["claimed_at"] + 60)
     assert first["claim_expires_at"] is second["assignment_expires_at"] is None
     assert first["scores"] == {"laptop": 90.0}
+
+
+def test_a_workflow_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.workflow("good")
+    scene.workflow("later")
+    runs = [scene.create("good"), scene.create("later")]
+
+    async def write(fleet: Fleet) -> None:
+        key = f"{VERSIONS}later@1"
+        found = await fleet.store.register(key)
+        assert found is not None
+        await fleet.store.commit([PutRegister(key, {**found.value, "invented_later": 3}, found.revision)])
+
+    scene.ask(write)
+    assert {run["id"] for run in scene.json("runs", "list")} == {run.id for run in runs}
+    assert scene.json("runs", "show", runs[1].id)["id"] == runs[1].id
