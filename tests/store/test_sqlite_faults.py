@@ -327,13 +327,18 @@ async def test_text_that_is_no_text_is_corrupt(file: Path) -> None:
             await store.run("run-00001")
 
 
-@in_a_loop
-async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(file: Path) -> None:
+@pytest.fixture
+def empty(file: Path) -> Path:
     file.touch()
-    looking = asyncio.create_task(SqliteStore.open(file, create=False, busy_timeout=60.0))
+    return file
+
+
+@in_a_loop
+async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(empty: Path) -> None:
+    looking = asyncio.create_task(SqliteStore.open(empty, create=False, busy_timeout=60.0))
     done, _ = await asyncio.wait([looking], timeout=0.1)
     assert not done
-    async with opened(file) as made:
+    async with opened(empty) as made:
         await made.commit([PutRun(run(0), None)])
         store = await looking
         assert await ids(store) == await ids(made)
@@ -341,7 +346,6 @@ async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(fi
 
 
 @in_a_loop
-async def test_a_file_that_stays_empty_is_damaged(file: Path) -> None:
-    file.touch()
+async def test_a_file_that_stays_empty_is_damaged(empty: Path) -> None:
     with pytest.raises(StoreCorrupt, match="is empty"):
-        await SqliteStore.open(file, create=False, busy_timeout=0.01)
+        await SqliteStore.open(empty, create=False, busy_timeout=0.01)
