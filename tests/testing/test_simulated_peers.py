@@ -4,6 +4,7 @@ random ones; and that the simulator notices when a safeguard is missing."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any
 
@@ -80,20 +81,20 @@ def test_there_are_eight_ways_to_cut_three_links() -> None:
 
 
 def is_found_out(match: str = "", first: int = 0, **terms: Any) -> None:
-    """Some world, with links that are cut by a schedule or by chance, breaks a promise. ``first`` is where to begin
-    looking for what shows rarely."""
-    with pytest.raises(Violation, match=match):
-        _play_some(first, terms)
-
-
-def _play_some(first: int, terms: dict[str, Any]) -> None:
+    """Some world, with links that are cut by a schedule or by chance, breaks a promise in these words; others may break
+    other promises before it. ``first`` is where to begin looking for what shows rarely."""
     for seed in range(first, first + ABLATED):
         chosen = (
             {}
             if seed % 2 or "splits" in terms or "world" in terms
             else {"splits": peers.schedules(3)[(seed * 7) % 512]}
         )
-        peers.play(seed, **chosen, **terms)
+        try:
+            peers.play(seed, **chosen, **terms)
+        except Violation as violation:
+            if re.search(match, str(violation)):
+                return
+    pytest.fail(f"no world breaks a promise in the words {match!r}")
 
 
 def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +119,11 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
         return marking.Stand(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(marking.Marks, "stand", believed)
-    is_found_out("records long after", first=9, world=PutBackWorld)
+    is_found_out("records long after", first=8, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(
-    ("words", "first"), [("each store leaves it to another", 770_021), ("was closed as forgotten, and it is open", 18)]
+    ("words", "first"), [("each store leaves it to another", 67), ("was closed as forgotten, and it is open", 18)]
 )
 def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_found_out(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
