@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from asterism.series.changing import Claim, Contended, Patience, claim
 from asterism.series.git import GitRegister
+from asterism.series.github.claim import OpenClaims
 from asterism.series.github.opening import open_github
+from asterism.series.github.register import GitHubRegister
 from asterism.series.register import SeriesRegister
 from asterism.series.stores import StoreRegister
 from asterism.store.memory import MemoryStore
@@ -27,11 +29,14 @@ from bench.runs.server import SETTINGS, database
 from tests.series.register_openers import bare_repository, over_http
 from tests.series.series_processes import Ended, all_at_once
 from tests.store.postgres_server import Server
-from tests.surfaces.series_github import GitHubServer, Limit, World, scenes
+from tests.surfaces.series_github import GitHubServer, Limit, scenes
 
 NAME = "RFC-093"
 CONTENDERS = 100
 NO_LIMIT = 10**9
+ISSUES = 1000
+"""How many the local GitHub has, more than are ever claimed: a claim there is refused if there is no such issue."""
+
 BAR = 90.0
 """The last of a hundred on a bare repository is to be answered within so many seconds."""
 
@@ -100,7 +105,7 @@ def git_http(folder: Path) -> Iterator[Where]:
 def github(folder: Path) -> Iterator[Where]:
     """The local GitHub of the tests, in a thread of this process: no network lies between, and no limit stops anybody,
     so what is measured is what we ask, not what GitHub takes for it."""
-    with GitHubServer(World()) as server:
+    with GitHubServer(scenes.world_of(ISSUES, NAME)) as server:
         server.limit = Limit(NO_LIMIT, NO_LIMIT)
         yield Where("--github", "acme/rocket", scenes.environ(server))
 
@@ -165,7 +170,9 @@ def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
 async def _one_after_the_other(register: SeriesRegister, number: int) -> float:
     began = time.perf_counter()
     for issue in range(number):
-        await claim(register, NAME, Claim(issue + 1))
+        # as the command does: on GitHub a claim looks at the issues, too
+        make = OpenClaims(register.client).claim if isinstance(register, GitHubRegister) else claim
+        await make(register, NAME, Claim(issue + 1))
     return number / (time.perf_counter() - began)
 
 

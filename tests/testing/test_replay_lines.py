@@ -24,6 +24,7 @@ from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBa
 from asterism.testing.sim.peers import PeerWorld
 from asterism.testing.sim.plans import PlanWorld
 from asterism.testing.sim.replaying import COMMAND, WORLDS, replay_line, world_named
+from asterism.testing.sim.wall_clocks import WallClockWorld
 from asterism.testing.sim.world import World
 
 ABLATED = 60
@@ -150,7 +151,7 @@ class Stuck(World):
 
 
 def test_every_world_has_the_name_by_which_it_is_found() -> None:
-    worlds = [World, BatteryWorld, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
+    worlds = [World, BatteryWorld, WallClockWorld, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
     assert [world_named(name) for name in WORLDS] == worlds
     assert replay_line(1, World, {}) == f"{COMMAND} --seed 1"
     assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
@@ -169,7 +170,7 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     [
         (["--world", "moon"], "there is no world 'moon'"),
         (["--world", "asterism.testing.sim:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:World"], "there are fleet, batteries, plans"),
+        (["--world", "no.such.module:World"], "there are fleet, batteries, wall-clocks, plans"),
         (["--terms", "[]"], "--terms is a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

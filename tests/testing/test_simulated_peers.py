@@ -4,6 +4,7 @@ random ones; and that the simulator notices when a safeguard is missing."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any
 
@@ -52,6 +53,10 @@ def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None
     assert lost > 0
 
 
+def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
+    peers.play(67, world=PutBackWorld)
+
+
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
 def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peers.PeerWorld]) -> None:
     until = time.monotonic() + SECONDS / 4
@@ -79,21 +84,23 @@ def test_there_are_eight_ways_to_cut_three_links() -> None:
 # -- safeguards that are missing ---------------------------------------------------------------------------------------
 
 
-def is_found_out(match: str = "", first: int = 0, **terms: Any) -> None:
-    """Some world, with links that are cut by a schedule or by chance, breaks a promise. ``first`` is where to begin
-    looking for what shows rarely."""
-    with pytest.raises(Violation, match=match):
-        _play_some(first, terms)
-
-
-def _play_some(first: int, terms: dict[str, Any]) -> None:
+def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
+    """Some world, with links that are cut by a schedule or by chance, breaks a promise in these words, and keeps all of
+    them once the ablation is undone. ``first`` is where to begin looking for what shows rarely."""
     for seed in range(first, first + ABLATED):
         chosen = (
             {}
             if seed % 2 or "splits" in terms or "world" in terms
             else {"splits": peers.schedules(3)[(seed * 7) % 512]}
         )
-        peers.play(seed, **chosen, **terms)
+        try:
+            peers.play(seed, **chosen, **terms)
+        except Violation as violation:
+            if re.search(match, str(violation)):
+                ablation.undo()
+                peers.play(seed, **chosen, **terms)
+                return
+    pytest.fail(f"no world breaks a promise in the words {match!r}")
 
 
 def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +111,7 @@ def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
     words = "no link was cut|is still created|is worked on by"
-    is_found_out(words, splits=(frozenset(),) * 3, runs=14)  # so many that some of them wait
+    is_found_out(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # so many that some of them wait
 
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
@@ -118,11 +125,11 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
         return marking.Stand(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(marking.Marks, "stand", believed)
-    is_found_out("records long after", first=9, world=PutBackWorld)
+    is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(
-    ("words", "first"), [("each store leaves it to another", 770_021), ("was closed as forgotten, and it is open", 18)]
+    ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
 )
 def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_found_out(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +138,7 @@ def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_fo
         return None
 
     monkeypatch.setattr(taking._Batch, "_lost_by_ours", nothing)
-    is_found_out(words, first=first, world=PutBackWorld)
+    is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
 
 
 def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +146,7 @@ def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) 
         return []
 
     monkeypatch.setattr(taking._Batch, "_lost", nothing)
-    is_found_out("nobody was told")
+    is_found_out(monkeypatch, "nobody was told")
 
 
 def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,4 +174,4 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
                 raise Violation("they go on telling each other the same")
             return await super()._take(*arguments)
 
-    is_found_out("go on telling each other|long after", make_exchange=Bounded)
+    is_found_out(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)

@@ -1,20 +1,21 @@
-"""A run that each of two stores leaves to the other, because one of them was put back from a copy and does not know
-what its device had begun: somebody goes on with it."""
+"""A run that each store leaves to another, because one of them was put back from a copy and does not know what its
+device had begun, or because three hear of it from each other: somebody goes on with it."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from exchange_scenes import FLOW, Side, in_a_loop, two
+from exchange_scenes import FLOW, Side, in_a_loop, three, two
 
 from asterism.core import assigning
 from asterism.core.run import COMPLETED, CREATED, KEEPS, PROCESSING, REASSIGNING, Run
 from asterism.core.session import ENDED
 from asterism.runtime.peers.exchanging import Exchange
-from asterism.store.protocol import PutSession
+from asterism.store.protocol import PutCopy, PutSession
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
 
@@ -127,3 +128,21 @@ async def test_what_it_had_completed_is_done_again() -> None:
     await met(laptop, kitchen)
     told = await kitchen.run(run.id)
     assert {told.output, *(one.output for one in told.superseded)} == {"first", "second"}
+
+
+@in_a_loop
+async def test_three_stores_that_leave_a_run_each_to_the_next_agree_on_one_judge() -> None:
+    """Two were its judges while they did not hear of each other, and each heard of the other's record from a third."""
+    sides = laptop, kitchen, garage = await three()
+    run = await laptop.create()
+    for one, other in itertools.permutations(sides, 2):
+        await one.meet(other)
+    for one, judge in ((laptop, kitchen), (kitchen, garage), (garage, laptop)):
+        mine = await one.run(run.id)
+        again = mine.changed(revision=mine.revision + 1)
+        await one.store.commit([PutCopy(again, mine.revision, await judge.id(), same=False)])
+    for one, other in [*itertools.permutations(sides, 2)] * 3:
+        await one.meet(other)
+    assert [await one.left_to(run.id) for one in sides].count(None) == 1
+    for one, other in itertools.permutations(sides, 2):
+        assert not (await one.meet(other)).sent, "they go on telling each other the same"

@@ -379,6 +379,9 @@ class _Batch:
             return _Outcome([PutCopy(again, mine.revision, by)])
         if was_left_to == self._peer.store and by == self._own:  # each has left it to the other
             return _Outcome([PutRun(again, mine.revision)])
+        if was_left_to == self._peer.store and by != was_left_to and self._trust.hears(by):
+            # it has left it to a third one: so do we, or three stores could each leave it to the next
+            return _Outcome([PutCopy(again, mine.revision, by, same=False)])  # it has to hear of that
         return NOTHING
 
     # -- what comes with it ------------------------------------------------------------------------------------------
