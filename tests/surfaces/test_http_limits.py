@@ -294,9 +294,8 @@ def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(tmp_pa
             slow.append(writer)
         reader, writer = await connected(scene.url, trusting())  # a peer, which has not shown its secret yet
         silent = [await connected(scene.url, trusting()) for _ in range(2)]
-        writer.write(
-            f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-        )
+        head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
+        writer.write(f"{head}content-length: 2\r\n\r\n{{}}".encode())
         assert b" 200 " in await reader.readline()
         for each in [*slow, writer, *(one for _, one in silent)]:
             await close(each)

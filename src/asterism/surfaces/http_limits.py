@@ -15,8 +15,8 @@ is.
 
 All places together are no more than a share of the file descriptors of the process: the rest is for its own work.
 
-A body says how long it is, arrives at a least rate all the time, and takes its length out of a budget, of which each client has a
-part, before any of it is read. A small one is always read.
+A body says how long it is, arrives at a least rate all the time, and takes its length out of a budget, of which each
+client has a part, before any of it is read. A small one is always read.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Limits:
     For ``fresh`` seconds a new connection is not closed because of others of its address, while there are places.
     ``handshake``, ``head`` and ``idle`` are how long the TLS handshake, the head of a request and a pause between two
     requests may take, ``gap`` is the longest pause within a body, in seconds; ``rate`` is how many bytes of it come in
-    a second at least, at any time over the last ``head`` seconds. Bodies of up to ``small`` bytes are always read; ``bodies`` is
-    how many bytes of the others may be under way at once."""
+    a second at least, at any time over the last ``head`` seconds. Bodies of up to ``small`` bytes are always read;
+    ``bodies`` is how many bytes of the others may be under way at once."""
 
     connections: int = 200
     descriptors: float = 0.25
@@ -121,8 +121,8 @@ class Place:
 
 
 class Connections:
-    """Of one server, which has so many ``places``. ``now`` counts seconds, ``made_room`` is called whenever a stranger's connection is closed
-    for another's."""
+    """Of one server, which has so many ``places``. ``now`` counts seconds, ``made_room`` is called whenever a
+    stranger's connection is closed for another's."""
 
     def __init__(
         self, limits: Limits, places: int, now: Callable[[], float], made_room: Callable[[], None] = lambda: None
@@ -188,9 +188,7 @@ class Connections:
     def _most_dispensable(self) -> Place:
         counts = Counter(one.address for one in self.strangers.values())
         spared = {address for address in self._known if counts[address] <= self._per_address}
-        return min(
-            self.strangers.values(), key=lambda one: (one.address in spared, -counts[one.address], one.number)
-        )
+        return min(self.strangers.values(), key=lambda one: (one.address in spared, -counts[one.address], one.number))
 
     def _closed_idle(self, among: list[Place]) -> bool:
         idle = [one for one in among if not one.busy]
