@@ -123,6 +123,7 @@ OTHERS: dict[str, Event] = {
     "next_round": lambda run, grant, now: assigning.next_round(run, FLOW, now),
     "give_up": lambda run, grant, now: assigning.give_up(run, now, "no device for 300 s"),
     "take_back": lambda run, grant, now: assigning.take_back(run, now, "the peer was not met"),
+    "withdraw": lambda run, grant, now: assigning.withdraw(run, now, "the removal of a peer"),
     "forgotten": lambda run, grant, now: assigning.forgotten(run, now, "nobody knows how it ended"),
     "adopt": lambda run, grant, now: assigning.adopt(run, now, "its peer is gone"),
     "let_go": lambda run, grant, now: assigning.let_go(run, now),

@@ -50,6 +50,7 @@ refuse         cr   -    -    -    -    -    -    -    -    -    -    re   -    
 next_round     -    -    -    -    -    -    -    -    -    -    -    re   -    -    -
 give_up        FA   -    -    -    -    -    -    -    -    -    -    FA   -    -    -
 take_back      -    -    -    -    re   -    -    -    -    -    -    -    -    -    -
+withdraw       -    -    -    -    rp   rp   rp   FA   -    -    -    -    -    -    -
 forgotten      FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   -    -
 adopt          cr   ch   cp   hp   -    -    -    -    -    -    -    re   rp   -    -
 let_go         -    cr   -    cp   -    -    -    -    -    -    -    -    -    -    -

@@ -15,6 +15,7 @@ WRITTEN = {
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
+    "sqlite/004_contributions.sql": "13243dcef8a797e935634f00fa3d4e95",
 }
 """What each is by its hash. A new one gets its line here; a line never changes."""
 

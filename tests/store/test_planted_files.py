@@ -11,7 +11,7 @@ import pytest
 from sqlite_scenes import opened
 
 from asterism.runtime.peers.identity import identity_of
-from asterism.runtime.peers.secrets import Tokens, UnusableSecret, read_private
+from asterism.runtime.peers.secrets import Token, Tokens, UnusableSecret, read_private
 from asterism.store import ownership
 from asterism.store.errors import StoreUnwritable
 from asterism.store.sqlite.blobs import Blobs
@@ -95,7 +95,7 @@ def test_a_planted_identity_or_token_file_is_refused(tmp_path: Path, give_away: 
     async def main() -> None:
         async with opened(tmp_path / "laptop.db") as store:
             identity = identity_of(store)
-            Tokens(store).put("kitchen", "token")
+            Tokens(store).put("kitchen", Token("token"))
             assert identity_of(store) == identity
             give_away(identity.path)
             with pytest.raises(UnusableSecret, match="belongs to another user"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading it takes too long for an event loop
 
 from asterism.runtime.fleet.fleet import Fleet
 from asterism.runtime.peers.calling import Caller

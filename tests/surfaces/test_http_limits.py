@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from peer_desk import Scene, connected, played, trusting
 
+from asterism.runtime.fleet.troubles import Trouble
 from asterism.surfaces import http_server
-from asterism.surfaces.http_limits import Bodies, Connections, Limits, RequestRefused, network_of, places
-from asterism.surfaces.http_server import LimitedServer, Listener
+from asterism.surfaces.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
+from asterism.surfaces.http_server import LimitedServer, Listener, TooManyConnections
+from tests.process_scenes import PATIENCE
 
 # -- places ------------------------------------------------------------------------------------------------------------
 
@@ -25,7 +27,8 @@ class Opened:
     """Connections that are entered one after another; those that were closed, by number."""
 
     def __init__(self, limits: Limits, places: int) -> None:
-        self.connections = Connections(limits, places)
+        self.now = 100.0
+        self.connections = Connections(limits, places, lambda: self.now)
         self.closed: list[int] = []
 
     def enter(self, address: str) -> Any:
@@ -35,7 +38,7 @@ class Opened:
 
 
 def test_there_is_always_room_for_one_more_and_the_oldest_of_the_same_address_goes() -> None:
-    scene = Opened(Limits(per_address=3), places=20)
+    scene = Opened(Limits(per_address=3, fresh=0.0), places=20)
     for _ in range(5):
         scene.enter("10.0.0.1")
     assert scene.closed == [1, 2]
@@ -58,6 +61,41 @@ def test_an_address_from_which_a_client_was_admitted_gives_way_last() -> None:
     for address in ("10.0.0.1", "10.0.0.1", "10.0.0.3", "10.0.0.4"):
         scene.enter(address)
     assert scene.closed == [4]
+
+
+def test_what_a_stranger_asks_gives_it_no_longer_stay() -> None:
+    """Slow requests kept 19 of 20 places, so that whoever shared the address was closed in its handshake."""
+    scene = Opened(Limits(per_address=20), places=200)
+    for _ in range(19):
+        scene.enter("10.0.0.1").busy = True
+    scene.now += 1.0
+    peer = scene.enter("10.0.0.1")
+    for _ in range(19):
+        scene.enter("10.0.0.1")
+    assert scene.closed == list(range(1, 20))
+    peer.admit("laptop")
+
+
+def test_who_has_just_come_is_spared_while_there_are_places() -> None:
+    scene = Opened(Limits(per_address=3, fresh=1.0), places=20)  # ten of them for strangers
+    other = scene.enter("10.0.0.2")
+    flood = [scene.enter("10.0.0.1") for _ in range(9)]
+    assert scene.closed == []
+    scene.enter("10.0.0.1")  # there are no places any more
+    assert scene.closed == [flood[0].number]
+    scene.now += 1.0
+    scene.enter("10.0.0.1")  # and the others are not fresh any more
+    assert len([one for one in scene.connections.strangers.values() if one.address == "10.0.0.1"]) == 3
+    assert other.number in scene.connections.strangers
+
+
+def test_an_address_with_too_many_is_not_spared_because_a_client_was_admitted_from_it() -> None:
+    scene = Opened(Limits(per_address=3, fresh=1.0), places=10)
+    scene.enter("10.0.0.1").admit("laptop")
+    quiet = scene.enter("10.0.0.2")
+    flood = [scene.enter("10.0.0.1") for _ in range(6)]
+    assert scene.closed == [flood[0].number, flood[1].number]
+    assert quiet.number in scene.connections.strangers
 
 
 def test_admitted_clients_have_places_of_their_own() -> None:
@@ -101,7 +139,7 @@ def test_when_all_reserved_places_are_busy_a_client_is_told_to_come_again() -> N
 
 def test_a_connection_that_had_to_give_way_takes_no_reserved_place() -> None:
     """Its request was being answered meanwhile; nobody would give the place back."""
-    scene = Opened(Limits(per_address=1), places=8)
+    scene = Opened(Limits(per_address=1, fresh=0.0), places=8)
     place = scene.enter("10.0.0.1")
     scene.enter("10.0.0.1")
     assert scene.closed == [place.number]
@@ -146,6 +184,20 @@ def test_bodies_come_out_of_a_budget_of_which_each_client_has_a_part() -> None:
             pass
     with bodies.reserved("laptop", 1000, each=2000):  # what is allowed and larger than all of it goes alone
         pass
+
+
+def test_the_least_rate_of_a_body_holds_all_the_time() -> None:
+    """64 MB could trickle for half an hour, a byte every few seconds, as long as all of it came in the end."""
+    pace = Pace(Limits(head=10.0, rate=1000), 0.0)
+    assert pace.late_at == 10.0
+    for second in range(1, 100):  # at that very rate there are always ten seconds in hand
+        pace.came(1000, float(second))
+        assert pace.late_at == second + 10.0
+    pace.came(1_000_000, 100.0)
+    assert pace.late_at == 110.0  # nobody saves up
+    for second in range(101, 109):
+        pace.came(1, float(second))
+    assert pace.late_at < 110.1
 
 
 def happening(thing: Any, name: str) -> asyncio.Event:
@@ -228,6 +280,51 @@ def test_slow_uploads_of_one_peer_do_not_keep_others_out(tmp_path: Path) -> None
             await close(each)
 
     played(tmp_path, play, Limits(connections=12))
+
+
+def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        token, invitation = await scene.token(), await scene.invitation("attic")
+        slow = []
+        for _ in range(2):
+            reader, writer = await connected(scene.url, trusting())
+            head = f"POST /v1/accept HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {invitation}\r\n"
+            writer.write(f"{head}content-length: 100\r\nexpect: 100-continue\r\n\r\n".encode())
+            assert b" 100 " in await reader.readline()  # it is being read
+            slow.append(writer)
+        reader, writer = await connected(scene.url, trusting())  # a peer, which has not shown its secret yet
+        silent = [await connected(scene.url, trusting()) for _ in range(2)]
+        head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
+        writer.write(f"{head}content-length: 2\r\n\r\n{{}}".encode())
+        assert b" 200 " in await reader.readline()
+        for each in [*slow, writer, *(one for _, one in silent)]:
+            await close(each)
+
+    played(tmp_path, play, Limits(per_address=3, fresh=0.0))
+
+
+def test_nothing_is_read_of_who_shows_no_invitation(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        for shown in ("", "authorization: Bearer nothing\r\n"):
+            reader, writer = await connected(scene.url, trusting())
+            writer.write(f"POST /v1/accept HTTP/1.1\r\nhost: x\r\n{shown}content-length: 100\r\n\r\n".encode())
+            assert b" 401 " in await reader.readline()  # before any of the body has come
+            await close(writer)
+
+    played(tmp_path, play)
+
+
+def test_who_stops_in_the_middle_of_a_body_is_cut_off_however_large_it_is(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        token = await scene.token()
+        reader, writer = await connected(scene.url, trusting())
+        head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
+        writer.write(f"{head}content-length: 10000000\r\n\r\n".encode() + b"x" * 100_000)
+        async with asyncio.timeout(PATIENCE):
+            assert b" 408 " in await reader.readline()
+        await close(writer)
+
+    played(tmp_path, play, Limits(head=0.2, gap=3600.0, rate=1000))
 
 
 def test_large_uploads_of_one_peer_do_not_take_the_room_of_others(tmp_path: Path) -> None:
@@ -371,3 +468,38 @@ def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert [one for one in said if "too many connections" in one] == [
         "too many connections: of 4 that show no token or signature the oldest are closed"
     ]
+
+
+def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One address has a small part of the places, so most of them were free, and each connection wrote two lines."""
+    caplog.set_level(logging.INFO)
+
+    async def play(scene: Scene) -> None:
+        opened = []
+        for _ in range(60):  # each after the one before was accepted
+            entered = happening(scene.connections, "enter")
+            opened.append(await connected(scene.url))
+            await entered.wait()
+        await hung_up(opened[0][0])
+        for _, writer in opened:
+            await close(writer)
+
+    played(tmp_path, play, Limits(connections=100, per_address=5, fresh=0.0))
+    said = [record.message for record in caplog.records if "connections" in record.message]
+    assert said == ["too many connections: of 50 that show no token or signature the oldest are closed"]
+
+
+def test_what_comes_and_goes_is_over_when_it_was_not_met_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    trouble = Trouble(logging.getLogger("asterism.peers"), "crowded", "calm", lambda: now[0], calm=60.0)
+    for second in range(30):
+        now[0] = float(second)
+        trouble.met(TooManyConnections("many"))
+        trouble.over()
+    now[0] = 88.0
+    trouble.over()
+    assert [record.message for record in caplog.records] == ["crowded: many"]
+    now[0] = 89.0
+    trouble.over()
+    assert [record.message for record in caplog.records] == ["crowded: many", "calm, after 29 s"]

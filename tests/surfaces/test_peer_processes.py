@@ -411,3 +411,29 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
         assert kitchen.json("runs", "show", run.id)["status"] == "created"
         assert kitchen.json("peer", "remove", "laptop", "--adopt")["adopted"] == [run.id]
         until(kitchen, run.id, status="completed")
+
+
+def test_a_claimed_run_of_a_removed_peer_never_starts(house: House, tmp_path: Path) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    gate, done = tmp_path / "gate", tmp_path / "done"
+    os.mkfifo(gate)
+    laptop.workflow("write", shell=f"touch {done}")
+    kitchen.workflow("wait", shell=f"cat {gate}")
+    kitchen.workflow("cook", shell="echo soup")
+    terms = ("--slots", "1", "--backlog", "3", "--listen", "127.0.0.1:0", *WATCHFUL)
+    with kitchen.process("device", "join", "cooker", *terms) as cooker:
+        url = address_of(cooker)
+        heard(cooker, "joined as cooker")
+        befriend(kitchen, "laptop", laptop, url, "kitchen")
+        busy = kitchen.json("runs", "create", "wait")["id"]
+        until(kitchen, busy, status="processing")
+        queued = laptop.json("runs", "create", "write")["id"]
+        laptop.ok("peer", "sync", "kitchen")
+        until(kitchen, queued, status="claimed")
+        told = kitchen.run("peer", "remove", "laptop")
+        assert f"held: {queued} (write, reassigning)\n" in told.stdout
+        gate.write_text("go on")
+        until(kitchen, busy, status="completed")
+        until(kitchen, kitchen.json("runs", "create", "cook")["id"], status="completed")  # its slot was free
+        assert kitchen.json("runs", "show", queued)["status"] == "paused"
+        assert not done.exists()

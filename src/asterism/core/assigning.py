@@ -164,6 +164,17 @@ def take_back(run: Run, now: float, detail: str) -> Run:
     return reassigned(run, now, "timeout", detail, avoid=avoiding(run))
 
 
+def withdraw(run: Run, now: float, by: str) -> Run:
+    """It is taken from a device that has not started it, and paused. The grant of that device is void: a start that
+    comes later is fenced."""
+    if run.status not in (ASSIGNED, CLAIMED):
+        raise refusal(run, "be withdrawn")
+    if run.wish == "cancel":
+        return cancelled(run, now, run.wished_by, "released", "")
+    words = f"by {by}"
+    return reassigned(run, now, "released", f"paused {words}", paused=words)
+
+
 def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
     """Every device that could take it is to be avoided: they are asked again after a while. If it was their will, only
     so often.
@@ -347,9 +358,9 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     who = brief(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
         return wished(run, "pause", now, who)
-    words = f"by {who}"
     if run.status is ASSIGNED:
-        return reassigned(run, now, "released", f"paused {words}", paused=words)
+        return withdraw(run, now, who)
+    words = f"by {who}"
     return run.changed(revision=run.revision + 1, paused=words, story=run.told(now, "paused", words))
 
 

@@ -6,12 +6,17 @@ address that has too many the oldest is closed, and when all places are taken th
 most. So nobody keeps others out by opening connections and saying nothing. Somebody who has shown who it is leaves the
 strangers' places for those that are kept for admitted clients, of which each has only so many; when room is needed
 there, connections on which nothing is asked are closed first. Addresses from which a client was admitted lately are the
-last from which strangers are closed.
+last from which strangers are closed, unless they have too many.
+
+Among strangers of one address it is only age that counts: what a stranger asks gives it no longer stay, or it could
+keep places with slow requests while those that are still in their handshake are closed. One that has just come is
+spared for a moment, as long as there are places, so that somebody who shares an address with a flood can show who it
+is.
 
 All places together are no more than a share of the file descriptors of the process: the rest is for its own work.
 
-A body says how long it is, arrives at a least rate, and takes its length out of a budget, of which each client has a
-part, before any of it is read. A small one is always read.
+A body says how long it is, arrives at a least rate all the time, and takes its length out of a budget, of which each
+client has a part, before any of it is read. A small one is always read.
 """
 
 from __future__ import annotations
@@ -54,15 +59,17 @@ class Limits:
     """``connections`` is how many places there are, of which half are for strangers; ``descriptors`` is the share of
     the process's file descriptors that they may take. ``per_address`` is how many of the strangers may have one address
     (None: no limit, for a server behind a proxy), ``per_client`` how many connections an admitted client may have.
+    For ``fresh`` seconds a new connection is not closed because of others of its address, while there are places.
     ``handshake``, ``head`` and ``idle`` are how long the TLS handshake, the head of a request and a pause between two
     requests may take, ``gap`` is the longest pause within a body, in seconds; ``rate`` is how many bytes of it come in
-    a second at least, once ``head`` seconds have passed. Bodies of up to ``small`` bytes are always read; ``bodies`` is
-    how many bytes of the others may be under way at once."""
+    a second at least, at any time over the last ``head`` seconds. Bodies of up to ``small`` bytes are always read;
+    ``bodies`` is how many bytes of the others may be under way at once."""
 
     connections: int = 200
     descriptors: float = 0.25
     per_address: int | None = 20
     per_client: int = 4
+    fresh: float = 1.0
     handshake: float = 10.0
     head: float = 10.0
     idle: float = 30.0
@@ -93,11 +100,12 @@ def descriptor_limit() -> int:
 @dataclass(eq=False, slots=True)
 class Place:
     """One connection. ``close`` ends it at once; ``client`` is who it belongs to, None for a stranger; it is ``busy``
-    while a request is being answered."""
+    while a request is being answered, which counts for admitted clients only. ``since`` is when it was entered."""
 
     connections: Connections = field(repr=False)
     address: str
     number: int
+    since: float
     close: Callable[[], object] = lambda: None
     client: str | None = None
     busy: bool = False
@@ -113,15 +121,17 @@ class Place:
 
 
 class Connections:
-    """Of one server, which has so many ``places``. ``made_room`` is called whenever a stranger's connection is closed
-    for another's."""
+    """Of one server, which has so many ``places``. ``now`` counts seconds, ``made_room`` is called whenever a
+    stranger's connection is closed for another's."""
 
-    def __init__(self, limits: Limits, places: int, made_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, limits: Limits, places: int, now: Callable[[], float], made_room: Callable[[], None] = lambda: None
+    ) -> None:
         self.strangers_at_most = max(1, places // 2)
         self._admitted_at_most = max(1, places - self.strangers_at_most)
         each = limits.per_address if limits.per_address is not None else self.strangers_at_most
         self._per_address = min(each, self.strangers_at_most)
-        self._per_client, self._made_room = limits.per_client, made_room
+        self._per_client, self._fresh, self._now, self._made_room = limits.per_client, limits.fresh, now, made_room
         self._numbers = count(1)
         self.strangers: dict[int, Place] = {}
         self.admitted: dict[int, Place] = {}
@@ -129,13 +139,15 @@ class Connections:
 
     def enter(self, address: str) -> Place:
         """A place for a new connection. Somebody else's may be closed for it."""
-        prefix = network_of(address)
-        alike = [one for one in self.strangers.values() if one.address == prefix]
-        if len(alike) >= self._per_address:
-            self._close(_first(alike))
-        elif len(self.strangers) >= self.strangers_at_most:
+        prefix, now = network_of(address), self._now()
+        alike = [one for one in self.strangers.values() if one.address == prefix]  # the oldest first
+        too_many = alike[: max(0, len(alike) + 1 - self._per_address)]
+        for place in too_many:
+            if now - place.since >= self._fresh:
+                self._close(place)
+        if len(self.strangers) >= self.strangers_at_most:
             self._close(self._most_dispensable())
-        place = Place(self, prefix, next(self._numbers))
+        place = Place(self, prefix, next(self._numbers), now)
         self.strangers[place.number] = place
         return place
 
@@ -164,8 +176,8 @@ class Connections:
         self.admitted.pop(place.number, None)
 
     def shed(self) -> None:
-        """Close every stranger on whose connection nothing is being answered: descriptors are needed elsewhere."""
-        for place in [one for one in self.strangers.values() if not one.busy]:
+        """Close every stranger: descriptors are needed elsewhere."""
+        for place in list(self.strangers.values()):
             self.leave(place)
             place.close()
 
@@ -175,15 +187,13 @@ class Connections:
 
     def _most_dispensable(self) -> Place:
         counts = Counter(one.address for one in self.strangers.values())
-        return min(
-            self.strangers.values(),
-            key=lambda one: (one.address in self._known, -counts[one.address], one.busy, one.number),
-        )
+        spared = {address for address in self._known if counts[address] <= self._per_address}
+        return min(self.strangers.values(), key=lambda one: (one.address in spared, -counts[one.address], one.number))
 
     def _closed_idle(self, among: list[Place]) -> bool:
         idle = [one for one in among if not one.busy]
         if idle:
-            self._close(_first(idle))
+            self._close(min(idle, key=lambda one: one.number))
         return bool(idle)
 
     def _close(self, place: Place) -> None:
@@ -191,10 +201,6 @@ class Connections:
             self._made_room()
         self.leave(place)
         place.close()
-
-
-def _first(places: list[Place]) -> Place:
-    return min(places, key=lambda one: (one.busy, one.number))
 
 
 def network_of(address: str) -> str:
@@ -246,8 +252,21 @@ class Bodies:
                 del self._held[client]
 
     def deadline(self, size: int) -> float:
-        """When a body of this size that begins now is late, by the clock of the event loop."""
+        """When an answer of this size that begins now is late, by the clock of the event loop."""
         return asyncio.get_running_loop().time() + self.limits.head + size / self.limits.rate
+
+
+class Pace:
+    """Of a body that is read at the rate of the limits at least. Who was quicker has no more than ``head`` seconds in
+    hand, so that nobody sends most of a body at once and trickles the rest. ``now`` is the time of each call."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self.late_at = now + limits.head
+
+    def came(self, size: int, now: float) -> None:
+        """So many bytes more."""
+        self.late_at = min(self.late_at + size / self._limits.rate, now + self._limits.head)
 
 
 def length_of(request: Request, most: int) -> int:
@@ -268,12 +287,13 @@ async def read_body(request: Request, bodies: Bodies, *, client: str, most: int,
     length = length_of(request, most)
     body = bytearray()
     with bodies.reserved(client, length, each):
-        deadline = bodies.deadline(length)
-        parts = request.stream()
+        now = asyncio.get_running_loop().time
+        pace, parts = Pace(bodies.limits, now()), request.stream()
         try:
             async with contextlib.aclosing(parts):
-                while (part := await _next_part(parts, bodies.limits.gap, deadline)) is not None:
+                while (part := await _next_part(parts, bodies.limits.gap, pace.late_at)) is not None:
                     body += part
+                    pace.came(len(part), now())
         except ClientDisconnect:
             raise RequestRefused(400, "the connection was cut") from None
         except TimeoutError:

@@ -25,6 +25,10 @@ AT_ONCE = 16
 PAUSE = 1.0
 """For how long nothing is accepted when that fails, as it does without free file descriptors, in seconds."""
 
+CALM = 60.0
+"""There are too many connections until none was closed for another's for so long, in seconds. Whoever floods the server
+has no more than a few lines a minute written to the log."""
+
 BACKLOG = 128
 LONGEST_HEAD = 32 * 1024
 """How many bytes the head of a request may have."""
@@ -65,9 +69,9 @@ class Listener:
             log, "no connection can be accepted", "connections are accepted again", self._loop.time
         )
         self._crowded = Trouble(
-            log, "too many connections", "no more than the usual number of connections", self._loop.time
+            log, "too many connections", "no more than the usual number of connections", self._loop.time, calm=CALM
         )
-        self.connections = Connections(limits, places(limits, descriptor_limit()), self._made_room)
+        self.connections = Connections(limits, places(limits, descriptor_limit()), self._loop.time, self._made_room)
         self._pausing: asyncio.TimerHandle | None = None
         self._connecting: dict[asyncio.Future[Any], Place] = {}
         sock.setblocking(False)
@@ -86,6 +90,7 @@ class Listener:
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _accept(self) -> None:
+        self._crowded.over()
         for _ in range(AT_ONCE):
             try:
                 sock, address = self._sock.accept()
@@ -96,8 +101,6 @@ class Listener:
                 return
             self._exhausted.over()
             self._connect(sock, str(address[0]) if address else "")
-        if 2 * len(self.connections.strangers) < self.connections.strangers_at_most:
-            self._crowded.over()
 
     def _pause(self, error: OSError) -> None:
         """If the process is out of descriptors it needs some for its own work, too: those of strangers are given

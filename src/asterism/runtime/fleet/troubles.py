@@ -14,17 +14,20 @@ EVERY = 60.0
 
 
 class Trouble:
-    """``what`` does not work, ``relief`` is said when it does again. ``now`` counts seconds."""
+    """``what`` does not work, ``relief`` is said when it does again. ``now`` counts seconds. What comes and goes many
+    times a second is over only when it was not met for ``calm`` seconds."""
 
-    def __init__(self, log: logging.Logger, what: str, relief: str, now: Callable[[], float]) -> None:
-        self._log, self._what, self._relief, self._now = log, what, relief, now
+    def __init__(
+        self, log: logging.Logger, what: str, relief: str, now: Callable[[], float], *, calm: float = 0.0
+    ) -> None:
+        self._log, self._what, self._relief, self._now, self._calm = log, what, relief, now, calm
         self._began: float | None = None
-        self._told = 0.0
+        self._met = self._told = 0.0
         self._mistakes: set[str] = set()
 
     def met(self, error: Exception) -> None:
         """It went wrong, for the first time or again."""
-        now = self._now()
+        now = self._met = self._now()
         mistake = None if isinstance(error, AsterismError) else type(error).__name__
         if mistake is not None and mistake not in self._mistakes:
             self._mistakes.add(mistake)
@@ -40,6 +43,7 @@ class Trouble:
 
     def over(self) -> None:
         """It went well."""
-        if self._began is not None:
-            self._log.info("%s, after %.0f s", self._relief, self._now() - self._began)
+        if self._began is not None and self._now() - self._met >= self._calm:
+            until = self._met if self._calm else self._now()
+            self._log.info("%s, after %.0f s", self._relief, until - self._began)
             self._began = None

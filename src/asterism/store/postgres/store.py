@@ -41,6 +41,7 @@ from asterism.store.protocol import (
     Query,
     Register,
     Report,
+    Usage,
     Waiting,
     Watch,
     Write,
@@ -200,6 +201,15 @@ class PostgresStore:
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         raise StoreError(NO_PEERS)
+
+    async def usage(self, store: str) -> Usage:
+        return Usage()
+
+    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
+        return set()
+
+    async def came_from(self, store: str) -> list[Run]:
+        return []
 
     async def kinds(self) -> set[str]:
         """What peers sent may have come with the backup of another store."""

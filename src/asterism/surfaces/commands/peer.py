@@ -146,21 +146,25 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
     """Remove a peer: it is neither answered nor called any more. What it told stays.
 
     Runs that were left to it, or came from it, and have not ended are held and listed. They run here only with --adopt,
-    which can also be given later. What a device here works on already goes on."""
+    which can also be given later. What a device here has started goes on, and is listed as still running."""
 
     async def forget(fleet: Fleet) -> None:
         from asterism.runtime.peers.removal import remove as remove_peer
         from asterism.runtime.peers.secrets import Tokens
 
-        removed = await remove_peer(fleet.store, name, adopt=adopt)
+        removed = await remove_peer(fleet, name, adopt=adopt)
         Tokens(fleet.store).remove(name)
         if as_json:
-            held, adopted = ([run.id for run in runs] for runs in (removed.held, removed.adopted))
-            tell_json({"removed": name, "held": held, "adopted": adopted})
+            listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
+            tell_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
             return
         click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
         for run in removed.held:
             click.echo(clean(f"held: {run.id} ({run.workflow}, {run.status})"))
+        for run in removed.running:
+            click.echo(clean(f"still running: {run.id} ({run.workflow}, on {run.device})"))
+        if removed.running:
+            note("Stop a run with: asterism runs cancel ID")
         if removed.held:
             note(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
         if removed.adopted:

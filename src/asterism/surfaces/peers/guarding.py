@@ -43,6 +43,12 @@ class Guard:
             raise RequestRefused(401, "the token is not known here: ask for a new invitation")
         return peer
 
+    async def invited(self, authorization: str, address: str) -> None:
+        """Whether an invitation is shown that was written here, used or not. Raises RequestRefused."""
+        token = _token(authorization)
+        if token is None or await self._peers.find_by_invitation_hash(hashed(token)) is None:
+            raise self._unknown_invitation(address)
+
     async def redeem(self, authorization: str, address: str, secret_sha256: str) -> Peer:
         """Whose invitation it is; from now on the peer has that secret instead. Raises RequestRefused."""
         token = _token(authorization)
@@ -53,10 +59,13 @@ class Guard:
             self._failed(address)
             raise RequestRefused(403, str(error)) from None
         if peer is None:
-            self._must_be_patient(address)
-            self._failed(address)
-            raise RequestRefused(401, "the invitation is not known here: ask for a new one")
+            raise self._unknown_invitation(address)
         return peer
+
+    def _unknown_invitation(self, address: str) -> RequestRefused:
+        self._must_be_patient(address)
+        self._failed(address)
+        return RequestRefused(401, "the invitation is not known here: ask for a new one")
 
     def _must_be_patient(self, address: str) -> None:
         failed = self._failures.get(address, ())

@@ -79,12 +79,13 @@ class _Desk:
 
     async def accept(self, request: Request) -> Any:
         async def redeemed() -> Response:
-            address = _address(request)
+            address, authorization = _address(request), request.headers.get("authorization", "")
+            await self._guard.invited(authorization, address)
             body = await read_body(request, self._bodies, client=address, most=ACCEPTED, each=ACCEPTED)
             sha256 = _parsed(strict, body).get("secret_sha256")
             if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
                 raise RequestRefused(400, "an invitation is exchanged for the SHA-256 of a secret")
-            peer = await self._guard.redeem(request.headers.get("authorization", ""), address, sha256)
+            peer = await self._guard.redeem(authorization, address, sha256)
             log.info("the invitation of %s was accepted", peer.name)
             return _told(200, {})
 
