@@ -91,7 +91,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/(series|surfaces)/test_(github|series)",
-        r"(GitHubCore\.arequest|the task \w+\.<locals>\.main|the task test_)",
+        r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
 )

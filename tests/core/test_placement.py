@@ -283,3 +283,20 @@ def test_a_workflows_rule_is_evaluated_once_for_each_device_and_a_devices_own_fo
     for _ in range(5):
         assert chosen(view, work) == "b"
     assert asked == {"slots=2": 2, "run.priority=0": 5, "name=b": 2}
+
+
+def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_waited_for() -> None:
+    work = flow()
+    well, resting, stopped = (
+        session("well"),
+        session("low", profile={"resting": "'battery < 0.2' holds"}),
+        session("sick", profile={"suspended": "its disk is full", "os": "linux"}),
+    )
+    view, run = outlook(well, resting, stopped), run_of(work)
+    assert view.objection(well, run, work) is None
+    assert view.objection(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
+    assert view.objection(stopped, run, work) == "it has stopped taking work: its disk is full"
+    assert [view.waits_for(one, run, work) for one in (well, resting, stopped)] == [False, True, True]
+    assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
+    assert stopped.resumed().profile == {"os": "linux"}
+    assert well.resumed() is well

@@ -31,7 +31,7 @@ from run_scenes import FLOW, KITCHEN, LAPTOP, SITUATIONS, claimed, completed, gr
 
 from asterism.core import assigning
 from asterism.core.errors import RunRefused
-from asterism.core.resolve import FIXED, NotTheSameRun, lost_by, taken_over
+from asterism.core.resolve import FIXED, NotTheSameRun, lost_by, taken_from, taken_over
 from asterism.core.run import KEEPS, Owner, Progress, Run, Superseded
 from asterism.store import codec
 
@@ -218,6 +218,18 @@ def the_original_is_kept() -> None:
     assert resolve(new(keep="epoch"), new(keep="epoch")).keep == "epoch"
 
 
+def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
+    """An owner that was taken for lost and is at work says so, and then its replacement loses."""
+    first = taken(new(keep="original"), KITCHEN, 1.0)
+    replacement = taken(assigning.lose(first, FLOW, 90.0, "silence"), LAPTOP, 95.0)
+    assert taken_from(first, replacement)
+    assert not taken_from(replacement, first)
+    assert not taken_from(first, first)
+    assert not taken_from(new(keep="original"), replacement), "nobody owned it"
+    kept = assigning.keep(first, grant_of(first), "it is at work", 96.0)
+    check_won(kept, replacement, "kitchen had it first and was never lost, only out of reach", "the original owner")
+
+
 def the_furthest_is_kept() -> None:
     apart = new(keep="furthest")
     first, other = taken(apart, KITCHEN, 1.0), taken(apart, LAPTOP, 2.0).changed(progress=Progress(7, 10))
@@ -248,6 +260,7 @@ RULES = (
     then_the_number_of_steps,
     then_what_was_reported,
     the_original_is_kept,
+    the_original_is_kept_against_a_takeover_by_its_own_word,
     the_furthest_is_kept,
     lines_that_cross,
 )

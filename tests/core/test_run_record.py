@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 from run_scenes import FLOW, KITCHEN, NAMES, SITUATIONS, assigned, claimed, completed, lost, new, processing
 
+from asterism.core import assigning
 from asterism.core.run import (
     BLANK,
     OWNED,
@@ -145,3 +146,12 @@ def test_a_lease_ends_when_the_workflow_says() -> None:
     assert assigned(now=1.0).due_at == 1.0 + FLOW.assignment_timeout
     assert claimed(now=2.0).due_at == 2.0 + FLOW.claim_timeout
     assert processing().due_at is None
+
+
+def test_what_a_person_asked_of_a_run_is_its_reported_status() -> None:
+    work = processing()
+    assert new().reported_status == "created"
+    assert assigning.pause(new(), 2.0, "ann").reported_status == "paused"
+    assert assigning.pause(work, 9.0, "ann").reported_status == "pausing"
+    assert assigning.cancel(work, 9.0, "ann").reported_status == "cancelling"
+    assert assigning.cancel(new(), 2.0, "ann").reported_status == "cancelled"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.core.url_text import masked_url, masked_urls
+from asterism.core.extras import extra_advice
+from asterism.core.url_text import masked_url, masked_urls, request_url_problem
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,22 @@ def test_no_mistake_in_an_address_shows_the_password(
     scheme: str, separator: str, user: str, before: str, host: str
 ) -> None:
     assert "hunter2" not in masked_url(f"{scheme}{separator}{user}:{before}hunter2@{host}")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("https://example.org/x", None),
+        ("http://{host}/x", None),
+        ("{base}/x", None),
+        ("htp://example.org", "a URL begins with http:// or https://, not 'htp://example.org'"),
+        ("ftp://ann:secret@example.org", "a URL begins with http:// or https://, not 'ftp://ann:***@example.org'"),
+        ("http:///x", "'http:///x' names no host"),
+    ],
+)
+def test_a_url_to_which_nothing_can_be_sent_is_told(url: str, problem: str | None) -> None:
+    assert request_url_problem(url) == problem
+
+
+def test_advice_on_an_extra_names_no_package_of_an_index() -> None:
+    assert extra_advice("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"

@@ -43,7 +43,9 @@ class Trouble:
 
     def over(self) -> None:
         """It went well."""
-        if self._began is not None and self._now() - self._met >= self._calm:
-            until = self._met if self._calm else self._now()
-            self._log.info("%s, after %.0f s", self._relief, until - self._began)
+        if self._began is None:
+            return
+        now = self._now()
+        if now - self._met >= self._calm:
+            self._log.info("%s, after %.0f s", self._relief, (self._met if self._calm else now) - self._began)
             self._began = None
