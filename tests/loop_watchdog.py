@@ -6,7 +6,8 @@ although they did nothing wrong. A test in which a step takes too long fails, wi
 What is measured is the processor time of the loop's own thread, without the garbage collector, whose work grows with
 the heap of the whole test process. A step that waits for the processor on a busy machine is therefore not blamed. A
 machine may also be slow for a while (a shared core, a virtual machine): right after a stall the watchdog measures how
-fast the machine computes now, against the best it has seen, and takes that much off.
+fast the machine computes now, against the best it has seen, and takes that much off. While the machine has more to do
+than it has cores, as in CI, a step has twice the time: what others do to the caches cannot be measured apart.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/runtime/test_running_scale.py",
-        r"the task (run_in_time\.<locals>\.main|Cycles\._converse)",
-        "a plan of 100,000 tasks is admitted, or 20,000 tasks are removed by one edit: all or nothing, in one step",
+        r"the task (run_in_time\.<locals>\.main|Cycles\._converse)|Orchestrator\._step",
+        "a plan of 100,000 tasks is admitted, 20,000 tasks are removed by one edit, or given up below one failure: all "
+        "or nothing, in one step",
     ),
     Allowed(
         "tests/runtime/durable/test_durable_(shortening|report|keeping)",
@@ -90,7 +92,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "and the statistics of such a graph are counted once, for the event of its end",
     ),
     Allowed(
-        "tests/(series|surfaces)/test_(github|series)",
+        "tests/(series|surfaces|bench)/test_(github|series)",
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
@@ -159,7 +161,7 @@ class Watchdog:
             pace = min(_pace() for _ in range(3))
             self._best = min(self._best, pace)
             spent *= self._best / pace
-        if spent > self.limit:
+        if spent > (self.limit * 2 if _crowded() else self.limit):
             self.stalls.append(Stall(name, spent, where))
 
     def _collected(self, thread: int) -> float:
@@ -201,6 +203,11 @@ def _where(places: Counter[str]) -> str:
 
 
 _DULL = re.compile(r"/asyncio/|<frozen")
+
+
+def _crowded() -> bool:
+    """Whether more wants to compute than there are cores."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _pace() -> float:

@@ -31,7 +31,7 @@ def compute(seconds: float) -> None:
 
 async def busy_step() -> None:
     await asyncio.sleep(0)
-    compute(4 * LIMIT)
+    compute(8 * LIMIT)
 
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
