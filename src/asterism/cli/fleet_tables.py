@@ -21,7 +21,6 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED,
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
-from asterism.peers.registry import peer_of
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Report
 
@@ -163,7 +162,7 @@ def devices_table(
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),
                 Text(clean(session.device), "" if there else DIM),
                 Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
-                clean(peer_of(session) or ""),
+                clean(session.peer or ""),
                 f"{session.used}/{session.slots}",
                 f"{shown['load']:.2f}",
                 f"{session.quality:.2f}",

@@ -38,9 +38,9 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSIN
 from asterism.core.run.session import ABROAD, ENDED, HEARD, Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
+from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
-from asterism.peers.registry import Peers, removed_key
-from asterism.store.protocol import FEED, Query, feed_of
+from asterism.store.protocol import Query
 
 MOST = 20
 """How many devices or runs are named one by one."""
@@ -112,7 +112,7 @@ class _Owned:
         if run.wish is not None:
             text = f"{run.device} was asked to {run.wish} it by {run.wished_by}, and has not stopped yet"
             reasons.append(Reason("wish", run.wish, text))
-        left = await _left_to_a_peer(self.fleet, run)
+        left = await _decided_elsewhere(self.fleet, run)
         if left is not None:
             return [*reasons, left]
         if owner is not None and owner.state == ABROAD:
@@ -177,22 +177,13 @@ class _Owned:
         return [Reason("brake", "", text, until)]
 
 
-async def _left_to_a_peer(fleet: Fleet, run: Run) -> Reason | None:
-    """The peer that judges a run of which this store has a copy."""
-    if await fleet.store.register(FEED) is None:
-        return None
-    left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
-    if left_to is None:
-        return None
-    name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
-    if name is None:
-        removed = await fleet.store.register(removed_key(left_to))
-        was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
-        if removed is not None and removed.value and removed.value["adopt"]:
-            return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")
-        return Reason("removed", was, f"it is held: it was left to peer {was}, which was removed")
-    text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
-    return Reason("left", name, text)
+async def _decided_elsewhere(fleet: Fleet, run: Run) -> Reason | None:
+    """Why this store does not decide about a run, as the first extension says that knows; None if it does."""
+    for extension in extensions():
+        reason = await extension.explain(fleet, run)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _abroad(owner: Session, now: float) -> Iterator[Reason]:
@@ -215,9 +206,9 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         reasons.append(await _series(fleet, run, run.series))
     if reasons:
         return reasons
-    peer = await _left_to_a_peer(fleet, run)
-    if peer is not None:
-        return [peer]
+    elsewhere = await _decided_elsewhere(fleet, run)
+    if elsewhere is not None:
+        return [elsewhere]
     if run.not_before > now:
         last = run.previous[-1] if run.previous else None
         said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
