@@ -17,7 +17,6 @@ from pathlib import Path
 
 from bench.call_paths.ways import WAYS, Traced, trace
 
-
 DESCRIPTION = "Print how many functions and files of Asterism each way through the code passes."
 BASELINE = Path(__file__).with_name("baseline.json")
 

@@ -86,7 +86,7 @@ class Tracer:
     ) -> None:
         self.recording = False
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def start(self) -> None:
         self._trees = {}

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,8 +149,7 @@ def _command(tracer: Tracer, *words: str) -> None:
     """Trace a command from ``main`` to the first text that it prints."""
     path, argv, errors = sys.path[:], sys.argv, io.StringIO()
     try:
-        from asterism.__main__ import main  # this removes the working directory from the path
-
+        main = import_module("asterism.__main__").main  # which removes the working directory from the path
         sys.argv = ["asterism", *words]
         with tracer, contextlib.redirect_stdout(_Output(tracer.stop)), contextlib.redirect_stderr(errors):
             tracer.start()

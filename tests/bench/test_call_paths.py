@@ -55,7 +55,8 @@ def _load(folder: Path) -> ModuleType:
     file = folder / "chain.py"
     file.write_text(SOURCE, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("chain", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
