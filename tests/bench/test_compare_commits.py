@@ -48,8 +48,8 @@ def test_every_part_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(workload, "_tune_gc", lambda: None)  # this process belongs to the tests
     sample = workload.PARTS[name][1](0.02)
     assert sample.tasks >= 10
-    assert 0 < sample.cpu_per_task
-    assert 0 < sample.wall_per_task
+    assert sample.cpu_per_task > 0
+    assert sample.wall_per_task > 0
 
 
 def test_a_checkout_is_measured_with_its_own_environment(tmp_path: Path) -> None:
