@@ -1,0 +1,136 @@
+"""What people write on the command line, as values: durations, sizes, pairs, words, capabilities and JSON.
+
+Each function is the ``type`` of an option, or its ``callback``. It raises BadParameter with what to write instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from asterism.base.durations import InvalidDuration, parse_duration
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def duration(text: str) -> float:
+    """``90``, ``90s``, ``15m``, ``36h``, ``30d`` in seconds."""
+    try:
+        return parse_duration(text.strip())
+    except InvalidDuration as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def longer_than_nothing(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+    """A ``duration`` of which there has to be some."""
+    if given is not None and given <= 0:
+        raise click.BadParameter("it is longer than nothing.")
+    return given
+
+
+def can_be_written(context: click.Context, option: click.Parameter, given: Any) -> Any:
+    """A file that is going to be written, asked before the work begins and not after it. ``-`` is standard output."""
+    if given is None or str(given) == "-":
+        return given
+    path = Path(given)
+    try:
+        there, folder_there = path.exists(), path.parent.is_dir()
+        if path.is_dir():
+            problem = "it is a directory; name a file"
+        elif not folder_there:
+            problem = f"there is no directory {str(path.parent)!r}; make it first"
+        elif not os.access(path if there else path.parent, os.W_OK):
+            problem = "you may not write it" if there else f"you may not write in the directory {str(path.parent)!r}"
+        else:
+            return given
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
+        problem = getattr(error, "strerror", None) or str(error)
+    raise click.BadParameter(f"{str(given)!r} cannot be written: {problem}.")
+
+
+def size(text: str) -> int:
+    """``65536``, ``64k``, ``10M`` in bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size: write bytes, or 64k, 10M, 1G.")
+    return int(float(found[1]) * _BYTES[(found[2] or "").lower()])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.BadParameter(f"{text!r} has to be NAME=VALUE.")
+    return name, value
+
+
+def words(text: str) -> list[str]:
+    """A command, taken apart as a shell would."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"it cannot be split into words: {error}") from None
+
+
+def capabilities(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """``--can gpu,ffmpeg`` is the same as ``--can gpu --can ffmpeg``; so no capability has a comma in it."""
+    words = [word.strip() for text in given for word in text.split(",")]
+    if "" in words:
+        shown = next(text for text in given if "" in map(str.strip, text.split(",")))
+        raise click.BadParameter(
+            f"{shown!r} leaves a capability without a name: write gpu, or gpu,ffmpeg; a comma ends a name."
+        )
+    return tuple(dict.fromkeys(words))
+
+
+def any_json(text: str) -> Any:
+    """JSON as it stands, in a file (``@file``), or on the standard input (``-``)."""
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{_source(text)} cannot be used: {error}.") from None
+    except OSError as error:
+        raise click.BadParameter(f"{text[1:]} cannot be read: {error.strerror}.") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """``any_json``, and only named values."""
+    given = any_json(text)
+    if not isinstance(given, dict):
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(given), "a bare value")
+        raise click.BadParameter(f'{_source(text)} is {kind}: write an object of named values, such as {{"n": 1}}.')
+    return given
+
+
+def _parsed(text: str) -> Any:
+    if text == "-":
+        content = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        content = Path(text[1:]).expanduser().read_bytes()
+    else:
+        content = text.encode(errors="surrogateescape")
+    try:
+        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _source(text: str) -> str:
+    if text == "-":
+        return "the standard input"
+    return text[1:] if text.startswith("@") else "what is given"

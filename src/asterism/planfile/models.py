@@ -1,0 +1,214 @@
+"""The shape of a plan file, as models: they check it, and the published JSON Schema is made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+
+from asterism.base.durations import DURATION_PATTERN, parse_duration
+
+UNTAGGED = "\0"
+"""Begins the names of alternatives in the paths of errors. No key of a file begins so: they can be told apart."""
+
+
+class Shape(BaseModel):
+    """What is left out is None, or the default that the core has for it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _duration_schema(minimum: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"anyOf": [{"type": "number", minimum: 0}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
+    )
+
+
+Name = Annotated[str, Field(min_length=1)]
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _duration_schema("exclusiveMinimum")]
+Pause = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), _duration_schema("minimum")]
+
+
+def _kind(value: Any) -> str | None:
+    """Which alternative a value is meant to be: told by its type alone, so that one clear error comes out."""
+    if isinstance(value, str):
+        return f"{UNTAGGED}text"
+    if isinstance(value, list):
+        return f"{UNTAGGED}list"
+    if isinstance(value, dict):
+        return f"{UNTAGGED}mapping"
+    if isinstance(value, bool | int | float):
+        return f"{UNTAGGED}scalar"
+    return None
+
+
+_text, _list, _mapping, _scalar = (Tag(f"{UNTAGGED}{kind}") for kind in ("text", "list", "mapping", "scalar"))
+
+
+def _one_of(expected: str) -> Discriminator:
+    return Discriminator(_kind, custom_error_type="alternatives", custom_error_message=expected)
+
+
+class Device(Shape):
+    """A local device: how much it does at once, and what it can do."""
+
+    slots: Annotated[
+        int | None, Field(ge=1, description="how many tasks at once; as many as processors if left out")
+    ] = None
+    can: Annotated[list[Name] | None, Field(description="capabilities that tasks may ask for")] = None
+
+
+class Terms(Shape):
+    """What a dependency waits for."""
+
+    on: Annotated[Literal["success", "failure", "completion"], Field(description="how the other task has to end")] = (
+        "success"
+    )
+    when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
+
+
+class Wanted(Shape):
+    """What a task asks of its device."""
+
+    id: Annotated[Name | None, Field(description="this device and no other")] = None
+    needs: Annotated[list[Name] | None, Field(description="capabilities it must have")] = None
+
+
+ANY_DEVICE = Wanted()
+
+
+class Secret(Shape):
+    """A value from the environment that is never written down."""
+
+    secret: Name
+
+
+class From(Shape):
+    """The result of a task this one depends on, or a part of it."""
+
+    source: Annotated[Name, Field(alias="from")]
+    select: Annotated[Name | None, Field(description="a CEL expression over `result`")] = None
+
+
+def _reference_kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return f"{UNTAGGED}secret" if "secret" in value else f"{UNTAGGED}from"
+    return None if isinstance(value, list) or value is None else f"{UNTAGGED}scalar"
+
+
+Value = Annotated[
+    Annotated[Secret, Tag(f"{UNTAGGED}secret")]
+    | Annotated[From, Tag(f"{UNTAGGED}from")]
+    | Annotated[str | int | float | bool, _scalar],
+    Discriminator(
+        _reference_kind,
+        custom_error_type="alternatives",
+        custom_error_message="is text, a number, true or false, {secret: NAME} or {from: task, select: …}",
+    ),
+]
+"""Where only text can be meant: a constant, or a reference."""
+
+AnyValue = Annotated[
+    Any, WithJsonSchema({"description": "any value, {from: task, select: …} or {secret: NAME}, also inside it"})
+]
+
+
+class Request(Shape):
+    """An HTTP request. ``{name}`` in the URL stands for an input."""
+
+    method: Annotated[str, Field(pattern="^[A-Z]+$")] = "GET"
+    url: Name
+    headers: dict[Name, Value] | None = None
+    params: dict[Name, Value] | None = None
+    content: Annotated[AnyValue, Field(alias="json", description="sent as JSON")] = None
+    body: Annotated[str | None, Field(description="sent as it is")] = None
+    expect: Annotated[
+        list[Annotated[int, Field(ge=100, le=599)]] | None,
+        Field(description="the statuses that count as success; any 2xx if left out"),
+    ] = None
+
+
+After = Annotated[
+    Annotated[Name, _text]
+    | Annotated[list[Name], _list]
+    | Annotated[
+        dict[
+            Name,
+            Annotated[
+                Annotated[Literal["success", "failure", "completion"], _text] | Annotated[Terms, _mapping],
+                _one_of("is success, failure, completion or {on: …, when: …}"),
+            ],
+        ],
+        _mapping,
+    ],
+    _one_of("is the id of a task, a list of ids, or a mapping of ids to success, failure, completion or {on:, when:}"),
+]
+
+Part = str | int
+"""A step of the way to a value: a key, or an index."""
+
+
+class Task(Shape):
+    """A task: one of argv, shell, call and http, and what it needs."""
+
+    argv: Annotated[list[str] | None, Field(min_length=1, description="a command; `{name}` stands for an input")] = None
+    shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are variables")] = None
+    call: Annotated[
+        str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:function")
+    ] = None
+    http: Request | None = None
+    inputs: dict[Name, AnyValue] | None = None
+    env: dict[Name, Value] | None = None
+    cwd: Annotated[Name | None, Field(description="the directory a command runs in")] = None
+    after: After | None = None
+    retries: Annotated[int, Field(ge=0)] = 0
+    backoff: Annotated[Pause, Field(description="before the first retry; it doubles from then on")] = 0.5
+    timeout: Annotated[Duration | None, Field(description="of each attempt")] = None
+    priority: Literal["low", "normal", "high", "critical"] = "normal"
+    device: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[Wanted, _mapping],
+            _one_of("is the id of a device, or {id: …, needs: […]}"),
+        ]
+        | None
+    ) = None
+    estimate: Annotated[Duration | None, Field(description="how long it will take, for the critical path")] = None
+    revocable: Annotated[bool, Field(description="it may start before the plan above it is certain")] = False
+    description: str = ""
+
+    @property
+    def wanted(self) -> Wanted:
+        """What ``device`` asks for."""
+        if isinstance(self.device, str):
+            return Wanted(id=self.device)
+        return self.device or ANY_DEVICE
+
+    def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
+        """What ``after`` means: (source, on, when), with where each is written."""
+        if isinstance(self.after, str):
+            yield self.after, "success", None, ("after",)
+        elif isinstance(self.after, list):
+            for index, source in enumerate(self.after):
+                yield source, "success", None, ("after", index)
+        elif self.after is not None:
+            for source, terms in self.after.items():
+                on, when = (terms, None) if isinstance(terms, str) else (terms.on, terms.when)
+                yield source, on, when, ("after", source)
+
+
+class Head(Shape):
+    """Everything but the tasks."""
+
+    asterism: Annotated[Literal[1], Field(description="the shape of this file")]
+    id: Annotated[Name | None, Field(description="the name of the plan; that of the file if left out")] = None
+    devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="this machine if left out")] = None
+    policy: Annotated[
+        Literal["global", "scoped", "speculative"] | None, Field(description="what is held while an editor thinks")
+    ] = None
+
+
+class Plan(Head):
+    """A plan for Asterism: tasks, what they wait for, and the devices that do them."""
+
+    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
