@@ -43,12 +43,12 @@ chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make
 	.venv/bin/python -m tests.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
 
 series-million: .venv/.test ## A million claims of series at once in the pure machine, and a million simulated
-	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/test_series_machine.py -k one_wins
+	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/series/test_series_machine.py -k one_wins
 	ASTERISM_SERIES_SIMULATED=1000000 .venv/bin/python -m pytest -s tests/series/test_simulated_claims.py -k one_winner
 
 # What takes very many steps, or is about the tests themselves, shows no branch that the others do not: watching it
 # would only cost time.
-UNWATCHED := tests/core/test_large_plans.py $(wildcard tests/core/test_*_ablations.py)
+UNWATCHED := tests/core/plan/test_large_plans.py $(wildcard tests/core/*/test_*_ablations.py)
 
 # With one seed: whether every branch is tested must not be a matter of luck.
 coverage: .venv/.test ## Run the tests of the core, and require every branch of it to be tested by them
@@ -78,7 +78,7 @@ chromium: ## Install Chromium, which the tests of the page use
 	fi
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
-	.venv/bin/python tests/series/github_description.py
+	.venv/bin/python tests/series/github/github_description.py
 
 PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \

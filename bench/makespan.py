@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism import Constellation, EditBatch, LocalDevice, Orchestrator, Task, Work, edits
-from asterism.testing.loop import run
+from asterism.testing.virtual_time import run
 from bench.graphs import Graph, layers, waves
 
 POLICIES = ("global", "scoped", "speculative")

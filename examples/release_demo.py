@@ -31,13 +31,13 @@ from asterism import (
     TaskEvent,
     edits,
 )
-from asterism.runtime.plan_mask import PlanMask
-from asterism.surfaces.interrupts import run_until_interrupted
-from asterism.surfaces.live import watched
-from asterism.surfaces.recording import Recording
-from asterism.surfaces.reporting import write_report
-from asterism.surfaces.screen import Screen
-from asterism.surfaces.summary import lines, reasons
+from asterism.cli.interrupts import run_until_interrupted
+from asterism.cli.live_view import watched
+from asterism.cli.screen import Screen
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.report.result_report import write_report
+from asterism.report.run_figures import lines, reasons
+from asterism.report.run_recorder import Recording
 
 REPORT = Path("asterism-report.html")
 

@@ -60,7 +60,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",
     ),
     Allowed(
-        "tests/runtime/peers/test_lying_peers",
+        "tests/peers/test_lying_peers",
         r"the task \w+ kept|the task \w+$",
         "the same: each lie is a coroutine over stores in memory",
     ),
@@ -70,18 +70,18 @@ ALLOWED: tuple[Allowed, ...] = (
         "the test itself makes megabytes of text or thousands of records, and commits them at once",
     ),
     Allowed(
-        "tests/runtime/test_running_scale.py",
+        "tests/orchestrator/test_scale.py",
         r"the task (run_in_time\.<locals>\.main|Cycles\._converse)|Orchestrator\._step",
         "a plan of 100,000 tasks is admitted, 20,000 tasks are removed by one edit, or given up below one failure: all "
         "or nothing, in one step",
     ),
     Allowed(
-        "tests/runtime/durable/test_durable_(shortening|report|keeping)",
+        "tests/durable/test_durable_(shortening|report|keeping)",
         r"the task play\.<locals>\.main",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
     Allowed(
-        "tests/runtime/fleet/test_device_commands.py::test_a_large_input",
+        "tests/fleet/device/test_device_commands.py::test_a_large_input",
         r"execute\.<locals>\.main",
         "an input of megabytes is written as JSON for its command",
     ),

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asterism import Constellation, Task
-from asterism.runtime.durable.orchestrating import DurableOrchestrator
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.fleet import Fleet
 from bench.durable import work
 
 SLOTS = 1000

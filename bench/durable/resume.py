@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from asterism.core.status import COMPLETED
-from asterism.runtime import conditions
-from asterism.runtime.durable import keeping, recording, shortening
-from asterism.runtime.durable.orchestrating import DurableOrchestrator
-from asterism.runtime.execution import Execution
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.base import expressions
+from asterism.core.plan.status import COMPLETED
+from asterism.durable import compaction, journal_store, journal_writer
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.execution import Execution
 from bench.durable import half, work
 from bench.peers.surroundings import scratch
 
@@ -149,11 +149,11 @@ async def _on_copy(left: Path, what: Callable[[Fleet], Awaitable[Value]]) -> Val
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
-async def _loaded(fleet: Fleet) -> keeping.Kept:
-    return await keeping.load(fleet.store, half.NAME, conditions)
+async def _loaded(fleet: Fleet) -> journal_store.Kept:
+    return await journal_store.load(fleet.store, half.NAME, expressions)
 
 
-def done(kept: keeping.Kept) -> set[int]:
+def done(kept: journal_store.Kept) -> set[int]:
     return {int(node.id) for node in kept.plan.nodes.values() if node.status is COMPLETED}
 
 
@@ -168,7 +168,7 @@ class _Noted(DurableOrchestrator):
 
     owned: asyncio.Future[float]
 
-    def _go_on(self, kept: keeping.Kept, journal: recording.Journal) -> Execution:
+    def _go_on(self, kept: journal_store.Kept, journal: journal_writer.Journal) -> Execution:
         self.owned.set_result(time.perf_counter())
         return super()._go_on(kept, journal)
 
@@ -223,20 +223,20 @@ async def _until_the_end(fleet: Fleet) -> float:
 async def _shortened(fleet: Fleet) -> Compaction:
     """Shorten the journal now, long or not."""
     kept = await _loaded(fleet)
-    before, limits = kept.head.first, (shortening.LONG, shortening.PER_TASK)
-    journal = recording.Journal(fleet.store, fleet.clock, random.Random(0), kept, _raise)
+    before, limits = kept.head.first, (compaction.LONG, compaction.PER_TASK)
+    journal = journal_writer.Journal(fleet.store, fleet.clock, random.Random(0), kept, _raise)
     gc.collect()
-    shortening.LONG = shortening.PER_TASK = 0
+    compaction.LONG = compaction.PER_TASK = 0
     try:
         async with Watch() as watch:
             began = time.perf_counter()
             await journal.commit()
-            shortening.LONG, shortening.PER_TASK = limits
+            compaction.LONG, compaction.PER_TASK = limits
             await journal.shortening.over()
             whole = time.perf_counter() - began
     finally:
-        shortening.LONG, shortening.PER_TASK = limits
-    found, _ = await keeping.head(fleet.store, half.NAME)
+        compaction.LONG, compaction.PER_TASK = limits
+    found, _ = await journal_store.head(fleet.store, half.NAME)
     if found.first <= before:
         raise AssertionError("the journal was not shortened")
     read = await _read(fleet)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from asterism.core.run import Run
+from asterism.core.run.run import Run
 from asterism.store.protocol import Offer, PutRun, Store, Write
 
 

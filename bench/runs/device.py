@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
 
 
 async def main(url: str, name: str) -> None:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
 from bench.peers.surroundings import scratch
 from bench.runs.server import database, server
 from bench.runs.work import MOMENT

@@ -15,12 +15,12 @@ from typing import Any
 
 import asyncpg
 
-from asterism.core import assigning
-from asterism.core.session import Session
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.monitor import Monitor
-from asterism.store import codec
+from asterism.core.run import transitions
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.monitor import Monitor
+from asterism.store import row_codec
 from asterism.store.postgres import PostgresStore
 from bench.runs.server import database, server
 from bench.runs.work import NOTHING
@@ -140,21 +140,21 @@ class Scene:
             for number in range(self.devices)
         ]
         async with self._connected() as connection:
-            rows = [codec.session_row(session) for session in sessions]
-            await connection.copy_records_to_table("sessions", records=rows, columns=codec.SESSION_COLUMNS)
-            await connection.copy_records_to_table("runs", records=self._runs(sessions), columns=codec.COLUMNS)
+            rows = [row_codec.session_row(session) for session in sessions]
+            await connection.copy_records_to_table("sessions", records=rows, columns=row_codec.SESSION_COLUMNS)
+            await connection.copy_records_to_table("runs", records=self._runs(sessions), columns=row_codec.COLUMNS)
             await connection.execute("VACUUM ANALYZE")
 
     def _runs(self, sessions: Sequence[Session]) -> Iterator[tuple[Any, ...]]:
         now = self.fleet.store.clock()
-        created = assigning.create("", self.flow, {"number": 1}, by="bench", now=now)
+        created = transitions.create("", self.flow, {"number": 1}, by="bench", now=now)
         for place, session in enumerate(sessions):
-            taken = assigning.take(created, session.owner, self.flow, now)
+            taken = transitions.take(created, session.owner, self.flow, now)
             assert taken.grant is not None
-            begun = assigning.start(taken, taken.grant, now)
+            begun = transitions.start(taken, taken.grant, now)
             for number in range(RUNS_PER_DEVICE):
                 run = (begun if number < UNDER_WAY else created).changed(id=f"{place:012x}{number:012x}")
-                yield codec.fixed(run) + codec.moving(run)
+                yield row_codec.fixed(run) + row_codec.moving(run)
 
     async def beat(self) -> None:
         """A heartbeat of every device."""

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.core import assigning
-from asterism.core.run import Owner
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.collecting import look_less_often
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.base.gc_tuning import look_less_often
+from asterism.core.run import transitions
+from asterism.core.run.run import Owner
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.ops import Op, run_op
+from asterism.store.sqlite.statements import Op, run_op
 from bench import loop
 from bench.peers.surroundings import scratch
 from bench.runs.counting import counted
@@ -114,12 +114,12 @@ async def raw_records(path: Path, sizes: Sizes) -> float:
     begun, ended = [], []
     for number in range(sizes.groups * PER_COMMIT // 2):
         now = time.time()
-        run = assigning.create(f"{number:024x}", flow, {"number": 1}, by="user", now=now)
-        taken = assigning.take(run, owner, flow, now)
+        run = transitions.create(f"{number:024x}", flow, {"number": 1}, by="user", now=now)
+        taken = transitions.take(run, owner, flow, now)
         assert taken.grant is not None
-        under_way = assigning.start(taken, taken.grant, now)
+        under_way = transitions.start(taken, taken.grant, now)
         begun.append(run_op(under_way, None))
-        ended.append(run_op(assigning.complete(under_way, taken.grant, None, now), under_way.revision))
+        ended.append(run_op(transitions.complete(under_way, taken.grant, None, now), under_way.revision))
     with closing(_connected(path)) as connection:
         return _rate(connection, [*begun, *ended], PER_COMMIT)
 

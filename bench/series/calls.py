@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.surfaces.series_github import GitHubServer, cycles, scenes
+from tests.cli.series_github import GitHubServer, cycles, scenes
 
 
 @dataclass(frozen=True)

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from asterism.series.changing import Claim, Contended, Patience, claim
-from asterism.series.git import GitRegister
-from asterism.series.github.claim import OpenClaims
-from asterism.series.github.opening import open_github
-from asterism.series.github.register import GitHubRegister
+from asterism.series.compare_and_swap import Claim, Contended, Patience, claim
+from asterism.series.git_register import GitRegister
+from asterism.series.github.github_access import open_github
+from asterism.series.github.github_register import GitHubRegister
+from asterism.series.github.open_claims import OpenClaims
 from asterism.series.register import SeriesRegister
-from asterism.series.stores import StoreRegister
+from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
-from asterism.store.opening import open_store
+from asterism.store.url import open_store
 from bench.runs.server import SETTINGS, database
+from tests.cli.series_github import GitHubServer, Limit, scenes
 from tests.series.register_openers import bare_repository, over_http
 from tests.series.series_processes import Ended, all_at_once
 from tests.store.postgres_server import Server
-from tests.surfaces.series_github import GitHubServer, Limit, scenes
 
 NAME = "RFC-093"
 CONTENDERS = 100

@@ -1,6 +1,6 @@
 """Writes what was measured of series to docs/benchmarks-series.md."""
 
-from asterism.series.changing import JITTER, MOST_SPREAD, TRIES
+from asterism.series.compare_and_swap import JITTER, MOST_SPREAD, TRIES
 from bench.page import met, table, time_text
 from bench.series import calls, contending
 

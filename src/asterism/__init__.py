@@ -13,11 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asterism.core import edits
-    from asterism.core.apply import Applied
-    from asterism.core.constellation import Constellation
-    from asterism.core.diff import diff, merge
-    from asterism.core.edits import EditBatch
     from asterism.core.errors import (
         AsterismError,
         DeviceLost,
@@ -30,27 +25,32 @@ if TYPE_CHECKING:
         RunRefused,
         Violation,
     )
-    from asterism.core.run import Progress, Run, RunStatus
-    from asterism.core.status import ConstellationState, TaskStatus
-    from asterism.core.task import Dependency, Priority, Task
-    from asterism.core.view import ConstellationView, TaskView
-    from asterism.core.workflow import Workflow
-    from asterism.runtime.devices import Device, LocalDevice, Work
-    from asterism.runtime.durable.keeping import ConstellationExists, NotOurs, UnknownConstellation
-    from asterism.runtime.durable.orchestrating import DurableOrchestrator
-    from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
-    from asterism.runtime.fleet.agent import DeviceAgent, DeviceReplaced
-    from asterism.runtime.fleet.calling import CurrentRun, RunStopped
-    from asterism.runtime.fleet.fleet import Fleet, UnknownDevice
-    from asterism.runtime.fleet.joining import DeviceNameTaken
-    from asterism.runtime.fleet.ledger import UnknownRun
-    from asterism.runtime.fleet.policy import Policy
-    from asterism.runtime.fleet.settings import Settings
-    from asterism.runtime.fleet.workflows import UnknownWorkflow
-    from asterism.runtime.orchestrator import Orchestrator
-    from asterism.runtime.result import Result
-    from asterism.store.errors import StoreError, StoreUnavailable
+    from asterism.core.plan import edits
+    from asterism.core.plan.apply import Applied
+    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.diff import diff, merge
+    from asterism.core.plan.edits import EditBatch
+    from asterism.core.plan.status import ConstellationState, TaskStatus
+    from asterism.core.plan.task import Dependency, Priority, Task
+    from asterism.core.plan.view import ConstellationView, TaskView
+    from asterism.core.run.run import Progress, Run, RunStatus
+    from asterism.core.run.workflow import Workflow
+    from asterism.durable.durable_orchestrator import DurableOrchestrator
+    from asterism.durable.journal_store import ConstellationExists, NotOurs, UnknownConstellation
+    from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
+    from asterism.fleet.device.functions import CurrentRun, RunStopped
+    from asterism.fleet.device.membership import DeviceNameTaken
+    from asterism.fleet.fleet import Fleet, UnknownDevice
+    from asterism.fleet.ledger import UnknownRun
+    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.settings import Settings
+    from asterism.fleet.workflows import UnknownWorkflow
+    from asterism.orchestrator.devices import Device, LocalDevice, Work
+    from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
+    from asterism.orchestrator.orchestrator import Orchestrator
+    from asterism.orchestrator.result import Result
     from asterism.store.protocol import Query
+    from asterism.store.store_errors import StoreError, StoreUnavailable
 
 __version__ = "0.1.0"
 
@@ -114,10 +114,10 @@ __all__ = [
 ]
 
 _LATER = {
-    "asterism.core.apply": ("Applied",),
-    "asterism.core.constellation": ("Constellation",),
-    "asterism.core.diff": ("diff", "merge"),
-    "asterism.core.edits": ("EditBatch",),
+    "asterism.core.plan.apply": ("Applied",),
+    "asterism.core.plan.constellation": ("Constellation",),
+    "asterism.core.plan.diff": ("diff", "merge"),
+    "asterism.core.plan.edits": ("EditBatch",),
     "asterism.core.errors": (
         "AsterismError",
         "DeviceLost",
@@ -130,26 +130,33 @@ _LATER = {
         "RunRefused",
         "Violation",
     ),
-    "asterism.core.status": ("ConstellationState", "TaskStatus"),
-    "asterism.core.task": ("Dependency", "Priority", "Task"),
-    "asterism.core.view": ("ConstellationView", "TaskView"),
-    "asterism.runtime.devices": ("Device", "LocalDevice", "Work"),
-    "asterism.runtime.events": ("ConstellationEvent", "DeviceEvent", "EditEvent", "Event", "EventBus", "TaskEvent"),
-    "asterism.runtime.orchestrator": ("Orchestrator",),
-    "asterism.runtime.result": ("Result",),
-    "asterism.core.run": ("Progress", "Run", "RunStatus"),
-    "asterism.core.workflow": ("Workflow",),
-    "asterism.runtime.durable.keeping": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
-    "asterism.runtime.durable.orchestrating": ("DurableOrchestrator",),
-    "asterism.runtime.fleet.agent": ("DeviceAgent", "DeviceReplaced"),
-    "asterism.runtime.fleet.calling": ("CurrentRun", "RunStopped"),
-    "asterism.runtime.fleet.fleet": ("Fleet", "UnknownDevice"),
-    "asterism.runtime.fleet.joining": ("DeviceNameTaken",),
-    "asterism.runtime.fleet.ledger": ("UnknownRun",),
-    "asterism.runtime.fleet.policy": ("Policy",),
-    "asterism.runtime.fleet.settings": ("Settings",),
-    "asterism.runtime.fleet.workflows": ("UnknownWorkflow",),
-    "asterism.store.errors": ("StoreError", "StoreUnavailable"),
+    "asterism.core.plan.status": ("ConstellationState", "TaskStatus"),
+    "asterism.core.plan.task": ("Dependency", "Priority", "Task"),
+    "asterism.core.plan.view": ("ConstellationView", "TaskView"),
+    "asterism.orchestrator.devices": ("Device", "LocalDevice", "Work"),
+    "asterism.orchestrator.events": (
+        "ConstellationEvent",
+        "DeviceEvent",
+        "EditEvent",
+        "Event",
+        "EventBus",
+        "TaskEvent",
+    ),
+    "asterism.orchestrator.orchestrator": ("Orchestrator",),
+    "asterism.orchestrator.result": ("Result",),
+    "asterism.core.run.run": ("Progress", "Run", "RunStatus"),
+    "asterism.core.run.workflow": ("Workflow",),
+    "asterism.durable.journal_store": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
+    "asterism.durable.durable_orchestrator": ("DurableOrchestrator",),
+    "asterism.fleet.device.agent": ("DeviceAgent", "DeviceReplaced"),
+    "asterism.fleet.device.functions": ("CurrentRun", "RunStopped"),
+    "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
+    "asterism.fleet.device.membership": ("DeviceNameTaken",),
+    "asterism.fleet.ledger": ("UnknownRun",),
+    "asterism.fleet.policy.policy": ("Policy",),
+    "asterism.fleet.settings": ("Settings",),
+    "asterism.fleet.workflows": ("UnknownWorkflow",),
+    "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),
     "asterism.store.protocol": ("Query",),
 }
 """Where the names are."""
@@ -157,7 +164,7 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name == "edits":
-        return import_module("asterism.core.edits")
+        return import_module("asterism.core.plan.edits")
     for module, names in _LATER.items():
         if name in names:
             value = globals()[name] = getattr(import_module(module), name)

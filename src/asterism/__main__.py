@@ -4,11 +4,11 @@ import os
 import sys
 
 # Python has put the working directory first, where each file would stand in for a module of the same name. Commands
-# that execute what is there put it last (surfaces/user_modules.py).
+# that execute what is there put it last (cli/user_modules.py).
 if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
     del sys.path[0]
 
-from asterism.surfaces.cli import main
+from asterism.cli.main import main
 
 if __name__ == "__main__":
     main()

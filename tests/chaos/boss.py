@@ -8,8 +8,8 @@ import logging
 import os
 import sys
 
-from asterism.runtime.durable.orchestrating import DurableOrchestrator
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.fleet import Fleet
 
 
 async def main(store: str, name: str, host: str) -> None:

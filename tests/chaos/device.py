@@ -8,8 +8,8 @@ import os
 import sys
 
 from asterism.core.errors import AsterismError
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
 
 
 async def main(store: str, name: str, slots: int) -> None:

@@ -14,11 +14,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asterism.core.run import COMPLETED, Run
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.store.errors import StoreUnavailable
+from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query
+from asterism.store.store_errors import StoreUnavailable
 from tests.chaos.work import COMMAND
 
 ROOT = Path(__file__).parents[2]

@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asterism.core.constellation import Constellation
-from asterism.core.run import COMPLETED
-from asterism.core.task import Task
-from asterism.runtime import conditions
-from asterism.runtime.durable.keeping import Kept, head, keep_plan, load
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.store.errors import StoreUnavailable
+from asterism.base import expressions
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.core.run.run import COMPLETED
+from asterism.durable.journal_store import Kept, head, keep_plan, load
+from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query
+from asterism.store.store_errors import StoreUnavailable
 from tests.chaos.fire import PATIENCE, ROOT
 
 DEVICES, BOSSES, SLOTS = 4, 2, 4
@@ -91,7 +91,7 @@ class PlanFire:
             finally:
                 for name in self.processes:
                     self.kill(name)
-            return await load(fleet.store, NAME, conditions)
+            return await load(fleet.store, NAME, expressions)
 
     async def _burn(self, fleet: Fleet) -> None:
         """Kill somebody whenever a little more of the work is done, so that it is spread over all of it."""

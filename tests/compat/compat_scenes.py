@@ -11,8 +11,8 @@ from typing import Any
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import Event, EventBus, EventType, ExecutionResult, IEventObserver, TaskStar, TaskStarLine
-from asterism.core.verify import verify
-from asterism.testing.loop import run
+from asterism.core.plan.invariants import verify
+from asterism.testing.virtual_time import run
 
 ENDS = (EventType.TASK_COMPLETED, EventType.TASK_FAILED)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.compat import bus as events
-from asterism.compat import outlet
+from asterism.compat import event_bus as events
+from asterism.compat import event_outlet
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,11 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     ear = Ear(logging.ERROR)
     bus = events.EventBus()
     monkeypatch.setattr(events, "_process_wide", bus)
-    for name in ("asyncio", "asterism.compat.events"):
+    for name in ("asyncio", "asterism.compat.documented_events"):
         logging.getLogger(name).addHandler(ear)
     yield said
     gc.collect()
-    for name in ("asyncio", "asterism.compat.events"):
+    for name in ("asyncio", "asterism.compat.documented_events"):
         logging.getLogger(name).removeHandler(ear)
     assert not said, "\n".join(said)
-    assert not outlet._live
+    assert not event_outlet._live

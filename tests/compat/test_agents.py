@@ -9,9 +9,9 @@ import logging
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, ENDS, Agent, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import EventBus, EventType, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
+from tests.compat.compat_scenes import DIALECTS, ENDS, Agent, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, Agent, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import EventBus, TaskStar
+from tests.compat.compat_scenes import DIALECTS, Agent, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from compat_scenes import GALAXY, Devices, Diary, Session, run
 
 from asterism.compat import galaxy
 from asterism.compat.galaxy import EventType, TaskStarLine, get_event_bus
+from tests.compat.compat_scenes import GALAXY, Devices, Diary, Session, run
 
 
 def test_nothing_recurses_on_a_deep_graph() -> None:

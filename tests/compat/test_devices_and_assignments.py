@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import (
     ConstellationManager,
@@ -17,6 +16,7 @@ from asterism.compat.galaxy import (
     TaskStar,
     TaskStatus,
 )
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -75,7 +75,7 @@ def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect)
 
 
 def test_the_ablation_a_device_that_has_disconnected_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.compat.fleet.Fleet.is_connected", lambda self, device: True)
+    monkeypatch.setattr("asterism.compat.managed_devices.Fleet.is_connected", lambda self, device: True)
     devices = Devices("one")
     session = Session(GALAXY, devices)
     session.agent(lambda mine, event: devices.connected.clear())

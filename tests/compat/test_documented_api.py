@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, run
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import (
@@ -30,6 +29,7 @@ from asterism.compat.galaxy import (
     TaskStarLine,
     TaskStatus,
 )
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, run
 
 DOCUMENTED = {
     *("TaskConstellation", "TaskStar", "TaskStarLine", "DependencyType", "TaskStatus", "TaskPriority"),

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Diary, Session, at, run
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import (
@@ -21,6 +20,7 @@ from asterism.compat.galaxy import (
     TaskStarLine,
     TaskStatus,
 )
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Diary, Session, at, run
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,8 @@ from asterism.compat.galaxy import (
     TaskStarLine,
     TaskStatus,
 )
-from asterism.core.verify import verify
+from asterism.core.plan.invariants import verify
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 
 def look(plan: Any) -> Any:

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from compat_scenes import GALAXY, Devices, Diary, Session, at, run
 
-from asterism.compat import bus as events
+from asterism.compat import event_bus as events
 from asterism.compat.galaxy import Event, EventBus, EventType, IEventObserver, get_event_bus
-from asterism.testing.loop import SimLoop
+from asterism.testing.virtual_time import SimLoop
+from tests.compat.compat_scenes import GALAXY, Devices, Diary, Session, at, run
 
 
 def event(kind: EventType = EventType.TASK_STARTED, **data: Any) -> Event:

@@ -9,7 +9,6 @@ import random
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, ENDS, GALAXY, ORION, SEEDS, Agent, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import (
     DependencyType,
@@ -23,6 +22,7 @@ from asterism.compat.galaxy import (
     TaskStatus,
     get_event_bus,
 )
+from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, ORION, SEEDS, Agent, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

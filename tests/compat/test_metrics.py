@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, ENDS, GALAXY, Devices, Dialect, Session, run
 
 from asterism.compat.galaxy import (
     AgentEvent,
@@ -19,6 +18,7 @@ from asterism.compat.galaxy import (
     SessionMetricsObserver,
     TaskStar,
 )
+from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, Devices, Dialect, Session, run
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, SEEDS, Agent, Devices, Dialect, Session, run
 
 from asterism.compat.galaxy import (
     ConstellationModificationSynchronizer,
@@ -21,7 +20,8 @@ from asterism.compat.galaxy import (
     TaskStar,
     TaskStarLine,
 )
-from asterism.core.verify import verify
+from asterism.core.plan.invariants import verify
+from tests.compat.compat_scenes import DIALECTS, GALAXY, SEEDS, Agent, Devices, Dialect, Session, run
 
 
 class GatheringBus:
@@ -153,7 +153,7 @@ def test_the_ablation_a_bus_of_ones_own_that_is_not_waited_for(
     async def at_once(self: Any, observer: object, timeout: float) -> None:
         return None
 
-    monkeypatch.setattr("asterism.compat.outlet.Outlet.delivered", at_once)
+    monkeypatch.setattr("asterism.compat.event_outlet.Outlet.delivered", at_once)
     plan = GALAXY.plan("A", "B", lines=["A>B"])
     devices = orchestrated(GALAXY, LoggingBus(), GALAXY.synchronizer_class, plan)
     assert "B" in devices.started

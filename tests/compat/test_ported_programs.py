@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_scenes import Devices
 
 from asterism.compat.galaxy import (
     CommandExecutionError,
@@ -32,7 +31,8 @@ from asterism.compat.galaxy import (
     TaskStatus,
     get_event_bus,
 )
-from asterism.testing.loop import run
+from asterism.testing.virtual_time import run
+from tests.compat.compat_scenes import Devices
 
 
 def test_a_task_from_its_making_to_its_result() -> None:

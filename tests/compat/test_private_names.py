@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import EventType, ModificationRejected, TaskPriority, TaskStar, TaskStarLine, TaskStatus
-from asterism.core.verify import verify
+from asterism.core.plan.invariants import verify
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 

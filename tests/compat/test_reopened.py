@@ -7,10 +7,10 @@ import copy
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, Devices, Dialect, Session, at, run
 
 from asterism.compat.galaxy import ConstellationState, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
-from asterism.core.verify import verify
+from asterism.core.plan.invariants import verify
+from tests.compat.compat_scenes import DIALECTS, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -7,11 +7,11 @@ import copy
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at, run
 
-from asterism.compat.events import PromptObserver
+from asterism.compat.documented_events import PromptObserver
 from asterism.compat.galaxy import EventType, TaskStar, TaskStarLine, TaskStatus
 from asterism.compat.vocabulary import STATE_LEVELS
+from tests.compat.compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, GALAXY, Dialect
 
 from asterism.compat.galaxy import (
     ConstellationState,
@@ -23,7 +22,8 @@ from asterism.compat.galaxy import (
     TaskStarSchema,
     TaskStatus,
 )
-from asterism.core.verify import verify
+from asterism.core.plan.invariants import verify
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Dialect
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compat_scenes import GALAXY, ORION, Agent, Devices
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import get_event_bus
-from asterism.testing.loop import run
+from asterism.testing.virtual_time import run
+from tests.compat.compat_scenes import GALAXY, ORION, Agent, Devices
 
 
 def test_basic_orchestration() -> None:

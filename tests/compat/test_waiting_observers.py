@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from compat_scenes import DIALECTS, ENDS, Devices, Dialect, Session, at, run
 
-from asterism.compat import bus as buses
+from asterism.compat import event_bus as buses
 from asterism.compat.galaxy import Event, EventBus, EventType, IEventObserver
+from tests.compat.compat_scenes import DIALECTS, ENDS, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

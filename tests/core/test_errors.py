@@ -19,7 +19,7 @@ from asterism.core.errors import (
     reason_of,
     shown,
 )
-from asterism.core.story import Entry
+from asterism.core.history import Entry
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
 

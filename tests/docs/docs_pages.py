@@ -47,7 +47,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DATABASE = "postgresql://asterism@db.example.org/fleet"
 PLACE = "127.0.0.1:7420"
-COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'asterism'; from asterism.surfaces.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'asterism'; from asterism.cli.main import main; main()"]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 
 
@@ -279,7 +279,7 @@ def main(path: Path) -> None:
         Page(path).run()
         return
     sys.path.insert(0, str(ROOT / "tests" / "store"))
-    from postgres_server import running_server
+    from tests.store.postgres_server import running_server
 
     with running_server() as address:
         Page(path, address).run()

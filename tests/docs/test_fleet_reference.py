@@ -7,18 +7,18 @@ import re
 from dataclasses import asdict, fields
 
 import pytest
-from docs_pages import ROOT
-from test_reference import API, SOURCE, first_names, page, public, rows, section
 
 from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
-from asterism.core.run import Owner
-from asterism.core.session import Session
-from asterism.runtime.fleet import notifying
-from asterism.runtime.fleet.calling import CurrentRun
-from asterism.runtime.fleet.policy import Rules
-from asterism.runtime.fleet.profile import measure
-from asterism.runtime.variables import PREFIX
+from asterism.base.input_variables import PREFIX
+from asterism.core.run.run import Owner
+from asterism.core.run.session import Session
+from asterism.fleet import notifier
+from asterism.fleet.device.functions import CurrentRun
+from asterism.fleet.device.profile import measure
+from asterism.fleet.policy.policy import Rules
 from asterism.store.protocol import Store
+from tests.docs.docs_pages import ROOT
+from tests.docs.test_reference import API, SOURCE, first_names, page, public, rows, section
 
 SETTINGS = page("docs/reference/settings.md")
 NOTICES = page("docs/reference/notices.md")
@@ -45,7 +45,7 @@ def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
     there = {kind for path in (SOURCE / "runtime").rglob("*.py") for kind in written.findall(path.read_text("utf-8"))}
     told = {row[0].strip("`"): row[-1] for row in rows(NOTICES)}
     assert told.keys() == there
-    assert {kind for kind, word in told.items() if word == "yes"} == notifying.TOLD
+    assert {kind for kind, word in told.items() if word == "yes"} == notifier.TOLD
 
 
 def test_every_key_of_a_policy_is_told_with_its_default() -> None:

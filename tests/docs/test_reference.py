@@ -13,17 +13,17 @@ from typing import Any
 
 import click
 import pytest
-from docs_pages import ROOT
 
 import asterism
 from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
-from asterism.core import edits
-from asterism.core.status import EXIT_CODES, TERMINAL
-from asterism.core.view import ConstellationView, TaskView
-from asterism.runtime.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
-from asterism.surfaces import cli
-from asterism.surfaces.cli import commands
-from asterism.surfaces.planfile import json_schema
+from asterism.cli import main
+from asterism.cli.main import commands
+from asterism.core.plan import edits
+from asterism.core.plan.status import EXIT_CODES, TERMINAL
+from asterism.core.plan.view import ConstellationView, TaskView
+from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
+from asterism.planfile import json_schema
+from tests.docs.docs_pages import ROOT
 
 SOURCE = ROOT / "src" / "asterism"
 
@@ -185,7 +185,7 @@ def test_no_command_is_told_that_is_gone() -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    there = {*EXIT_CODES.values(), cli.UNUSABLE, cli.OUT_OF_REACH, cli.CANCELLED}
+    there = {*EXIT_CODES.values(), main.UNUSABLE, main.OUT_OF_REACH, main.CANCELLED}
     assert {row[0] for row in rows(section(COMMANDS, "## Exit codes"))} == {*map(str, there)}
 
 

@@ -10,16 +10,16 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from docs_pages import blocks
-from test_reference import first_names, page, rows, section
 
-from asterism.core import assigning
-from asterism.core.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
-from asterism.core.selection import STRATEGIES
-from asterism.core.workflow import MOST, Workflow
+from asterism.core.run import transitions
+from asterism.core.run.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
+from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.workflow import MOST, Workflow
+from tests.docs.docs_pages import blocks
+from tests.docs.test_reference import first_names, page, rows, section
 
 RUNS = page("docs/reference/runs.md")
-FUNCTIONS = [name for name, _ in inspect.getmembers(assigning, inspect.isfunction) if not name.startswith("_")]
+FUNCTIONS = [name for name, _ in inspect.getmembers(transitions, inspect.isfunction) if not name.startswith("_")]
 
 
 def written(value: Any) -> str:
@@ -51,20 +51,20 @@ def test_every_event_is_told_with_functions_that_exist() -> None:
 def test_every_function_is_told() -> None:
     told = [row[0].strip("`") for row in rows(section(RUNS, "## Events")) if len(row) == 3]
     assert sorted(told) == sorted(
-        name for name in FUNCTIONS if inspect.getmodule(getattr(assigning, name)) is assigning
+        name for name in FUNCTIONS if inspect.getmodule(getattr(transitions, name)) is transitions
     )
 
 
 def test_who_speaks_is_who_shows_a_grant() -> None:
     told = {row[0].strip("`"): row[1] for row in rows(section(RUNS, "## Events")) if len(row) == 3}
-    shows = {name for name in told if "grant" in inspect.signature(getattr(assigning, name)).parameters}
+    shows = {name for name in told if "grant" in inspect.signature(getattr(transitions, name)).parameters}
     assert {name for name, who in told.items() if who == "the owner"} == shows
 
 
 def test_every_reason_is_told() -> None:
     assert [row[0].strip("`") for row in rows(section(RUNS, "## Reasons"))] == list(REASONS)
     assert not [name for name in Assignment._fields if f"`{name}`" not in section(RUNS, "## Reasons")]
-    assert not [name for name in assigning.GIVEN_BACK if f"`{name}`" not in section(RUNS, "## Events")]
+    assert not [name for name in transitions.GIVEN_BACK if f"`{name}`" not in section(RUNS, "## Events")]
 
 
 def test_the_marks_are_fields_of_a_run() -> None:

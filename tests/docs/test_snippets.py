@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import click
-import docs_pages
 import pytest
-from docs_pages import ROOT, Block, Page, blocks, commands
 
-from asterism.surfaces import cli
+from asterism.cli import main
+from tests.docs import docs_pages
+from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT = 900
@@ -95,7 +95,7 @@ def commands_named(page: Path) -> Iterator[list[str]]:
 
 def unknown_command(words: list[str]) -> str | None:
     """The word that is no command where one has to stand."""
-    place: click.Command = cli.commands
+    place: click.Command = main.commands
     for word in words:
         if not isinstance(place, click.Group) or not re.fullmatch(r"[a-z]+", word):
             return None

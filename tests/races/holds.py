@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asterism.core.graph import Graph
-from asterism.core.lock import AssignmentLock, EditCycle
-from asterism.core.node import Node
-from asterism.testing.loop import run
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.lock import AssignmentLock, EditCycle
+from asterism.core.plan.node import Node
+from asterism.testing.virtual_time import run
 from tests.races.scenario import Race
 from tests.races.wild import Wild
 

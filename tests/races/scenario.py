@@ -25,11 +25,11 @@ from asterism import (
     Work,
     edits,
 )
-from asterism.core.lock import POLICIES
-from asterism.core.status import TERMINAL
-from asterism.core.verify import verify
-from asterism.core.view import ConstellationView
-from asterism.testing.loop import run
+from asterism.core.plan.invariants import verify
+from asterism.core.plan.lock import POLICIES
+from asterism.core.plan.status import TERMINAL
+from asterism.core.plan.view import ConstellationView
+from asterism.testing.virtual_time import run
 
 
 def race(seed: int, policy: str | None = None) -> list[str]:

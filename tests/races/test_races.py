@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from asterism.core import apply as apply_module
-from asterism.core import provisional
-from asterism.core.apply import Applied
 from asterism.core.errors import EditRejected
-from asterism.core.graph import Graph
-from asterism.core.lock import AssignmentLock
-from asterism.runtime.cycles import Cycles
-from asterism.runtime.editing import batch_of
-from asterism.runtime.execution import Execution
+from asterism.core.plan import apply as apply_module
+from asterism.core.plan import provisional
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.lock import AssignmentLock
+from asterism.orchestrator.edit_cycles import Cycles
+from asterism.orchestrator.editor_calls import batch_of
+from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild

@@ -16,11 +16,11 @@ from typing import Any
 
 from asterism import Constellation, EditBatch, EditRejected, LocalDevice, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, PlanError
-from asterism.core.lock import POLICIES
-from asterism.core.status import TERMINAL
-from asterism.core.verify import verify
-from asterism.core.view import ConstellationView
-from asterism.testing.loop import run
+from asterism.core.plan.invariants import verify
+from asterism.core.plan.lock import POLICIES
+from asterism.core.plan.status import TERMINAL
+from asterism.core.plan.view import ConstellationView
+from asterism.testing.virtual_time import run
 
 OUTCOMES = ["success", "success", "completion", "failure"]
 

@@ -20,14 +20,14 @@ from asterism.series.register import SeriesRegister
 
 
 async def open_store_register(url: str) -> SeriesRegister:
-    from asterism.series.stores import StoreRegister
-    from asterism.store.opening import open_store
+    from asterism.series.store_register import StoreRegister
+    from asterism.store.url import open_store
 
     return StoreRegister(await open_store(url))
 
 
 async def open_git_register(url: str) -> SeriesRegister:
-    from asterism.series.git import GitRegister
+    from asterism.series.git_register import GitRegister
 
     return GitRegister(url)
 

@@ -48,14 +48,14 @@ def all_at_once(commands: Sequence[Sequence[str]], folder: Path, **environment: 
 
 def _main(file: str) -> None:
     # imported here, once, and not by those who only ask for the processes
-    import asterism.series.git
-    import asterism.series.stores
-    import asterism.store.opening
-    import asterism.surfaces.commands.series
+    import asterism.cli.series_commands
+    import asterism.series.git_register
+    import asterism.series.store_register
+    import asterism.store.url
 
     commands = json.loads(Path(file).read_text())
     if any("--github" in words for words in commands):
-        import asterism.series.github.opening  # noqa: F401
+        import asterism.series.github.github_access  # noqa: F401
     with tempfile.TemporaryDirectory() as folder:
         go, start = os.pipe()
         children = [_child(words, go, start, Path(folder) / str(place)) for place, words in enumerate(commands)]
@@ -93,7 +93,7 @@ def _child(words: list[str], go: int, start: int, output: Path) -> int:
             _claim_each(*words[1:])
             code = 0
         else:
-            from asterism.surfaces.cli import commands
+            from asterism.cli.main import commands
 
             commands(words)
     except SystemExit as end:
@@ -112,9 +112,9 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
     """Claim for one issue after the other, on one connection; prints what each was told."""
     import asyncio
 
-    from asterism.series.changing import Claim, Patience, claim
-    from asterism.series.stores import StoreRegister
-    from asterism.store.opening import open_store
+    from asterism.series.compare_and_swap import Claim, Patience, claim
+    from asterism.series.store_register import StoreRegister
+    from asterism.store.url import open_store
 
     async def main() -> list[tuple[int, int]]:
         register = StoreRegister(await open_store(url))

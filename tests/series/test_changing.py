@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asterism.core.series import Live, Series, UnreadableSeries
-from asterism.series.changing import (
+from asterism.core.series.machine import Live, Series, UnreadableSeries
+from asterism.series.compare_and_swap import (
     JITTER,
     TRIES,
     Claim,
@@ -25,11 +25,11 @@ from asterism.series.changing import (
     mend,
 )
 from asterism.series.register import Moved, RateLimited, RegisterBusy, RegisterUnavailable, Unsure
-from asterism.series.stores import StoreRegister
-from asterism.store.errors import StoreBusy
+from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
-from asterism.testing.loop import run
-from asterism.testing.registers import Faulty
+from asterism.store.store_errors import StoreBusy
+from asterism.testing.register_conformance import Faulty
+from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
 

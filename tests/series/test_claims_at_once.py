@@ -22,7 +22,7 @@ from tests.series.series_processes import Ended, all_at_once
 
 NAME = "RFC-093"
 CLAIMED, QUEUED, CONTENDED = 0, 75, 76
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
+COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
 def claims(numbers: Sequence[int], *place: str) -> list[list[str]]:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series.changing import Claim, Patience, claim
-from asterism.series.git import GitRegister
+from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.git_register import GitRegister
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot
 from tests.series.register_openers import bare_repository, certificate, over_http
 from tests.series.series_processes import all_at_once
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
+COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 EAGER = Patience(jitter=(0.0, 0.01))
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.process_scenes import PATIENCE, alive, gone, soon
 from tests.series.register_openers import bare_repository
 
-COMMAND = "from asterism.surfaces.cli import main; main()"
+COMMAND = "from asterism.cli.main import main; main()"
 UNGUARDED = f"from asterism.series import git; git.guard.report = lambda *words: None; {COMMAND}"
 
 

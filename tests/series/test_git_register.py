@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from asterism.series import git
-from asterism.series.changing import Claim, Patience, claim
-from asterism.series.git import GitRegister
+from asterism.series import git_register
+from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.git_register import GitRegister
+from asterism.series.private_repo import LITTER
 from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot, Unsure
-from asterism.series.scratch import LITTER
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
 
@@ -230,7 +230,7 @@ def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None
     ],
 )
 def test_the_porcelain_output_is_read(line: str, judged: tuple[str, str]) -> None:
-    assert git._judged(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
+    assert git_register._judged(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
 
 
 class Witness(GitRegister):
@@ -238,9 +238,9 @@ class Witness(GitRegister):
 
     says = ""
 
-    async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git._Answer:
+    async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git_register._Answer:
         if words[0] == "push":
-            return git._Answer(1, self.says.encode(), "fatal: the remote end hung up unexpectedly")
+            return git_register._Answer(1, self.says.encode(), "fatal: the remote end hung up unexpectedly")
         return await super()._run(*words, given=given, **terms)
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series import git
-from asterism.series.changing import Claim, Patience, claim
-from asterism.series.git import GitRegister
+from asterism.series import git_register
+from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.git_register import GitRegister
+from asterism.series.git_remote import RemoteAddress, rewritten, split
 from asterism.series.register import RegisterUnavailable
-from asterism.series.remote_address import RemoteAddress, rewritten, split
 from tests.series.register_openers import bare_repository, over_http
 
 NAME = "RFC-093"
 USER, PASSWORD = "ann@example.org", "s3cr:t/w@rd%x"
 QUOTED = "ann%40example.org:s3cr%3At%2Fw%40rd%25x"
 EAGER = Patience(jitter=(0.0, 0.01))
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.surfaces.cli import main; main()"]
+COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
 class Witness:
@@ -90,7 +90,7 @@ def test_no_process_shows_the_password_of_an_address(served: Served) -> None:
 def test_without_the_split_every_process_shows_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation: the witness would notice."""
     host, witness = served
-    monkeypatch.setattr(git, "split", RemoteAddress)
+    monkeypatch.setattr(git_register, "split", RemoteAddress)
     claimed(f"http://{QUOTED}@{host}")
     assert witness.saw("s3cr%3At")
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from asterism.core.series import Series
-from asterism.series import git
-from asterism.series.changing import Claim, Patience, claim
-from asterism.series.git import STUCK, GitRegister
+from asterism.core.series.machine import Series
+from asterism.series import git_register
+from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.git_register import STUCK, GitRegister
 from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot
 from tests.process_scenes import PATIENCE, gone, soon
 from tests.series.register_openers import bare_repository
@@ -74,7 +74,9 @@ def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
     remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that stays would stop everybody else for good."""
-    monkeypatch.setattr(git, "GRACE", PATIENCE)  # who is held up for longer than its grace is killed with its lock
+    monkeypatch.setattr(
+        git_register, "GRACE", PATIENCE
+    )  # who is held up for longer than its grace is killed with its lock
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
     hook = script(remote / "hooks" / "reference-transaction", locked)
@@ -98,16 +100,16 @@ def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
     """Also if it says more than anybody reads, and if whoever waits for its end is interrupted once more."""
-    monkeypatch.setattr(git, "GRACE", 1000.0 if twice else 0.1)
+    monkeypatch.setattr(git_register, "GRACE", 1000.0 if twice else 0.1)
     mark = tmp_path / "begun"
     program = script(tmp_path / "bin" / "git", "trap '' TERM", f"echo $$ > {mark}.new", f"mv {mark}.new {mark}", "yes")
-    signalled, sent = git._signalled, asyncio.Event()
+    signalled, sent = git_register._signalled, asyncio.Event()
 
     def witnessed(group: int, how: int) -> bool:
         sent.set()
         return signalled(group, how)
 
-    monkeypatch.setattr(git, "_signalled", witnessed)
+    monkeypatch.setattr(git_register, "_signalled", witnessed)
 
     async def scene(register: GitRegister) -> None:
         reading = asyncio.ensure_future(register._run("x"))
@@ -147,10 +149,10 @@ def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remot
     asked = []
 
     class Contradicting(GitRegister):
-        async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git._Answer:
+        async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git_register._Answer:
             asked.append(words[0])
             if words[0] == "fetch":
-                return git._Answer(128, b"", f"fatal: couldn't find remote ref {REF}")
+                return git_register._Answer(128, b"", f"fatal: couldn't find remote ref {REF}")
             return await super()._run(*words, given=given, **terms)
 
     async def main() -> None:

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from github_scenes import SERIES, opened, world_of
-from github_server import GitHubServer
 
-from asterism.core.series import Live, Series
-from asterism.series.changing import Claim, Patience, change, claim, mend
-from asterism.series.git import GitRegister
+from asterism.core.series.machine import Live, Series
+from asterism.series.compare_and_swap import Claim, Patience, change, claim, mend
+from asterism.series.git_register import GitRegister
 from asterism.series.register import STATE_FILE, SeriesRegister, ref_of
-from asterism.series.stores import STATES, StoreRegister
+from asterism.series.store_register import STATES, StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister
+from tests.series.github.github_scenes import SERIES, opened, world_of
+from tests.series.github.github_server import GitHubServer
 from tests.series.register_openers import bare_repository
 
 EAGER = Patience(jitter=(0.0, 0.01))

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from asterism.series.metrics import MEANINGS, Metrics, write_whole
+from asterism.series.sync_metrics import MEANINGS, Metrics, write_whole
 
 
 def test_the_figures_of_one_process_are_added_to_the_file_once(tmp_path):
@@ -69,7 +69,7 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     def broken(*args: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("asterism.series.metrics.os.replace", broken)
+    monkeypatch.setattr("asterism.series.sync_metrics.os.replace", broken)
     with pytest.raises(OSError, match="disk is full"):
         write_whole(file, "after")
     assert file.read_text() == "before"
@@ -111,7 +111,7 @@ def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
     (tmp_path / "link").symlink_to("/dev/fd/1")
     name = str(tmp_path / "link") if linked else "/dev/fd/1"
     text = (
-        "import sys\nfrom pathlib import Path\nfrom asterism.series.metrics import write_whole\n"
+        "import sys\nfrom pathlib import Path\nfrom asterism.series.sync_metrics import write_whole\n"
         f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
     )
     file = tmp_path / "out.txt"

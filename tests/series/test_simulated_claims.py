@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import pytest
 
-from asterism.core.series import Series
-from asterism.series import changing
-from asterism.series.changing import Claim, Contended, Counts, Outcome, Patience, claim
+from asterism.core.series.machine import Series
+from asterism.series import compare_and_swap
+from asterism.series.compare_and_swap import Claim, Contended, Counts, Outcome, Patience, claim
 from asterism.series.register import Change, Moved, Snapshot, Unsure
-from asterism.testing.loop import run
+from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
 CLAIMS = int(os.environ.get("ASTERISM_SERIES_SIMULATED", "1200"))
@@ -170,8 +170,8 @@ def test_a_register_that_does_not_compare_is_noticed() -> None:
 def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
-    def forgets(self: changing._Trying, error: Unsure) -> None:
+    def forgets(self: compare_and_swap._Trying, error: Unsure) -> None:
         self.forestalled(Moved(NAME))
 
-    monkeypatch.setattr(changing._Trying, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Trying, "doubts", forgets)
     noticed()

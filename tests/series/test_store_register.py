@@ -7,14 +7,21 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from asterism.core.series import Series
-from asterism.series import stores
-from asterism.series.changing import Claim, claim
+from asterism.core.series.machine import Series
+from asterism.series import store_register
+from asterism.series.compare_and_swap import Claim, claim
 from asterism.series.register import RegisterUnavailable, Unsure
-from asterism.series.stores import StoreRegister
-from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnwritable
+from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
+from asterism.store.store_errors import (
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnwritable,
+)
 
 NAME = "RFC-093"
 
@@ -37,8 +44,8 @@ def test_issues_and_runs_of_one_name_are_two_series() -> None:
 
 
 def test_old_changes_are_forgotten_and_the_last_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "KEPT", 10)
-    monkeypatch.setattr(stores, "TIDY_EVERY", 5)
+    monkeypatch.setattr(store_register, "KEPT", 10)
+    monkeypatch.setattr(store_register, "TIDY_EVERY", 5)
 
     async def scene(register: StoreRegister, store: MemoryStore) -> None:
         token = None
@@ -70,7 +77,7 @@ def test_a_store_that_was_restored_goes_on_counting_changes() -> None:
 
 def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended() -> None:
     async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        await store.commit([PutRegister(f"{stores.STATES}{NAME}", [1, 2], None)])
+        await store.commit([PutRegister(f"{store_register.STATES}{NAME}", [1, 2], None)])
         seen = await register.read(NAME)
         assert seen.text == "[1, 2]"
         await register.swap(NAME, seen.token, "mended", "m")
@@ -134,7 +141,7 @@ def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
 def test_a_change_that_something_else_wrote_is_shown_as_such(value: object) -> None:
     async def scene(register: StoreRegister, store: MemoryStore) -> None:
         await claim(register, NAME, Claim(7))
-        await store.commit([PutRegister(f"{stores.CHANGES}{NAME}/000000000009-x", value, None)])
+        await store.commit([PutRegister(f"{store_register.CHANGES}{NAME}/000000000009-x", value, None)])
         strange, ours = await register.history(NAME, 9)
         assert (strange.message, strange.text) == ("written by something else", repr(value))
         assert ours.message == "claim #7"

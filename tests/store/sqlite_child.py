@@ -7,12 +7,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from sqlite_scenes import FLOW, ME, opened, run
-
-from asterism.core import assigning
-from asterism.store.errors import Conflict
+from asterism.core.run import transitions
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
+from asterism.store.store_errors import Conflict
+from tests.store.sqlite_scenes import FLOW, ME, opened, run
 
 RIVALS = 60
 """How many runs two processes want to have at once."""
@@ -30,7 +29,7 @@ async def claim_all(file: Path, name: str) -> None:
         ready()
         for number in range(RIVALS):
             try:
-                await store.commit([PutRun(assigning.take(run(number), ME, FLOW, 1.0).changed(device=name), 1)])
+                await store.commit([PutRun(transitions.take(run(number), ME, FLOW, 1.0).changed(device=name), 1)])
                 print(number, flush=True)
             except Conflict:
                 pass

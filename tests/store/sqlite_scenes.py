@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asterism.core import assigning
-from asterism.core.run import Owner, Run
-from asterism.core.session import Session
-from asterism.core.workflow import Workflow
+from asterism.core.run import transitions
+from asterism.core.run.run import Owner, Run
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import Workflow
 from asterism.store.protocol import PutRun, Query
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.jobs import Job
+from asterism.store.sqlite.write_jobs import Job
 
 Result = TypeVar("Result")
 
@@ -36,14 +36,14 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 def run(number: int, **more: Any) -> Run:
-    return assigning.create(f"run-{number:05}", FLOW, {"number": number}, by="laptop", now=100.0 + number, **more)
+    return transitions.create(f"run-{number:05}", FLOW, {"number": number}, by="laptop", now=100.0 + number, **more)
 
 
 def completed(given: Run, now: float = 1000.0) -> Run:
-    taken = assigning.take(given, ME, FLOW, now)
+    taken = transitions.take(given, ME, FLOW, now)
     grant = taken.grant
     assert grant is not None
-    return assigning.complete(assigning.start(taken, grant, now), grant, {"done": True}, now)
+    return transitions.complete(transitions.start(taken, grant, now), grant, {"done": True}, now)
 
 
 @contextlib.asynccontextmanager

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.run import Run
-from asterism.store.errors import Conflict
+from asterism.core.run.run import Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import (
     Answer,
@@ -24,6 +23,7 @@ from asterism.store.protocol import (
     Watch,
     Write,
 )
+from asterism.store.store_errors import Conflict
 
 
 async def open_sqlite(path: str) -> Store:

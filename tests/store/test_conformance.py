@@ -11,18 +11,25 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import store_engines
 from hypothesis import Phase
-from postgres_server import Server
 
-from asterism.core.assigning import cancel, create
 from asterism.core.errors import AsterismError
-from asterism.core.session import REPLACED, Session
-from asterism.core.workflow import Workflow
+from asterism.core.run.session import REPLACED, Session
+from asterism.core.run.transitions import cancel, create
+from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, writer
-from asterism.testing.stores import Elsewhere, EngineTests, SharedStoreConformance, StoreConformance, model, watching
+from asterism.testing.store_conformance import (
+    Elsewhere,
+    EngineTests,
+    SharedStoreConformance,
+    StoreConformance,
+    model_tests,
+    watch_tests,
+)
+from tests.store import store_engines
+from tests.store.postgres_server import Server
 
 
 class TestMemory(StoreConformance):
@@ -191,14 +198,14 @@ def conformance_of(engine: type[MemoryStore]) -> StoreConformance:
 def test_an_engine_that_breaks_a_promise_is_found_out(
     engine: type[MemoryStore], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "PHASES", (Phase.generate,))  # that it is found is enough
+    monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # that it is found is enough
     getattr(conformance_of(MemoryStore), test)()
     with pytest.raises((AssertionError, AsterismError)):
         getattr(conformance_of(engine), test)()
 
 
 def test_an_engine_that_wakes_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "PATIENCE", 0.05)
+    monkeypatch.setattr(watch_tests, "PATIENCE", 0.05)
     with pytest.raises(AssertionError):
         conformance_of(store_engines.Sleepy).test_a_watch_is_woken_by_a_commit()
 
@@ -217,10 +224,10 @@ def test_every_test_of_the_suite_is_one_that_pytest_can_call() -> None:
 
 
 def test_without_hypothesis_the_suite_says_what_to_install() -> None:
-    program = "import sys; sys.modules['hypothesis'] = None; import asterism.testing; import asterism.testing.stores"
+    program = "import sys; sys.modules['hypothesis'] = None; import asterism.testing.store_conformance"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "ImportError: asterism.testing.stores needs hypothesis and pytest" in ended.stderr
+    assert "ImportError: asterism.testing.store_conformance needs hypothesis and pytest" in ended.stderr
 
 
 def test_without_pytest_the_suite_can_be_used_all_the_same() -> None:
@@ -228,7 +235,7 @@ def test_without_pytest_the_suite_can_be_used_all_the_same() -> None:
         import sys
         sys.modules["pytest"] = None
         from asterism.store.memory import MemoryStore
-        from asterism.testing.stores import StoreConformance
+        from asterism.testing.store_conformance import StoreConformance
 
         class Mine(StoreConformance):
             async def open_store(self):

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from sqlite_scenes import in_a_loop
 
-from asterism.store.errors import StoreError, StoreMissing
 from asterism.store.memory import MemoryStore
-from asterism.store.opening import VARIABLE, default_file, open_store
 from asterism.store.sqlite import SqliteStore
+from asterism.store.store_errors import StoreError, StoreMissing
+from asterism.store.url import VARIABLE, default_file, open_store
+from tests.store.sqlite_scenes import in_a_loop
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlite_scenes import opened
 
-from asterism.runtime.peers.identity import identity_of
-from asterism.runtime.peers.secrets import Token, Tokens, UnusableSecret, read_private
-from asterism.store import ownership
-from asterism.store.errors import StoreUnwritable
-from asterism.store.sqlite.blobs import Blobs
+from asterism.peers.identity import identity_of
+from asterism.peers.private_files import Token, Tokens, UnusableSecret, read_private
+from asterism.store import file_ownership
+from asterism.store.sqlite.blob_files import Blobs
+from asterism.store.store_errors import StoreUnwritable
+from tests.store.sqlite_scenes import opened
 
 NOBODY = 65534
 Give = Callable[[Path], None]
@@ -28,7 +28,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Give:
         if os.geteuid() == 0:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         else:
-            monkeypatch.setattr(ownership, "trusted_owners", lambda folder: frozenset({0, NOBODY}))
+            monkeypatch.setattr(file_ownership, "trusted_owners", lambda folder: frozenset({0, NOBODY}))
 
     return give
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.store.errors import StoreMissing
 from asterism.store.postgres.address import Address
+from asterism.store.store_errors import StoreMissing
 
 
 def hosts(url: str) -> list[tuple[str | None, int | None]]:

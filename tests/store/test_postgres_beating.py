@@ -6,13 +6,22 @@ import asyncio
 from typing import Any
 
 import pytest
-from postgres_scenes import in_a_loop, looking, opened, waits_for_a_lock
 
-from asterism.core.run import Progress
-from asterism.store.errors import Conflict
-from asterism.store.postgres.clock import DRIFT, ServerClock
+from asterism.core.run.run import Progress
+from asterism.store.postgres.server_clock import DRIFT, ServerClock
 from asterism.store.protocol import ExpectSession, PutRun, Report
-from asterism.testing.stores.records import a_run, a_session, added, held_by, joined, released, session_in, started
+from asterism.store.store_errors import Conflict
+from asterism.testing.store_conformance.sample_records import (
+    a_run,
+    a_session,
+    added,
+    held_by,
+    joined,
+    released,
+    session_in,
+    started,
+)
+from tests.store.postgres_scenes import in_a_loop, looking, opened, waits_for_a_lock
 
 ONE_STATEMENT = """
 WITH beaten AS (

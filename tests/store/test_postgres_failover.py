@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from postgres_scenes import in_a_loop, opened
 
-from asterism.store.errors import StoreReadOnly, StoreUnavailable
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRun, Query
-from asterism.testing.stores.records import a_run, added
+from asterism.store.store_errors import StoreReadOnly, StoreUnavailable
+from asterism.testing.store_conformance.sample_records import a_run, added
+from tests.store.postgres_scenes import in_a_loop, opened
 from tests.store.postgres_server import Server
 
 

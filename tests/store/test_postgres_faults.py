@@ -8,12 +8,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from postgres_scenes import Wire, in_a_loop, looking, opened
 
-from asterism.store.errors import StoreUnavailable
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRegister, PutRun, Query
-from asterism.testing.stores.records import a_run, a_session, added, ids, joined, offer, taking
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
+from tests.store.postgres_scenes import Wire, in_a_loop, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()

@@ -9,13 +9,22 @@ from typing import Any
 
 import asyncpg
 import pytest
-from postgres_scenes import in_a_loop, limited, looking, opened, waits_for_a_lock
 
-from asterism.store.errors import Conflict, StoreBusy
 from asterism.store.postgres import PostgresStore
-from asterism.store.postgres.committing import Job
+from asterism.store.postgres.group_commit import Job
 from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, Query
-from asterism.testing.stores.records import a_run, a_session, added, completed, held_by, ids, joined, started
+from asterism.store.store_errors import Conflict, StoreBusy
+from asterism.testing.store_conformance.sample_records import (
+    a_run,
+    a_session,
+    added,
+    completed,
+    held_by,
+    ids,
+    joined,
+    started,
+)
+from tests.store.postgres_scenes import in_a_loop, limited, looking, opened, waits_for_a_lock
 
 
 class Groups:

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from postgres_scenes import in_a_loop, looking, opened
 
-from asterism.core.session import ENDED
-from asterism.runtime.fleet import retention
-from asterism.runtime.fleet.workflows import AGE, OF_PEERS, VERSIONS
+from asterism.core.run.session import ENDED
+from asterism.fleet import retention
+from asterism.fleet.workflows import AGE, OF_PEERS, VERSIONS
 from asterism.store.postgres.connections import Opening
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import Feeding, Notice, PutRegister, PutRun, PutSession, Query, Report
-from asterism.testing.stores.records import (
+from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
     a_session,
@@ -31,6 +30,7 @@ from asterism.testing.stores.records import (
     session_in,
     started,
 )
+from tests.store.postgres_scenes import in_a_loop, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()

@@ -6,12 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from postgres_scenes import in_a_loop, looking, opened
-
-from asterism.core.run import ASSIGNED, CLAIMED, CREATED
+from asterism.core.run.run import ASSIGNED, CLAIMED, CREATED
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import ExpectSession, PutRegister, PutRun, Query, Report
-from asterism.testing.stores.records import a_run, a_session, added, completed, held_by, joined, offer, started, taking
+from asterism.testing.store_conformance.sample_records import (
+    a_run,
+    a_session,
+    added,
+    completed,
+    held_by,
+    joined,
+    offer,
+    started,
+    taking,
+)
+from tests.store.postgres_scenes import in_a_loop, looking, opened
 
 KITCHEN = a_session()
 LARGE = ("runs", "sessions", "registers", "reports", "blobs", "blob_uses", "notices")

@@ -9,10 +9,11 @@ from typing import Any
 
 import asyncpg
 import pytest
-from postgres_scenes import connected, in_a_loop, limited, looking, opened
 
-from asterism.core.run import Run
-from asterism.store.errors import (
+from asterism.core.run.run import Run
+from asterism.store.postgres import PostgresStore, connections, schema
+from asterism.store.protocol import PutRegister, PutRun, Query
+from asterism.store.store_errors import (
     Conflict,
     StoreBusy,
     StoreCorrupt,
@@ -21,9 +22,8 @@ from asterism.store.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from asterism.store.postgres import PostgresStore, connections, migrating
-from asterism.store.protocol import PutRegister, PutRun, Query
-from asterism.testing.stores.records import a_run, a_session, added, held_by, joined, started
+from asterism.testing.store_conformance.sample_records import a_run, a_session, added, held_by, joined, started
+from tests.store.postgres_scenes import connected, in_a_loop, limited, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -202,7 +202,7 @@ async def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.Monke
 
 @in_a_loop
 async def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrating, "OLDEST_SERVER", 99)
+    monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
     with pytest.raises(StoreMissing, match="PostgreSQL 99 or later is needed, and the server is 1"):
         await PostgresStore.open(postgres_url)
 

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from postgres_scenes import in_a_loop, looking, opened
 
-from asterism.store.errors import StoreMissing, StoreReadOnly, UnknownSchema
-from asterism.store.postgres import PostgresStore, migrating
+from asterism.store.postgres import PostgresStore, schema
 from asterism.store.postgres.queries import Migration, migrations
 from asterism.store.protocol import PutRegister
+from asterism.store.store_errors import StoreMissing, StoreReadOnly, UnknownSchema
+from tests.store.postgres_scenes import in_a_loop, looking, opened
 from tests.store.postgres_server import Server
 
 OPENS = """
@@ -71,7 +71,7 @@ async def test_an_older_store_is_brought_forward_and_keeps_what_it_has(
 ) -> None:
     async with opened(postgres_url) as store:
         await store.commit([PutRegister("kept", 1, None)])
-    monkeypatch.setattr(migrating, "migrations", lambda: MORE)
+    monkeypatch.setattr(schema, "migrations", lambda: MORE)
     stores = await asyncio.gather(*(PostgresStore.open(postgres_url) for _ in range(3)))
     assert (await stores[0].register("kept")) is not None
     await asyncio.gather(*(store.close() for store in stores))
@@ -88,7 +88,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     async with opened(postgres_url):
         pass
     broken = (*MORE, Migration(1004, "broken", "DROP TABLE more; SELECT no_such_function();"))
-    monkeypatch.setattr(migrating, "migrations", lambda: broken)
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(Exception, match="no_such_function"):
         await PostgresStore.open(postgres_url)
     monkeypatch.undo()
@@ -104,7 +104,7 @@ async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(migrating, "migrations", lambda: MORE)
+        patch.setattr(schema, "migrations", lambda: MORE)
         async with opened(postgres_url):
             pass
     newest = migrations()[-1].version
@@ -155,6 +155,6 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 
 def test_the_sql_comes_with_the_package() -> None:
-    folder = Path(migrating.__file__).parent
+    folder = Path(schema.__file__).parent
     assert (folder / "queries.sql").exists()
     assert sorted(folder.glob("migrations/*.sql"))

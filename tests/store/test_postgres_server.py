@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from postgres_scenes import connected, in_a_loop
 
 from tests.store import postgres_server
+from tests.store.postgres_scenes import connected, in_a_loop
 from tests.store.postgres_server import NoServer, Server
 
 ROOT = Path(__file__).parents[2]

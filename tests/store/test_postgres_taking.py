@@ -7,15 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from postgres_scenes import in_a_loop, limited, looking, opened
 
-from asterism.core.run import Run
-from asterism.core.workflow import Workflow
-from asterism.store.errors import StoreBusy
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
 from asterism.store.postgres import PostgresStore
-from asterism.store.postgres import taking as module
+from asterism.store.postgres import queue as module
 from asterism.store.protocol import PutRun, Query
-from asterism.testing.stores.records import FLOW, a_run, a_session, added, held_by, ids, joined, offer, started, taking
+from asterism.store.store_errors import StoreBusy
+from asterism.testing.store_conformance.sample_records import (
+    FLOW,
+    a_run,
+    a_session,
+    added,
+    held_by,
+    ids,
+    joined,
+    offer,
+    started,
+    taking,
+)
+from tests.store.postgres_scenes import in_a_loop, limited, looking, opened
 
 KITCHEN = a_session()
 GARAGE = a_session("garage-1", "garage")

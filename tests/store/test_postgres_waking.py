@@ -8,12 +8,20 @@ import sys
 from typing import Any
 
 import pytest
-from postgres_scenes import in_a_loop, looking, opened
 
-from asterism.store.postgres import listening
-from asterism.store.postgres.listening import LONGEST_PAYLOAD, payloads
+from asterism.store.postgres import notifications
+from asterism.store.postgres.notifications import LONGEST_PAYLOAD, payloads
 from asterism.store.protocol import ENDED, OFFERED, PutRun, for_device
-from asterism.testing.stores.records import a_run, a_session, added, assigned_to, completed, held_by, joined
+from asterism.testing.store_conformance.sample_records import (
+    a_run,
+    a_session,
+    added,
+    assigned_to,
+    completed,
+    held_by,
+    joined,
+)
+from tests.store.postgres_scenes import in_a_loop, looking, opened
 
 PATIENCE = 300.0
 KITCHEN = a_session()
@@ -22,7 +30,7 @@ COMMITS = """
 import asyncio, sys
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRun
-from asterism.testing.stores.records import a_run
+from asterism.testing.store_conformance.sample_records import a_run
 
 async def main():
     store = await PostgresStore.open(sys.argv[1])
@@ -155,7 +163,7 @@ async def test_what_happens_in_quick_succession_is_told_together(
         async def noted(query: str, channel: str, payload: str) -> None:
             told.append(json.loads(payload)[1:])
 
-        monkeypatch.setattr(listening, "GAP", 3600.0)
+        monkeypatch.setattr(notifications, "GAP", 3600.0)
         monkeypatch.setattr(store._telling, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
         store._committed({"a"})
         await asyncio.sleep(0)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_scenes import completed, in_a_loop, opened, run
 
-from asterism.store.errors import StoreCorrupt, StoreFull, StoreUnavailable, StoreUnwritable
 from asterism.store.protocol import PutRun
-from asterism.store.sqlite.blobs import Blobs
+from asterism.store.sqlite.blob_files import Blobs
+from asterism.store.store_errors import StoreCorrupt, StoreFull, StoreUnavailable, StoreUnwritable
+from tests.store.sqlite_scenes import completed, in_a_loop, opened, run
 
 DATA = b"a large thing"
 NAME = hashlib.sha256(DATA).hexdigest()

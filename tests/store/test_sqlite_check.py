@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_a_loop, in_the_writer, opened, run
 
-from asterism.core import assigning
-from asterism.core.run import Progress
-from asterism.core.series import Series
-from asterism.store.errors import StoreUnavailable
+from asterism.core.run import transitions
+from asterism.core.run.run import Progress
+from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
-from asterism.store.sqlite import SqliteStore, dumping
+from asterism.store.sqlite import SqliteStore, table_dump
+from asterism.store.store_errors import StoreUnavailable
+from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_a_loop, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def file(tmp_path: Path) -> Path:
 
 async def furnished(store: SqliteStore) -> None:
     """One of everything, and all of it in order."""
-    active = assigning.let_go(run(2, series="RFC-093"), 102.0)
+    active = transitions.let_go(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
-    taken = assigning.take(run(1), ME, FLOW, 200.0)
+    taken = transitions.take(run(1), ME, FLOW, 200.0)
     blob = await store.keep_blob(b"large")
     await store.commit(
         [
@@ -130,7 +130,7 @@ async def test_an_index_that_disagrees_with_its_table_is_named(file: Path) -> No
 
 @in_a_loop
 async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dumping, "PAGE", 10)
+    monkeypatch.setattr(table_dump, "PAGE", 10)
     await filled(file, 55)
     async with opened(file) as store:
         lines = []
@@ -157,7 +157,7 @@ async def test_a_dump_can_be_given_up(file: Path) -> None:
 async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dumping, "PAGE", 10)
+    monkeypatch.setattr(table_dump, "PAGE", 10)
     await filled(file.with_name("backup.db"), 1)
     await filled(file, 55)
     async with opened(file) as store:

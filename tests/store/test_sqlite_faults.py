@@ -15,7 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlite_scenes import (
+
+from asterism.core.run import transitions
+from asterism.store.protocol import Offer, PutRun, PutSession, Query
+from asterism.store.sqlite import SqliteStore, error_mapping, writer
+from asterism.store.sqlite.connection import Link
+from asterism.store.store_errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnwritable,
+)
+from tests.store.sqlite_scenes import (
     FLOW,
     KITCHEN,
     ME,
@@ -28,21 +43,6 @@ from sqlite_scenes import (
     run,
     unprivileged,
 )
-
-from asterism.core import assigning
-from asterism.store.errors import (
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreMissing,
-    StoreReadOnly,
-    StoreUnavailable,
-    StoreUnwritable,
-)
-from asterism.store.protocol import Offer, PutRun, PutSession, Query
-from asterism.store.sqlite import SqliteStore, faults, writer
-from asterism.store.sqlite.link import Link
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_an_error_while_writing_on_a_disk_without_room_is_for_want_of_room(
 ) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
-    assert type(faults.store_error(error, file, 5.0)) is StoreUnavailable
+    assert type(error_mapping.store_error(error, file, 5.0)) is StoreUnavailable
     usage = shutil.disk_usage(file.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    assert type(faults.store_error(error, file, 5.0)) is StoreFull
+    assert type(error_mapping.store_error(error, file, 5.0)) is StoreFull
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,16 @@ def test_every_code_of_sqlite_has_its_error(file: Path, code: int | None, expect
     error = sqlite3.OperationalError("as SQLite says it")
     if code is not None:
         error.sqlite_errorcode = code
-    found = faults.store_error(error, file, 5.0)
+    found = error_mapping.store_error(error, file, 5.0)
     assert type(found) is expected
     assert str(file) in str(found)
 
 
 def test_what_the_system_says_is_passed_on(file: Path) -> None:
-    found = faults.store_error(PermissionError(13, "Permission denied"), file, 5.0)
+    found = error_mapping.store_error(PermissionError(13, "Permission denied"), file, 5.0)
     assert type(found) is StoreUnavailable
     assert "Permission denied" in str(found)
-    assert faults.store_error(found, file, 5.0) is found
+    assert error_mapping.store_error(found, file, 5.0) is found
 
 
 def test_a_connection_that_cannot_even_roll_back_is_given_up(file: Path) -> None:
@@ -308,7 +308,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_fr
             await store.run("run-00001")
         with caplog.at_level(logging.ERROR):
             taken = await store.take(
-                Offer("kitchen", frozenset(), 1000.0, 5), lambda found: assigning.take(found, ME, FLOW, 1000.0)
+                Offer("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
             )
         assert [one.id for one in taken] == ["run-00002"]
         assert "run run-00001 cannot be read" in caplog.text

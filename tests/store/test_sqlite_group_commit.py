@@ -11,13 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_scenes import FLOW, KITCHEN, ME, Doing, completed, held_up, ids, in_a_loop, in_the_writer, opened, run
 
-from asterism.core import assigning
-from asterism.core.run import Run
-from asterism.store.errors import Conflict, StoreUnavailable
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
 from asterism.store.protocol import ExpectSession, Offer, PutRegister, PutRun, PutSession, Query, Report, Write
 from asterism.store.sqlite import SqliteStore, writer
+from asterism.store.store_errors import Conflict, StoreUnavailable
+from tests.store.sqlite_scenes import (
+    FLOW,
+    KITCHEN,
+    ME,
+    Doing,
+    completed,
+    held_up,
+    ids,
+    in_a_loop,
+    in_the_writer,
+    opened,
+    run,
+)
 
 
 async def outcomes(store: SqliteStore, *batches: list[Write]) -> list[Any]:
@@ -177,7 +189,7 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            Offer("kitchen", frozenset(), 200.0, 1), lambda found: assigning.take(found, ME, FLOW, 200.0)
+            Offer("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
         )
         assert taken.epoch == 1
 

@@ -10,11 +10,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlite_scenes import completed, filled, ids, in_a_loop, in_the_writer, opened, run
 
-from asterism.store.errors import StoreMissing, StoreUnavailable
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
+from asterism.store.store_errors import StoreMissing, StoreUnavailable
+from tests.store.sqlite_scenes import completed, filled, ids, in_a_loop, in_the_writer, opened, run
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlite_child import RIVALS
-from sqlite_scenes import filled, ids, in_a_loop, opened, run
 
 from asterism.store.protocol import ENDED, OFFERED, PutRun, Query
+from tests.store.sqlite_child import RIVALS
+from tests.store.sqlite_scenes import filled, ids, in_a_loop, opened, run
 
 Process = subprocess.Popen[str]
 
@@ -22,9 +22,8 @@ Process = subprocess.Popen[str]
 @contextlib.contextmanager
 def child(job: str, file: Path, name: str = "") -> Iterator[Process]:
     """A process that is ready to begin."""
-    here = Path(__file__).parent
     process = subprocess.Popen(
-        [sys.executable, here / "sqlite_child.py", job, file, name],
+        [sys.executable, "-m", "tests.store.sqlite_child", job, file, name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

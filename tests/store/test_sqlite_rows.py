@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlite_scenes import FLOW, KITCHEN, ME, completed, run
 
-from asterism.core import assigning
-from asterism.core.run import Progress, Run
-from asterism.core.story import Entry
-from asterism.store import codec
-from asterism.store.errors import StoreCorrupt
+from asterism.core.history import Entry
+from asterism.core.run import transitions
+from asterism.core.run.run import Progress, Run
+from asterism.store import row_codec
+from asterism.store.store_errors import StoreCorrupt
+from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, completed, run
 
 
 def row_of(one: Run) -> tuple[Any, ...]:
-    return (*codec.fixed(one), *codec.moving(one))
+    return (*row_codec.fixed(one), *row_codec.moving(one))
 
 
 def state_of(one: Run) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def state_of(one: Run) -> dict[str, Any]:
 
 
 def through(one: Run) -> Run:
-    return codec.run_of(row_of(one))
+    return row_codec.run_of(row_of(one))
 
 
 ENTRIES = st.builds(Entry, st.floats(allow_nan=False, allow_infinity=False), st.text(), st.none(), st.text())
@@ -82,7 +82,7 @@ def test_everything_about_a_run_is_kept() -> None:
         rounds=3,
     )
     assert through(one) == one
-    lost = assigning.lose(assigning.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
+    lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
     assert through(lost) == lost
     assert type(through(lost).previous[0]) is type(lost.previous[0])
 
@@ -94,7 +94,7 @@ def test_what_is_as_usual_is_not_written() -> None:
 def test_the_text_may_have_been_put_in_order_by_a_database() -> None:
     row = row_of(completed(run(1)))
     ordered = json.dumps(dict(sorted(json.loads(row[-1]).items())))
-    read = codec.run_of((*row[:-1], ordered))
+    read = row_codec.run_of((*row[:-1], ordered))
     assert read == completed(run(1))
     more = read.changed(story=(*read.story, Entry(9.0, "more", None, "")))
     assert through(more) == more
@@ -125,12 +125,12 @@ def test_what_is_not_json_is_refused(change: dict[str, Any]) -> None:
 )
 def test_a_state_that_is_none_is_corrupt(text: Any) -> None:
     with pytest.raises(StoreCorrupt, match="run run-00001 cannot be read"):
-        codec.run_of((*row_of(run(1))[:-1], text))
+        row_codec.run_of((*row_of(run(1))[:-1], text))
 
 
 def test_a_row_that_is_none_is_corrupt() -> None:
     for row in ((), ("run-00001",), row_of(run(1))[:-1]):
         with pytest.raises(StoreCorrupt, match="cannot be read"):
-            codec.run_of(row)
+            row_codec.run_of(row)
     with pytest.raises(StoreCorrupt, match="session kitchen-1 cannot be read"):
-        codec.session_of((*codec.session_row(KITCHEN)[:-1], "{}"))
+        row_codec.session_of((*row_codec.session_row(KITCHEN)[:-1], "{}"))

@@ -10,13 +10,13 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlite_scenes import filled, ids, in_a_loop, in_the_writer, opened, run
 
-from asterism.store import codec
-from asterism.store.errors import StoreError, StoreMissing, UnknownSchema
+from asterism.store import row_codec
 from asterism.store.protocol import OFFERED, PutRun, Query
-from asterism.store.sqlite import SqliteStore, reading, schema
+from asterism.store.sqlite import SqliteStore, reads, schema
 from asterism.store.sqlite.queries import QUERIES
+from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
+from tests.store.sqlite_scenes import filled, ids, in_a_loop, in_the_writer, opened, run
 
 LATEST = schema.LATEST
 
@@ -76,8 +76,8 @@ def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
 
 def test_the_columns_are_those_of_the_codec(file: Path) -> None:
     asyncio.run(filled(file, 0))
-    assert {name for _, name, *_ in sql(file, "PRAGMA table_info(runs)")} == {*codec.COLUMNS, "urgency"}
-    assert [name for _, name, *_ in sql(file, "PRAGMA table_info(sessions)")] == list(codec.SESSION_COLUMNS)
+    assert {name for _, name, *_ in sql(file, "PRAGMA table_info(runs)")} == {*row_codec.COLUMNS, "urgency"}
+    assert [name for _, name, *_ in sql(file, "PRAGMA table_info(sessions)")] == list(row_codec.SESSION_COLUMNS)
 
 
 @in_a_loop
@@ -228,7 +228,7 @@ def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index
             return []
 
     asked = Asked()
-    reading.find(asked, query)  # type: ignore[arg-type]
+    reads.find(asked, query)  # type: ignore[arg-type]
     assert f"USING INDEX {index}" in asked.text
 
 

@@ -7,32 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_scenes import FLOW, KITCHEN, ME, held_up, in_a_loop, opened, run
 
-from asterism.core import assigning
-from asterism.core.run import Run
-from asterism.store.errors import StoreUnavailable
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
 from asterism.store.protocol import Offer, PutRun, PutSession
-from asterism.store.sqlite import SqliteStore, taking
+from asterism.store.sqlite import SqliteStore, queue
+from asterism.store.store_errors import StoreUnavailable
+from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, held_up, in_a_loop, opened, run
 
 ANY: frozenset[str] = frozenset()
 
 
 def take(found: Run) -> Run:
-    return assigning.take(found, ME, FLOW, 10_000.0)
+    return transitions.take(found, ME, FLOW, 10_000.0)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[taking.Look]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[queue.Look]:
     """Every look that is made."""
-    made: list[taking.Look] = []
-    perform = taking.Taking.perform
+    made: list[queue.Look] = []
+    perform = queue.Taking.perform
 
-    def noted(self: taking.Taking, cursor: Any, alone: bool) -> None:
+    def noted(self: queue.Taking, cursor: Any, alone: bool) -> None:
         made.append(self.look)
         perform(self, cursor, alone)
 
-    monkeypatch.setattr(taking.Taking, "perform", noted)
+    monkeypatch.setattr(queue.Taking, "perform", noted)
     return made
 
 
@@ -41,7 +41,7 @@ async def offering(store: SqliteStore, *runs: Run) -> None:
 
 
 @in_a_loop
-async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(3000)))
         taken = await store.take(Offer("kitchen", ANY, 10_000.0, 500), take)
@@ -50,7 +50,7 @@ async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[
 
 
 @in_a_loop
-async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}
         flows = {one: "rare" if one in rare else "transcode" for one in range(9000)}
@@ -60,11 +60,11 @@ async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: P
         taken = await store.take(Offer("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
         assert [one.id for one in taken] == ["run-08999", "run-03000", "run-06000"]
         assert 3 <= len(looks) <= 9
-        assert max(look.over for look in looks) == taking.MOST.over
+        assert max(look.over for look in looks) == queue.MOST.over
 
 
 @in_a_loop
-async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(created_at=100.0 + one // 50) for one in range(2500)))
         judged: list[str] = []
@@ -79,7 +79,7 @@ async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[taking.Look
 
 
 @in_a_loop
-async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
         judged: list[int] = []
@@ -93,7 +93,7 @@ async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list
 
 
 @in_a_loop
-async def test_others_write_between_two_looks(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(2500)))
         written: list[int] = []
@@ -125,7 +125,7 @@ async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
         lost: list[bool] = []
 
         async def lost_later(job: Any) -> Any:
-            if lost or job.look.after != taking.FIRST:
+            if lost or job.look.after != queue.FIRST:
                 raise StoreUnavailable("gone")
             return await do(job)
 
@@ -150,7 +150,7 @@ async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_pat
 
 
 @in_a_loop
-async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, looks: list[taking.Look]) -> None:
+async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, run(1))
         assert await store.take(Offer("kitchen", ANY, 10_000.0, 0), take) == []

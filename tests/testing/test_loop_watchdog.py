@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from asterism.testing.loop import SimLoop
+from asterism.testing.virtual_time import SimLoop
 from tests.loop_watchdog import ALLOWED, Stall, Watchdog, allowed
 
 LIMIT = 0.01
@@ -78,5 +78,5 @@ def test_waiting_is_no_stall(watchdog: Watchdog) -> None:
 def test_only_named_steps_are_allowed_and_each_has_a_reason() -> None:
     assert all(len(one.reason) > 40 for one in ALLOWED)
     stall = Stall("the task Execution._work", 1.0, "")
-    assert not allowed("tests/runtime/test_running_requests.py::test_x", stall)
-    assert not allowed("tests/surfaces/test_cli_http.py::test_x", stall)
+    assert not allowed("tests/orchestrator/test_request_tasks.py::test_x", stall)
+    assert not allowed("tests/cli/test_cli_http.py::test_x", stall)

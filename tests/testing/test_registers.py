@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series.git import GitRegister
+from asterism.series.git_register import GitRegister
 from asterism.series.register import Change, Moved, SeriesRegister, Snapshot, encoded
-from asterism.series.stores import StoreRegister
+from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
-from asterism.store.opening import open_store
-from asterism.testing.registers import Elsewhere, RegisterConformance
+from asterism.store.url import open_store
+from asterism.testing.register_conformance import Elsewhere, RegisterConformance
 from tests.series.register_openers import bare_repository, over_http
 
 OPENERS = "tests.series.register_openers"

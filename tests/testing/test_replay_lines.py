@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from asterism.runtime.durable.dispatching import FleetDevice
-from asterism.runtime.durable.recording import Journal
-from asterism.runtime.peers import taking
+from asterism.durable.fleet_device import FleetDevice
+from asterism.durable.journal_writer import Journal
+from asterism.peers import ingest
 from asterism.store.protocol import Write
-from asterism.testing.sim import peers, plans, simulate
+from asterism.testing.sim import peer_world, plan_world, simulate
 from asterism.testing.sim.__main__ import main
 from asterism.testing.sim.batteries import BatteryWorld
-from asterism.testing.sim.clockwork import Deadlock
-from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-from asterism.testing.sim.peers import PeerWorld
-from asterism.testing.sim.plans import PlanWorld
-from asterism.testing.sim.replaying import COMMAND, WORLDS, replay_line, world_named
+from asterism.testing.sim.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.sim.peer_world import PeerWorld
+from asterism.testing.sim.plan_world import PlanWorld
+from asterism.testing.sim.replay_line import COMMAND, WORLDS, replay_line, world_named
+from asterism.testing.sim.sim_loop import Deadlock
 from asterism.testing.sim.wall_clocks import WallClockWorld
 from asterism.testing.sim.world import World
 
@@ -72,7 +72,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
 def test_the_line_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    replays(broken_in(lambda seed: plans.play(seed, **terms)), capsys)
+    replays(broken_in(lambda seed: plan_world.play(seed, **terms)), capsys)
 
 
 def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
@@ -85,7 +85,7 @@ def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
         return await run_of(self, work, journal)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
-    said = broken_in(lambda number: plans.play(1, dies_at=number // 2 + 1, after=bool(number % 2)))
+    said = broken_in(lambda number: plan_world.play(1, dies_at=number // 2 + 1, after=bool(number % 2)))
     assert '"dies_at"' in said
     replays(said, capsys)
 
@@ -96,15 +96,17 @@ def test_the_line_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(taking._Batch, "_lost", nothing)  # nobody is told that he lost
-    replays(broken_in(lambda seed: peers.play(seed, splits=peers.schedules(3)[seed * 7 % 512], runs=5)), capsys)
-    replays(broken_in(peers.play), capsys)
-    replays(broken_in(lambda seed: peers.play(seed, world=JumpingWorld)), capsys)
+    monkeypatch.setattr(ingest._Batch, "_lost", nothing)  # nobody is told that he lost
+    replays(
+        broken_in(lambda seed: peer_world.play(seed, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)), capsys
+    )
+    replays(broken_in(peer_world.play), capsys)
+    replays(broken_in(lambda seed: peer_world.play(seed, world=JumpingWorld)), capsys)
 
 
 OWN = """
 from asterism.testing.sim import simulate
-from asterism.testing.sim.plans import PlanWorld
+from asterism.testing.sim.plan_world import PlanWorld
 
 
 class Hasty(PlanWorld):

@@ -11,22 +11,23 @@ from typing import Any
 
 import pytest
 
-from asterism.core import assigning
-from asterism.core.run import Run
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet import heart, monitor, outcomes, working
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.fleet.holding import Holding
-from asterism.runtime.fleet.ledger import Step
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet import monitor
+from asterism.fleet.device import heartbeat, outcomes, worker
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.held_run import Holding
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import Step
 from asterism.store.protocol import Offer
-from asterism.testing.loop import run as in_virtual_time
 from asterism.testing.sim import Violation, simulate, wall_clocks
 from asterism.testing.sim import network as sim_network
-from asterism.testing.sim.executor import SimExecutor
-from asterism.testing.sim.machine import Machine
+from asterism.testing.sim.sim_executor import SimExecutor
+from asterism.testing.sim.sim_machine import Machine
 from asterism.testing.sim.witness import Witness, WitnessedStore
 from asterism.testing.sim.world import SimPresence
+from asterism.testing.virtual_time import run as in_virtual_time
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
 """How long to look for a world that breaks a promise."""
@@ -57,14 +58,14 @@ def hunt(worlds: int) -> None:
 
 
 def no_fencing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(assigning, "_fence", lambda *_: None)
+    patch.setattr(transitions, "_fence", lambda *_: None)
 
 
 def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
-    async def never(self: heart.Heart) -> None:
+    async def never(self: heartbeat.Heart) -> None:
         await asyncio.get_running_loop().create_future()
 
-    patch.setattr(heart.Heart, "fence_for_ever", never)
+    patch.setattr(heartbeat.Heart, "fence_for_ever", never)
 
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
@@ -87,14 +88,14 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """Its own trouble would count as a failure of the work."""
 
-    def failed(desk: working.Desk, holding: Holding, seconds: float, error: Exception) -> Step:
+    def failed(desk: worker.Desk, holding: Holding, seconds: float, error: Exception) -> Step:
         return outcomes.failed(holding, str(error), desk.fleet.store.clock)
 
-    patch.setattr(working.Desk, "_troubled", failed)
+    patch.setattr(worker.Desk, "_troubled", failed)
 
 
 def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("asterism.core.run.time_of_step", lambda last, now: now)
+    patch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_what_comes_after_a_wait_is_judged_anew() -> None:
 
 
 def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working.Desk, "_sure", lambda *_: True)
+    monkeypatch.setattr(worker.Desk, "_sure", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.testing.loop import Deadlock, SimLoop, run
+from asterism.testing.virtual_time import Deadlock, SimLoop, run
 
 
 def test_time_is_virtual_and_begins_at_zero() -> None:

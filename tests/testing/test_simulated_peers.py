@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from asterism.core.run import Run
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.runtime.peers import exchanging, marking, taking
-from asterism.runtime.peers.exchanging import Exchange, Met, Talk
-from asterism.runtime.peers.knowing import Peer
-from asterism.runtime.peers.messages import Cursor
+from asterism.core.run.run import Run
+from asterism.fleet.fleet import Fleet
+from asterism.peers import exchange, ingest, rollback_detection
+from asterism.peers.exchange import Exchange, Met, Talk
+from asterism.peers.messages import Cursor
+from asterism.peers.registry import Peer
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
-from asterism.testing.sim import Violation, peers
-from asterism.testing.sim.peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.sim import Violation, peer_world
+from asterism.testing.sim.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 3
 """How long to look for a random world that breaks a promise."""
@@ -38,9 +38,9 @@ ABLATED = 60
 
 
 def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows() -> None:
-    schedules = [*peers.schedules(DEPTH), *peers.schedules(DEPTH + 1)[::BEYOND]]
-    assert len(peers.schedules(DEPTH)) == 8**DEPTH
-    lost = sum(peers.play(number, splits=splits).witness.lost for number, splits in enumerate(schedules))
+    schedules = [*peer_world.schedules(DEPTH), *peer_world.schedules(DEPTH + 1)[::BEYOND]]
+    assert len(peer_world.schedules(DEPTH)) == 8**DEPTH
+    lost = sum(peer_world.play(number, splits=splits).witness.lost for number, splits in enumerate(schedules))
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
@@ -48,22 +48,22 @@ def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None
     until = time.monotonic() + SECONDS
     seed = lost = 0
     while seed < AT_LEAST or time.monotonic() < until:
-        lost += peers.play(seed).witness.lost
+        lost += peer_world.play(seed).witness.lost
         seed += 1
     assert lost > 0
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
-    peers.play(67, world=PutBackWorld)
+    peer_world.play(67, world=PutBackWorld)
 
 
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
-def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peers.PeerWorld]) -> None:
+def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peer_world.PeerWorld]) -> None:
     until = time.monotonic() + SECONDS / 4
     seed = 0
-    seen: list[peers.PeerWorld] = []
+    seen: list[peer_world.PeerWorld] = []
     while seed < AT_LEAST / 2 or time.monotonic() < until:
-        peers.play(seed, seen, world)
+        peer_world.play(seed, seen, world)
         seed += 1
     log = "\n".join(str(line) for one in seen for line in one.witness.log)
     assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
@@ -72,13 +72,13 @@ def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type
 
 
 def test_one_seed_is_one_world() -> None:
-    assert peers.play(4).witness.log == peers.play(4).witness.log
-    assert peers.play(4).witness.log != peers.play(5).witness.log
+    assert peer_world.play(4).witness.log == peer_world.play(4).witness.log
+    assert peer_world.play(4).witness.log != peer_world.play(5).witness.log
 
 
 def test_there_are_eight_ways_to_cut_three_links() -> None:
-    assert len(peers.SPLITS) == len(set(peers.SPLITS)) == 8
-    assert [len(cut) for cut in peers.SPLITS] == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert len(peer_world.SPLITS) == len(set(peer_world.SPLITS)) == 8
+    assert [len(cut) for cut in peer_world.SPLITS] == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
 # -- safeguards that are missing ---------------------------------------------------------------------------------------
@@ -91,14 +91,14 @@ def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **ter
         chosen = (
             {}
             if seed % 2 or "splits" in terms or "world" in terms
-            else {"splits": peers.schedules(3)[(seed * 7) % 512]}
+            else {"splits": peer_world.schedules(3)[(seed * 7) % 512]}
         )
         try:
-            peers.play(seed, **chosen, **terms)
+            peer_world.play(seed, **chosen, **terms)
         except Violation as violation:
             if re.search(match, str(violation)):
                 ablation.undo()
-                peers.play(seed, **chosen, **terms)
+                peer_world.play(seed, **chosen, **terms)
                 return
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
@@ -116,15 +116,15 @@ def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.Monk
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
     for seed in range(5):
-        assert peers.play(seed, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+        assert peer_world.play(seed, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
 
 
 def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def believed(self: marking.Marks, peer: Peer, cursor: Cursor | None) -> marking.Stand:
+    async def believed(self: rollback_detection.Marks, peer: Peer, cursor: Cursor | None) -> rollback_detection.Stand:
         good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
-        return marking.Stand(cursor.number if good and cursor is not None else 0)
+        return rollback_detection.Stand(cursor.number if good and cursor is not None else 0)
 
-    monkeypatch.setattr(marking.Marks, "stand", believed)
+    monkeypatch.setattr(rollback_detection.Marks, "stand", believed)
     is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
@@ -137,7 +137,7 @@ def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_fo
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(taking._Batch, "_lost_by_ours", nothing)
+    monkeypatch.setattr(ingest._Batch, "_lost_by_ours", nothing)
     is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
 
 
@@ -145,7 +145,7 @@ def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) 
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(taking._Batch, "_lost", nothing)
+    monkeypatch.setattr(ingest._Batch, "_lost", nothing)
     is_found_out(monkeypatch, "nobody was told")
 
 
@@ -153,9 +153,9 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    monkeypatch.setattr(taking, "taken_over", always_new)
-    monkeypatch.setattr(taking._Batch, "_judge", lambda *_: None)
-    monkeypatch.setattr(exchanging, "IN_VAIN", 1)
+    monkeypatch.setattr(ingest, "taken_over", always_new)
+    monkeypatch.setattr(ingest._Batch, "_judge", lambda *_: None)
+    monkeypatch.setattr(exchange, "IN_VAIN", 1)
 
     class Bounded(Exchange):
         """Or one meeting would last for ever."""

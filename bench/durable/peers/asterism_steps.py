@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlite3 import connect
 
 from asterism import Constellation, Task
-from asterism.runtime.durable.orchestrating import DurableOrchestrator
-from asterism.runtime.fleet.collecting import look_less_often
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.base.gc_tuning import look_less_often
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.fleet import Fleet
 from bench import loop
 from bench.durable.peers import Measure, recorded
 from bench.durable.work import STEP, trace

@@ -7,10 +7,10 @@ import time
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.collecting import look_less_often
-from asterism.runtime.fleet.fleet import Fleet
+from asterism.base.gc_tuning import look_less_often
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore
 from bench.runs.counting import counted
 from bench.runs.peers import Timing

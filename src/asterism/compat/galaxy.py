@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat.assignments import PlanRegistry
-from asterism.compat.bus import EventBus, get_event_bus
-from asterism.compat.changes import ModificationRejected
-from asterism.compat.editor import CommandExecutionError, PlanEditor
-from asterism.compat.events import (
+from asterism.compat.checked_changes import ModificationRejected
+from asterism.compat.device_assignments import PlanRegistry
+from asterism.compat.documented_events import (
     AgentEvent,
     ConstellationEvent,
     DeviceEvent,
@@ -19,16 +17,18 @@ from asterism.compat.events import (
     IEventPublisher,
     TaskEvent,
 )
-from asterism.compat.lines import TaskStarLine
-from asterism.compat.living import LivingPlan
-from asterism.compat.metrics import SessionMetricsObserver
-from asterism.compat.naming import GALAXY
-from asterism.compat.orchestrator import PlanOrchestrator
-from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.event_bus import EventBus, get_event_bus
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.name_sets import GALAXY
+from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
+from asterism.compat.plan_orchestrator import PlanOrchestrator
+from asterism.compat.private_names import Alias, ReadOnly
 from asterism.compat.progress_observer import PlanProgressObserver
-from asterism.compat.schema import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
-from asterism.compat.stars import TaskStar
+from asterism.compat.record_models import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.session_metrics import SessionMetricsObserver
 from asterism.compat.synchronizer import PlanSynchronizer
+from asterism.compat.task_star import TaskStar
+from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
     ConstellationState,
     DependencyType,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat import metrics
-from asterism.compat.assignments import PlanRegistry
-from asterism.compat.bus import EventBus, get_event_bus
-from asterism.compat.changes import ModificationRejected
-from asterism.compat.editor import CommandExecutionError, PlanEditor
-from asterism.compat.events import (
+from asterism.compat import session_metrics
+from asterism.compat.checked_changes import ModificationRejected
+from asterism.compat.device_assignments import PlanRegistry
+from asterism.compat.documented_events import (
     AgentEvent,
     DeviceEvent,
     Event,
@@ -20,15 +18,17 @@ from asterism.compat.events import (
     OrionEvent,
     TaskEvent,
 )
-from asterism.compat.lines import TaskStarLine
-from asterism.compat.living import LivingPlan
-from asterism.compat.naming import ORION
-from asterism.compat.orchestrator import PlanOrchestrator
-from asterism.compat.private import Alias, ReadOnly
+from asterism.compat.event_bus import EventBus, get_event_bus
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.name_sets import ORION
+from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
+from asterism.compat.plan_orchestrator import PlanOrchestrator
+from asterism.compat.private_names import Alias, ReadOnly
 from asterism.compat.progress_observer import PlanProgressObserver
-from asterism.compat.schema import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
-from asterism.compat.stars import TaskStar
+from asterism.compat.record_models import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
 from asterism.compat.synchronizer import PlanSynchronizer
+from asterism.compat.task_star import TaskStar
+from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
     ConstellationState,
     DependencyType,
@@ -163,7 +163,7 @@ class OrionModificationSynchronizer(PlanSynchronizer):
         return self.current()
 
 
-class SessionMetricsObserver(metrics.SessionMetricsObserver):
+class SessionMetricsObserver(session_metrics.SessionMetricsObserver):
     naming = ORION
 
 

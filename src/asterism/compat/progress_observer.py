@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar
 
-from asterism.compat.events import TASK_ENDS, Event, IEventObserver, TaskEvent
-from asterism.compat.naming import GALAXY, Naming
+from asterism.compat.documented_events import TASK_ENDS, Event, IEventObserver, TaskEvent
+from asterism.compat.name_sets import GALAXY, Naming
 
 
 class PlanProgressObserver(IEventObserver):
@@ -19,7 +19,7 @@ class PlanProgressObserver(IEventObserver):
     def __init__(self, agent: Any) -> None:
         self.agent = agent
         self.task_results: dict[str, dict[str, Any]] = {}
-        self.logger = logging.getLogger("asterism.compat.progress")
+        self.logger = logging.getLogger("asterism.compat.recorded_progress")
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, TaskEvent):

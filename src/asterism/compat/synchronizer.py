@@ -17,15 +17,15 @@ import logging
 from collections.abc import Iterable, MutableMapping
 from typing import Any, ClassVar
 
-from asterism.compat.changes import ModificationRejected
-from asterism.compat.events import TASK_ENDS, Event, PromptObserver, TaskEvent, untouched
-from asterism.compat.living import LivingPlan
-from asterism.compat.merging import merge_copy
-from asterism.compat.naming import GALAXY, Naming
-from asterism.compat.outlet import live_on
-from asterism.compat.pending import Key, Pending
+from asterism.compat.checked_changes import ModificationRejected
+from asterism.compat.copy_merge import merge_copy
+from asterism.compat.documented_events import TASK_ENDS, Event, PromptObserver, TaskEvent, untouched
+from asterism.compat.event_outlet import live_on
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.pending_ends import Key, Pending
 from asterism.compat.vocabulary import TaskStatus, is_more_advanced
-from asterism.core.diff import Outline
+from asterism.core.plan.diff import Outline
 
 
 class PlanSynchronizer(PromptObserver):

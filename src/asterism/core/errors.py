@@ -18,20 +18,20 @@
     ├── DeviceUnavailable         a device that left before the work began: the task is assigned anew
     ├── DeviceLost                a device that vanished in the middle of the work
     ├── DeviceTrouble             a device that could not do its own part: no descriptors, no room on its disk, …
-    │   └── LeaseExpired          (runtime/processes.py) a command whose lease ran out while its device was frozen
+    │   └── LeaseExpired          (base/processes.py) a command whose lease ran out while its device was frozen
     ├── NoDevice                  no device could take the task for the stated time
     ├── AlreadyRunning            a constellation that another orchestrator is running
-    ├── CycleGone                 (core/lock.py) no such open cycle
-    ├── CycleClaimed              (core/lock.py) somebody else works on the cycle
-    ├── UnreadableJournal         (core/journal.py) the steps of a plan cannot be taken again
-    ├── NotTheSameRun             (core/resolve.py) two records of one id that differ in what is fixed at creation
-    ├── MissingInput              (runtime/inputs.py) an input that cannot be filled
-    ├── CommandFailed             (runtime/processes.py) a command that did not exit with 0
-    ├── RequestFailed             (runtime/http.py) an answer that was not expected
-    ├── PolicyForbids             (runtime/fleet/policy.py) a device's own policy does not allow it
-    ├── BadPolicy                 (runtime/fleet/policyfile.py) a policy file that cannot be used; every mistake
-    ├── LimitReached              (runtime/fleet/executing.py) an execution that took longer than its workflow allows
-    └── RunStopped                (runtime/fleet/calling.py) tells a function that its run was taken away
+    ├── CycleGone                 (core/plan/lock.py) no such open cycle
+    ├── CycleClaimed              (core/plan/lock.py) somebody else works on the cycle
+    ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be taken again
+    ├── NotTheSameRun             (core/run/merge.py) two records of one id that differ in what is fixed at creation
+    ├── MissingInput              (base/task_inputs.py) an input that cannot be filled
+    ├── CommandFailed             (base/processes.py) a command that did not exit with 0
+    ├── RequestFailed             (base/http_requests.py) an answer that was not expected
+    ├── PolicyForbids             (fleet/policy/policy.py) a device's own policy does not allow it
+    ├── BadPolicy                 (fleet/policy/policy_file.py) a policy file that cannot be used; every mistake
+    ├── LimitReached              (fleet/device/executor.py) an execution that took longer than its workflow allows
+    └── RunStopped                (fleet/device/functions.py) tells a function that its run was taken away
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asterism.core.story import Entry
+    from asterism.core.history import Entry
 
 
 class AsterismError(Exception):

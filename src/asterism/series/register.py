@@ -14,7 +14,7 @@ What can go wrong::
     │   └── RateLimited        asked too often; carries how long to wait
     ├── BadSeriesName          no series can have this name
     ├── NotClaimable           there is no such issue, or it is closed: nothing was written
-    └── Contended              (series/changing.py) others were first at every try: nothing was written
+    └── Contended              (series/compare_and_swap.py) others were first at every try: nothing was written
 
 Registers on git, whether through the ``git`` program or through a forge's interface, keep a series in the same place
 and form, so that they can be used side by side: a ref of its own, whose commit has one file, and the state that was

@@ -17,13 +17,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.run import OWNED, Run, RunStatus
-from asterism.core.session import ABROAD, ENDED, OPEN, Session
-from asterism.core.task import NOTHING
-from asterism.store import codec, dumps
-from asterism.store.errors import Conflict
-from asterism.store.feed import Feed
-from asterism.store.matching import is_orphan, matches, suits
+from asterism.core.plan.task import NOTHING
+from asterism.core.run.run import OWNED, Run, RunStatus
+from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
+from asterism.store import dump_format, row_codec
+from asterism.store.memory_feed import Feed
+from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
     FEED,
     Answer,
@@ -48,9 +47,10 @@ from asterism.store.protocol import (
     name_each_record_once,
     topics_of,
 )
-from asterism.store.waking import Watches
+from asterism.store.store_errors import Conflict
+from asterism.store.watches import Watches
 
-_WRITTEN_ONCE = tuple(name for name in codec.FIXED if name not in ("id", "input"))
+_WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
 """Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
 
@@ -120,7 +120,7 @@ class MemoryStore:
                 register = self._registers.get(key)
                 if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
-                return PutRegister(key, None if value is None else codec.to_text(value), expected)
+                return PutRegister(key, None if value is None else row_codec.to_text(value), expected)
             case Contribution() | Notice():
                 pass
             case _:
@@ -326,7 +326,7 @@ class MemoryStore:
                 del self._sessions[session.id]
                 self._owned.pop(session.id, None)
         self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
-        used = {name for run in self._runs.values() for name in dumps.blobs_of(run)}
+        used = {name for run in self._runs.values() for name in dump_format.blobs_of(run)}
         self._blobs = {
             # what was kept a moment ago belongs to a run that is about to be written
             name: (data, kept_at)
@@ -345,7 +345,7 @@ class MemoryStore:
                 yield f"run {run.id} is owned by session {run.session}, which is not known"
             if self._is_offered(run) and run.id not in self._queued:
                 yield f"run {run.id} is offered and not in the queue"
-            for name in dumps.blobs_of(run):
+            for name in dump_format.blobs_of(run):
                 if name not in self._blobs:
                     yield f"run {run.id} refers to {name}, which is not kept any more"
         if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
@@ -357,18 +357,18 @@ class MemoryStore:
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
-            dumps.HEADER,
-            *(dumps.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
-            *(dumps.line(one) for one in self._sessions.values()),
-            *(dumps.line(one) for one in await self.registers("")),
-            *(dumps.line(one, number=number) for number, one in self._notices.items()),
-            *(dumps.blob_line(data) for data, _ in self._blobs.values()),
+            dump_format.HEADER,
+            *(dump_format.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
+            *(dump_format.line(one) for one in self._sessions.values()),
+            *(dump_format.line(one) for one in await self.registers("")),
+            *(dump_format.line(one, number=number) for number, one in self._notices.items()),
+            *(dump_format.blob_line(data) for data, _ in self._blobs.values()),
         ]
         for line in everything:
             yield line
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dumps.load(self, lines)
+        return await dump_format.load(self, lines)
 
     # -- for peers ---------------------------------------------------------------------------------------------------
 
@@ -423,7 +423,7 @@ class MemoryStore:
 
 
 def _copied(value: Any) -> Any:
-    return json.loads(codec.to_text(value))
+    return json.loads(row_codec.to_text(value))
 
 
 def _kept(run: Run, before: Run | None) -> Run:

@@ -8,7 +8,7 @@ whoever makes it; ``take`` and ``beat`` are the two reads that write on the way,
 **Time.** ``clock()`` is the store's clock, which judges all expiry. Where the store is another machine it is an
 estimate of that machine's clock that does not follow ours when ours jumps.
 
-**Peers.** A store that exchanges records with others (core/resolve.py) numbers its changes: see ``Feeding``. A store
+**Peers.** A store that exchanges records with others (core/run/merge.py) numbers its changes: see ``Feeding``. A store
 that does not pays nothing for it.
 
 **Waking.** A ``Watch`` is woken after a commit that concerns one of its topics, also by another process, sooner or
@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
-from asterism.core.run import Progress, Run, RunStatus
-from asterism.core.session import Session
-from asterism.store.errors import StoreError
+from asterism.core.run.run import Progress, Run, RunStatus
+from asterism.core.run.session import Session
+from asterism.store.store_errors import StoreError
 
 # -- writes ------------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from asterism.core.series import Series
-from asterism.series.github.client import GitHubClient, Refused
-from asterism.series.github.finding import TRACKING_LABEL, Finder, Found, labels_of
-from asterism.series.github.reality import Fate
+from asterism.core.series.machine import Series
+from asterism.series.github.discovery import TRACKING_LABEL, Finder, Found, labels_of
+from asterism.series.github.github_client import GitHubClient, Refused
+from asterism.series.github.observed_state import Fate
 from asterism.series.register import RegisterUnavailable, SeriesError, Unsure
 
 ACTIVE_LABEL = "series-active"

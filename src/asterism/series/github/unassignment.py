@@ -10,8 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from asterism.series.github.client import GitHubClient, said
-from asterism.series.github.finding import Assignee
+from asterism.series.github.discovery import Assignee
+from asterism.series.github.github_client import GitHubClient, said
 from asterism.series.register import RegisterUnavailable
 
 CLOCKS = 2.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from asterism.core.extras import extra_advice
-from asterism.store.errors import StoreMissing
+from asterism.base.extras import extra_advice
+from asterism.store.store_errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:
     raise StoreMissing(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from asterism.core.url_text import masked_url
-from asterism.store.errors import StoreMissing
+from asterism.base.url_text import masked_url
+from asterism.store.store_errors import StoreMissing
 
 SCHEMA = "asterism"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from asterism.store.errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 from asterism.store.postgres.address import Address
-from asterism.store.postgres.clock import ServerClock
-from asterism.store.postgres.faults import spoils, translated
+from asterism.store.postgres.error_mapping import spoils, translated
+from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
-from asterism.store.codec import COLUMNS, SESSION_COLUMNS
+from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)

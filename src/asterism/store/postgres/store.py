@@ -19,20 +19,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run import Run, RunStatus
-from asterism.core.session import Session
-from asterism.store import dumps
-from asterism.store.errors import StoreError
+from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.session import Session
+from asterism.store import dump_format
 from asterism.store.postgres.address import Address
-from asterism.store.postgres.clock import ServerClock
-from asterism.store.postgres.committing import NO_PEERS, Committer
 from asterism.store.postgres.connections import BROAD, QUICK, Connections, Opening
-from asterism.store.postgres.keeping import Keeping
-from asterism.store.postgres.listening import Listening, Telling, new_sender
-from asterism.store.postgres.migrating import migrate
+from asterism.store.postgres.group_commit import NO_PEERS, Committer
+from asterism.store.postgres.maintenance import Keeping
+from asterism.store.postgres.notifications import Listening, Telling, new_sender
 from asterism.store.postgres.queries import queries
-from asterism.store.postgres.reading import Reading
-from asterism.store.postgres.taking import Taking
+from asterism.store.postgres.queue import Taking
+from asterism.store.postgres.reads import Reading
+from asterism.store.postgres.schema import migrate
+from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.protocol import (
     Answer,
     Change,
@@ -47,7 +46,8 @@ from asterism.store.protocol import (
     Write,
     topic_of,
 )
-from asterism.store.waking import Watches
+from asterism.store.store_errors import StoreError
+from asterism.store.watches import Watches
 
 TIMEOUT = 30.0
 
@@ -176,7 +176,7 @@ class PostgresStore:
         return self._keeping.dump()
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dumps.load(self, lines)
+        return await dump_format.load(self, lines)
 
     # -- for peers ---------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-from asterism.store import codec
+from asterism.store import row_codec
 
 _COLUMNS = {
-    "run_columns": ", ".join(codec.COLUMNS),
-    "run_places": ", ".join("?" * len(codec.COLUMNS)),
-    "run_changes": ", ".join(f"{name} = ?" for name in codec.MOVING),
-    "owned_columns": ", ".join(f"runs.{name}" for name in codec.COLUMNS),
-    "session_columns": ", ".join(f"sessions.{name}" for name in codec.SESSION_COLUMNS),
+    "run_columns": ", ".join(row_codec.COLUMNS),
+    "run_places": ", ".join("?" * len(row_codec.COLUMNS)),
+    "run_changes": ", ".join(f"{name} = ?" for name in row_codec.MOVING),
+    "owned_columns": ", ".join(f"runs.{name}" for name in row_codec.COLUMNS),
+    "session_columns": ", ".join(f"sessions.{name}" for name in row_codec.SESSION_COLUMNS),
 }
 
 

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from asterism.store.errors import StoreCorrupt, StoreUnavailable
-from asterism.store.sqlite.faults import corrupt
-from asterism.store.sqlite.link import Link
+from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.error_mapping import corrupt
 from asterism.store.sqlite.writer import closed
+from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 
 Result = TypeVar("Result")
 _Question = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from asterism.store.errors import StoreError, StoreMissing, UnknownSchema
-from asterism.store.sqlite.faults import is_busy
+from asterism.store.sqlite.error_mapping import is_busy
+from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 
 APPLICATION = 0x41535452  # "ASTR"
 OLDEST_SQLITE = (3, 24)  # INSERT … ON CONFLICT

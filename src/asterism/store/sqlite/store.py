@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from asterism.core.run import Run, RunStatus
-from asterism.core.session import Session
-from asterism.store import dumps
-from asterism.store.errors import StoreCorrupt, StoreUnavailable
+from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.session import Session
+from asterism.store import dump_format
 from asterism.store.protocol import (
     Answer,
     Change,
@@ -33,15 +32,16 @@ from asterism.store.protocol import (
     Write,
     name_each_record_once,
 )
-from asterism.store.sqlite import checking, dumping, feeding, reading
-from asterism.store.sqlite.blobs import Blobs
-from asterism.store.sqlite.faults import moved
-from asterism.store.sqlite.jobs import Batch, Beating, Forgetting
-from asterism.store.sqlite.link import Link
+from asterism.store.sqlite import change_feed, integrity_check, reads, table_dump
+from asterism.store.sqlite.blob_files import Blobs
+from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.error_mapping import moved
+from asterism.store.sqlite.queue import Taking, first_look
 from asterism.store.sqlite.readers import Readers
-from asterism.store.sqlite.taking import Taking, first_look
+from asterism.store.sqlite.write_jobs import Batch, Beating, Forgetting
 from asterism.store.sqlite.writer import Writer
-from asterism.store.waking import Watches
+from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
+from asterism.store.watches import Watches
 
 HOUR = 3600.0
 READERS = 2
@@ -111,34 +111,34 @@ class SqliteStore:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     async def run(self, run_id: str) -> Run | None:
-        return await self._readers.ask(reading.run, run_id)
+        return await self._readers.ask(reads.run, run_id)
 
     async def find(self, query: Query) -> list[Run]:
-        return await self._readers.ask(reading.find, query)
+        return await self._readers.ask(reads.find, query)
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        return await self._readers.ask(reading.orphans, now, limit)
+        return await self._readers.ask(reads.orphans, now, limit)
 
     async def waiting(self) -> list[Waiting]:
-        return await self._readers.ask(reading.waiting)
+        return await self._readers.ask(reads.waiting)
 
     async def counts(self) -> Mapping[RunStatus, int]:
-        return await self._readers.ask(reading.counts)
+        return await self._readers.ask(reads.counts)
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return await self._readers.ask(reading.sessions, ended)
+        return await self._readers.ask(reads.sessions, ended)
 
     async def register(self, key: str) -> Register | None:
-        return await self._readers.ask(reading.register, key)
+        return await self._readers.ask(reads.register, key)
 
     async def registers(self, prefix: str) -> list[Register]:
-        return await self._readers.ask(reading.registers, prefix)
+        return await self._readers.ask(reads.registers, prefix)
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
-        return await self._readers.ask(reading.reports, run_ids)
+        return await self._readers.ask(reads.reports, run_ids)
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        return await self._readers.ask(reading.notices, run, after, limit)
+        return await self._readers.ask(reads.notices, run, after, limit)
 
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
@@ -163,7 +163,7 @@ class SqliteStore:
             # listed before it is asked what is referred to: one that is kept anew after that is younger than ``before``
             old = await asyncio.to_thread(lambda: set(self._blobs.names(before)))
             if old:
-                old -= await self._readers.ask(dumping.names_of_blobs)
+                old -= await self._readers.ask(table_dump.names_of_blobs)
             await asyncio.to_thread(self._remove, old, before)
         return forgotten
 
@@ -175,38 +175,38 @@ class SqliteStore:
     # -- for peers ---------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.do(feeding.Starting(self._writer.future()))
+        feed: str = await self._writer.do(change_feed.Starting(self._writer.future()))
         return feed
 
     async def changes(self, after: int, limit: int) -> list[Change]:
-        return await self._readers.ask(feeding.changes, after, limit)
+        return await self._readers.ask(change_feed.changes, after, limit)
 
     async def newest(self) -> int:
-        return await self._readers.ask(feeding.newest)
+        return await self._readers.ask(change_feed.newest)
 
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return await self._readers.ask(feeding.left_to, run_ids)
+        return await self._readers.ask(change_feed.left_to, run_ids)
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        return await self._readers.ask(feeding.copies, left_to, limit, after)
+        return await self._readers.ask(change_feed.copies, left_to, limit, after)
 
     async def judges(self) -> set[str]:
-        return await self._readers.ask(feeding.judges)
+        return await self._readers.ask(change_feed.judges)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.do(feeding.ForgettingSessions(self._writer.future(), ids))
+        await self._writer.do(change_feed.ForgettingSessions(self._writer.future(), ids))
 
     async def usage(self, store: str) -> Usage:
-        return await self._readers.ask(feeding.usage, store)
+        return await self._readers.ask(change_feed.usage, store)
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return await self._readers.ask(feeding.came_from_peers, run_ids)
+        return await self._readers.ask(change_feed.came_from_peers, run_ids)
 
     async def came_from(self, store: str) -> list[Run]:
-        return await self._readers.ask(feeding.came_from, store)
+        return await self._readers.ask(change_feed.came_from, store)
 
     async def kinds(self) -> set[str]:
-        return await self._readers.ask(feeding.kinds)
+        return await self._readers.ask(change_feed.kinds)
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class SqliteStore:
         apart = Readers(self._link, 1, self._writer.look)  # it takes long
         try:
             self._writer.must_be_open()
-            return await apart.ask(checking.problems, self._blobs)
+            return await apart.ask(integrity_check.problems, self._blobs)
         except StoreCorrupt as error:
             return [str(error)]
         finally:
@@ -225,7 +225,7 @@ class SqliteStore:
         apart = Readers(self._link, 1, self._writer.look)
         try:
             # what is forgotten meanwhile is in the tables of this instant, and has to be there when its turn comes
-            used = await apart.ask(dumping.names_of_blobs)
+            used = await apart.ask(table_dump.names_of_blobs)
             await asyncio.to_thread(self._blobs.spare, used)
             pages = await apart.ask(_Pages, self.path)
             while lines := await apart.ask(pages.next):
@@ -236,10 +236,10 @@ class SqliteStore:
         for name in await asyncio.to_thread(lambda: sorted(set(self._blobs.names()))):
             data = await self.blob(name)
             if data is not None:
-                yield dumps.blob_line(data)
+                yield dump_format.blob_line(data)
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dumps.load(self, lines)
+        return await dump_format.load(self, lines)
 
     async def close(self) -> None:
         """What was begun is finished. Anything after that is refused."""
@@ -253,7 +253,7 @@ class _Pages:
 
     def __init__(self, cursor: Any, path: Path) -> None:
         self._cursor, self._path = cursor, path
-        self._pages: Iterator[list[Mapping[str, Any]]] = dumping.pages(cursor)
+        self._pages: Iterator[list[Mapping[str, Any]]] = table_dump.pages(cursor)
 
     def next(self, cursor: Any) -> list[Mapping[str, Any]]:
         """Empty at the end."""

@@ -25,12 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from asterism.store.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
-from asterism.store.sqlite.faults import is_busy
-from asterism.store.sqlite.jobs import Job
-from asterism.store.sqlite.link import Link
+from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.sqlite.schema import version_of
-from asterism.store.waking import Watches
+from asterism.store.sqlite.write_jobs import Job
+from asterism.store.store_errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
+from asterism.store.watches import Watches
 
 MOST = 1000
 """How many jobs share one transaction: others want to write too."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from asterism.testing.sim import clockwork
-from asterism.testing.sim.replaying import COMMAND, WORLDS, replay_line, world_named
+from asterism.testing.sim import sim_loop
+from asterism.testing.sim.replay_line import COMMAND, WORLDS, replay_line, world_named
 from asterism.testing.sim.witness import Violation
 
 
@@ -43,7 +43,7 @@ def _terms(text: str) -> dict[str, Any]:
 
 
 def _play(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> None:
-    clockwork.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
+    sim_loop.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
 
 
 def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import CALM, Weather, Wire
+from asterism.testing.sim.sim_machine import Machine
 
 if TYPE_CHECKING:
     from asterism.testing.sim.world import Life, World

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.core.run import Run
-from asterism.store.errors import StoreUnavailable
+from asterism.core.run.run import Run
 from asterism.store.protocol import Answer, Offer, PutRun, Report, Watch, Write
-from asterism.testing.sim.machine import Machine
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.sim.sim_machine import Machine
 from asterism.testing.sim.witness import WitnessedStore
 
 GIVES_UP = 4.0

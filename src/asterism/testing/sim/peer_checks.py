@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from asterism.core.resolve import result_of
-from asterism.core.run import Run
-from asterism.store import codec
+from asterism.core.run.merge import result_of
+from asterism.core.run.run import Run
+from asterism.store import row_codec
 from asterism.store.protocol import Query
 from asterism.testing.sim.peer_links import Link
 
 if TYPE_CHECKING:
-    from asterism.testing.sim.peers import PeerWorld
+    from asterism.testing.sim.peer_world import PeerWorld
 
 
 async def check(world: PeerWorld) -> None:
@@ -89,7 +89,7 @@ async def _check_that_nothing_is_left_to_say(world: PeerWorld) -> None:
 
 def text_of(run: Run) -> str:
     """All of it but the revision, which counts the writes of one store."""
-    return codec.to_text([*codec.fixed(run), *codec.moving(run.changed(revision=0, _told=((), "")))])
+    return row_codec.to_text([*row_codec.fixed(run), *row_codec.moving(run.changed(revision=0, _told=((), "")))])
 
 
 def _short(run: Run | None) -> str:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from asterism.runtime.peers.exchanging import Exchange, PeerUnreachable
+from asterism.peers.exchange import Exchange, PeerUnreachable
 
 if TYPE_CHECKING:
-    from asterism.testing.sim.peers import PeerWorld
+    from asterism.testing.sim.peer_world import PeerWorld
 
 GIVES_UP = 2.0
 """After how many seconds a machine stops waiting for an answer."""

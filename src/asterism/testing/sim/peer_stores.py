@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.core.resolve import is_forgotten, line_of, result_of
-from asterism.core.run import CLAIMED, COMPLETED, PROCESSING, Run
+from asterism.core.run.merge import is_forgotten, line_of, result_of
+from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
-from asterism.testing.sim.machine import Machine
+from asterism.testing.sim.sim_machine import Machine
 from asterism.testing.sim.witness import Execution, OrderedWatches, Witness
 
 

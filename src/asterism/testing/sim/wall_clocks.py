@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.store.postgres.clock import ServerClock
+from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.protocol import Answer, Report
 from asterism.testing.sim.faults import WITH_WALL_CLOCKS
-from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import Wire
+from asterism.testing.sim.sim_machine import Machine
 from asterism.testing.sim.witness import WitnessedStore
 from asterism.testing.sim.world import World
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.core.resolve import line_of
-from asterism.core.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
-from asterism.core.session import ENDED
+from asterism.core.run.merge import line_of
+from asterism.core.run.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
+from asterism.core.run.session import ENDED
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Answer, Notice, PutRun, PutSession, Report, Write
-from asterism.store.waking import LocalWatch, Watches
-from asterism.testing.sim.machine import Machine
+from asterism.store.watches import LocalWatch, Watches
+from asterism.testing.sim.sim_machine import Machine
 
 AWAKE = 2.0
 """How long a machine that was frozen may take to find out what it missed, in seconds."""

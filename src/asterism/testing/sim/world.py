@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, RunRefused
-from asterism.core.workflow import Workflow
-from asterism.runtime.fleet.agent import DeviceAgent
-from asterism.runtime.fleet.fleet import Fleet
-from asterism.store.errors import StoreUnavailable
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query
-from asterism.testing.sim import clockwork
-from asterism.testing.sim.executor import SimExecutor
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.sim import sim_loop
 from asterism.testing.sim.faults import ALL, OFTEN, Faults
-from asterism.testing.sim.machine import Machine
 from asterism.testing.sim.network import GIVES_UP, Wire
-from asterism.testing.sim.replaying import replay_line
+from asterism.testing.sim.replay_line import replay_line
+from asterism.testing.sim.sim_executor import SimExecutor
+from asterism.testing.sim.sim_machine import Machine
 from asterism.testing.sim.witness import Witness, WitnessedStore
 
 log = logging.getLogger("asterism.sim")
@@ -270,4 +270,4 @@ _FAST: dict[str, Any] = {
 def simulate(seed: int, seen: list[World] | None = None, world: type[World] = World, **terms: Any) -> World:
     """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then.
     ``world`` may be a kind of your own, and ``terms`` are for it."""
-    return clockwork.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
+    return sim_loop.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)

@@ -1,0 +1,1 @@
+"""Small things that several rooms need: text, durations, YAML, expressions, processes, HTTP."""

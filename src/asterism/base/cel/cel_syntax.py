@@ -1,0 +1,388 @@
+"""The grammar of CEL, the Common Expression Language: from text to a tree.
+
+Operators of one level, chains of members and chains of conditions become one node each, with a list inside. So the
+depth of the tree is that of the brackets in the text, which is bounded, however long the expression is.
+
+Left out of the language, and refused: messages (``Type{field: …}``), optional values (``?.``), quoted field names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from asterism.base.cel.cel_errors import InvalidExpression
+from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, UInt
+
+LONGEST = 4_000
+"""How long an expression may be, in characters."""
+
+DEEPEST = 32
+"""How deep brackets may be nested."""
+
+MACROS = {"all": (2,), "exists": (2,), "exists_one": (2,), "existsOne": (2,), "filter": (2,), "map": (2, 3)}
+"""The macros over a list or map, and how many arguments they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    entries: tuple[tuple[Node, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    of: Node
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixed:
+    """``!`` or ``-``, so many times."""
+
+    operator: str
+    times: int
+    of: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators of one level, from left to right: ``a + b - c``."""
+
+    first: Node
+    rest: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logical:
+    """``&&`` or ``||`` between all operands."""
+
+    operator: str
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """``a ? b : c ? d : e``: the branches, and what is left if none is taken."""
+
+    branches: tuple[tuple[Node, Node], ...]
+    otherwise: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    key: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    name: str
+    variable: str
+    bodies: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """``of`` and what is asked of it, from left to right: ``a.b[c].d()``."""
+
+    of: Node
+    parts: tuple[Field | Item | Method | Macro, ...]
+
+
+Node = Literal | Name | ListOf | MapOf | Call | Has | Prefixed | Chain | Logical | Conditional | Member
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+_ESCAPE = r"\\(?:[abfnrtv\\?\"'`]|x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2})"
+_EXPONENT = r"[eE][+-]?[0-9]+"
+# Each alternative either matches or ends the reading, so that no text is looked at more than a few times.
+_TOKEN = re.compile(
+    rf"""(?P<space>(?:[\t\n\f\r ]|//[^\n]*)+)
+    |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:'''[\s\S]*?'''|\"\"\"[\s\S]*?\"\"\"|'(?!'')[^'\r\n]*'|"(?!"")[^"\r\n]*"))
+    |(?P<string>[bB]?(?:'''(?:[^\\]|{_ESCAPE})*?'''|\"\"\"(?:[^\\]|{_ESCAPE})*?\"\"\"
+        |'(?!'')(?:[^'\\\r\n]|{_ESCAPE})*'|"(?!"")(?:[^"\\\r\n]|{_ESCAPE})*"))
+    |(?P<double>[0-9]+\.[0-9]+(?:{_EXPONENT})?|[0-9]+{_EXPONENT}|\.[0-9]+(?:{_EXPONENT})?)
+    |(?P<int>(?:0x[0-9a-fA-F]+|[0-9]+)[uU]?)
+    |(?P<name>[_a-zA-Z][_a-zA-Z0-9]*)
+    |(?P<sign>&&|\|\||[<>=!]=|[-+*/%<>!?:.,()\[\]{{}}])""",
+    re.VERBOSE,
+)
+_ESCAPED = re.compile(_ESCAPE)
+_SHORT = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_RESERVED = frozenset(
+    {"as", "break", "const", "continue", "else", "for", "function", "if", "import"}
+    | {"let", "loop", "package", "namespace", "return", "var", "void", "while"}
+)
+_RELATIONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "in"})
+
+
+def parse(text: str) -> Node:
+    """The tree of an expression. Raises InvalidExpression, which says where."""
+    if len(text) > LONGEST:
+        raise InvalidExpression(f"it is longer than {LONGEST:,} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidExpression("it contains half of a surrogate pair, which is not a character") from None
+    return _Parser(text).whole()
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            what = "a text that does not end, or an unknown escape in it" if text[at] in "'\"" else repr(text[at])
+            raise InvalidExpression(f"at character {at + 1}: {what}")
+        kind = str(match.lastgroup)
+        if kind != "space":
+            tokens.append(_Token("sign" if match.group() == "in" else kind, match.group(), at))
+        at = match.end()
+    tokens.append(_Token("end", "", at))
+    return tokens
+
+
+class _Parser:
+    """Recursive descent; one level of recursion for each pair of brackets."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._next = 0
+        self._depth = 0
+
+    def whole(self) -> Node:
+        node = self._expression()
+        if self._tokens[self._next].kind != "end":
+            self._unexpected("the end")
+        return node
+
+    # -- tokens --
+
+    def _sees(self, sign: str) -> bool:
+        token = self._tokens[self._next]
+        return token.kind == "sign" and token.text == sign
+
+    def _accept(self, sign: str) -> bool:
+        if self._sees(sign):
+            self._next += 1
+            return True
+        return False
+
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            self._unexpected(repr(sign))
+
+    def _unexpected(self, wanted: str) -> NoReturn:
+        token = self._tokens[self._next]
+        found = "it ends" if token.kind == "end" else f"found {token.text[:40]!r}"
+        raise InvalidExpression(f"at character {token.at + 1}: {found}, expected {wanted}")
+
+    def _identifier(self) -> str:
+        token = self._tokens[self._next]
+        if token.kind != "name":
+            self._unexpected("a name")
+        self._next += 1
+        return token.text
+
+    # -- levels of operators, the loosest first --
+
+    def _expression(self) -> Node:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise InvalidExpression(f"its brackets are nested more than {DEEPEST} deep")
+        node, branches = self._logical("||"), []
+        while self._accept("?"):
+            value = self._logical("||")
+            self._expect(":")
+            branches.append((node, value))
+            node = self._logical("||")
+        self._depth -= 1
+        return Conditional(tuple(branches), node) if branches else node
+
+    def _logical(self, operator: str) -> Node:
+        operands = [self._operand(operator)]
+        while self._accept(operator):
+            operands.append(self._operand(operator))
+        return Logical(operator, tuple(operands)) if len(operands) > 1 else operands[0]
+
+    def _operand(self, operator: str) -> Node:
+        return self._logical("&&") if operator == "||" else self._chain(0)
+
+    _LEVELS = (_RELATIONS, frozenset("+-"), frozenset("*/%"))
+
+    def _chain(self, level: int) -> Node:
+        if level == len(self._LEVELS):
+            return self._prefixed()
+        signs, first, rest = self._LEVELS[level], self._chain(level + 1), []
+        while (token := self._tokens[self._next]).kind == "sign" and token.text in signs:
+            self._next += 1
+            rest.append((token.text, self._chain(level + 1)))
+        return Chain(first, tuple(rest)) if rest else first
+
+    def _prefixed(self) -> Node:
+        for operator in ("!", "-"):
+            times = 0
+            while self._accept(operator):
+                times += 1
+            if times and operator == "-" and self._tokens[self._next].kind in ("int", "double"):
+                self._next, times = self._next - 1, times - 1  # the last sign belongs to the number
+            if times:
+                return Prefixed(operator, times, self._member())
+        return self._member()
+
+    # -- members and what they are members of --
+
+    def _member(self) -> Node:
+        negative = self._sees("-") and self._tokens[self._next + 1].kind in ("int", "double")
+        self._next += negative
+        node = self._primary(negative)
+        parts: list[Field | Item | Method | Macro] = []
+        while True:
+            if self._accept("."):
+                name = self._identifier()
+                parts.append(self._called(name) if self._accept("(") else Field(name))
+            elif self._accept("["):
+                parts.append(Item(self._expression()))
+                self._expect("]")
+            else:
+                return Member(node, tuple(parts)) if parts else node
+
+    def _called(self, name: str) -> Method | Macro:
+        arguments = self._list(")")
+        if name not in MACROS:
+            return Method(name, arguments)
+        if len(arguments) not in MACROS[name] or not isinstance(arguments[0], Name):
+            raise InvalidExpression(f"'{name}' takes the name of a variable and an expression: {name}(x, …)")
+        return Macro(name, arguments[0].name, arguments[1:])
+
+    def _primary(self, negative: bool) -> Node:
+        token = self._tokens[self._next]
+        self._next += 1
+        match token.kind, token.text:
+            case ("int", _):
+                return Literal(_integer(token, negative))
+            case ("double", _):
+                return Literal(-float(token.text) if negative else float(token.text))
+            case ("string" | "raw", _):
+                return Literal(_text(token))
+            case ("name", _):
+                return self._named(token)
+            case ("sign", "("):
+                node = self._expression()
+                self._expect(")")
+                return node
+            case ("sign", "["):
+                return ListOf(self._list("]"))
+            case ("sign", "{"):
+                return MapOf(self._entries())
+        self._next -= 1
+        self._unexpected("a value")
+
+    def _named(self, token: _Token) -> Node:
+        if token.text in _CONSTANTS:
+            return Literal(_CONSTANTS[token.text])
+        if token.text in _RESERVED:
+            raise InvalidExpression(f"at character {token.at + 1}: '{token.text}' is a reserved word")
+        if not self._accept("("):
+            return Name(token.text)
+        arguments = self._list(")")
+        if token.text != "has":
+            return Call(token.text, arguments)
+        match arguments:
+            case [Member(of, (*parts, Field(name)))]:
+                return Has(Member(of, tuple(parts)) if parts else of, name)
+        raise InvalidExpression("'has' takes a field: has(result.name)")
+
+    def _list(self, end: str) -> tuple[Node, ...]:
+        items: list[Node] = []
+        while not self._accept(end):
+            items.append(self._expression())
+            if not self._accept(","):
+                self._expect(end)
+                break
+        return tuple(items)
+
+    def _entries(self) -> tuple[tuple[Node, Node], ...]:
+        entries: list[tuple[Node, Node]] = []
+        while not self._accept("}"):
+            key = self._expression()
+            self._expect(":")
+            entries.append((key, self._expression()))
+            if not self._accept(","):
+                self._expect("}")
+                break
+        return tuple(entries)
+
+
+def _integer(token: _Token, negative: bool) -> int:
+    digits = token.text.rstrip("uU")
+    number = int(digits, 16 if digits.startswith("0x") else 10) if len(digits) <= 40 else LARGEST_UINT + 1
+    unsigned = len(digits) < len(token.text)
+    if number > (LARGEST_UINT if unsigned else LARGEST_INT + negative) or (unsigned and negative):
+        raise InvalidExpression(f"at character {token.at + 1}: the integer is out of range")
+    return UInt(number) if unsigned else -number if negative else number
+
+
+def _text(token: _Token) -> str | bytes:
+    body = token.text.lstrip("rRbB")
+    prefix = token.text[: -len(body)].lower()
+    quotes = 3 if body[:3] in ("'''", '"""') else 1
+    body = body[quotes:-quotes]
+    if "b" not in prefix:
+        return body if "r" in prefix else _ESCAPED.sub(lambda found: chr(_code(found.group(), token)), body)
+    if "r" in prefix:
+        return body.encode()
+    pieces, at = [], 0
+    for found in _ESCAPED.finditer(body):
+        code = _code(found.group(), token)
+        pieces += [body[at : found.start()].encode(), chr(code).encode() if found.group()[1] in "uU" else bytes([code])]
+        at = found.end()
+    return b"".join([*pieces, body[at:].encode()])
+
+
+def _code(escape: str, token: _Token) -> int:
+    mark = escape[1]
+    if mark in "xXuU":
+        code = int(escape[2:], 16)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise InvalidExpression(f"at character {token.at + 1}: {escape} is not a character")
+        return code
+    return int(escape[1:], 8) if mark.isdigit() else _SHORT.get(mark, ord(mark))

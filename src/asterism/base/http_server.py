@@ -1,0 +1,238 @@
+"""A server within the limits of http_limits.py: uvicorn (the extra ``serve``) inside the event loop that is there, over
+a listener that counts connections as it accepts them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from asterism.base.error_log import Trouble
+from asterism.base.http_limits import PLACE, Connections, Limits, Place, descriptor_limit, places
+from asterism.core.errors import AsterismError
+
+AT_ONCE = 16
+"""How many connections are accepted before the rest of the process has its turn."""
+
+PAUSE = 1.0
+"""For how long nothing is accepted when that fails, as it does without free file descriptors, in seconds."""
+
+CALM = 60.0
+"""There are too many connections until none was closed for another's for so long, in seconds. Whoever floods the server
+has no more than a few lines a minute written to the log."""
+
+BACKLOG = 128
+LONGEST_HEAD = 32 * 1024
+"""How many bytes the head of a request may have."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class CannotAccept(AsterismError):
+    """A connection could not be accepted."""
+
+
+class TooManyConnections(AsterismError):
+    """Connections of strangers were closed to make room for others."""
+
+
+class Listener:
+    """Accepts connections on a socket and hands each over once it has a place. It has the methods that uvicorn expects
+    of an asyncio server. ``protocol`` makes the protocol of a connection."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        limits: Limits,
+        context: ssl.SSLContext | None,
+        protocol: Callable[[Place], asyncio.Protocol],
+        log: logging.Logger,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock, self._protocol = sock, protocol
+        self._terms: dict[str, Any] = {}
+        if context is not None:
+            self._terms = {
+                "ssl": context,
+                "ssl_handshake_timeout": limits.handshake,
+                "ssl_shutdown_timeout": limits.head,
+            }
+        self._exhausted = Trouble(
+            log, "no connection can be accepted", "connections are accepted again", self._loop.time
+        )
+        self._crowded = Trouble(
+            log, "too many connections", "no more than the usual number of connections", self._loop.time, calm=CALM
+        )
+        self.connections = Connections(limits, places(limits, descriptor_limit()), self._loop.time, self._made_room)
+        self._pausing: asyncio.TimerHandle | None = None
+        self._connecting: dict[asyncio.Future[Any], Place] = {}
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._loop.add_reader(sock, self._accept)
+
+    def close(self) -> None:
+        """Nothing more is accepted, and handshakes are broken off."""
+        if self._pausing is not None:
+            self._pausing.cancel()
+        self._loop.remove_reader(self._sock)
+        for place in list(self._connecting.values()):
+            place.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    def _accept(self) -> None:
+        self._crowded.over()
+        for _ in range(AT_ONCE):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                self._pause(error)
+                return
+            self._exhausted.over()
+            self._connect(sock, str(address[0]) if address else "")
+
+    def _pause(self, error: OSError) -> None:
+        """If the process is out of descriptors it needs some for its own work, too: those of strangers are given
+        back."""
+        self._exhausted.met(CannotAccept(f"{error.strerror or error}; the next try is in {PAUSE:g} s"))
+        if error.errno in _EXHAUSTED:
+            self.connections.shed()
+        self._loop.remove_reader(self._sock)
+        self._pausing = self._loop.call_later(PAUSE, self._loop.add_reader, self._sock, self._accept)
+
+    def _made_room(self) -> None:
+        most = self.connections.strangers_at_most
+        self._crowded.met(TooManyConnections(f"of {most} that show no token or signature the oldest are closed"))
+
+    def _connect(self, sock: socket.socket, address: str) -> None:
+        sock.setblocking(False)
+        place = self.connections.enter(address)
+        place.close = lambda: _hang_up(sock)
+        made = asyncio.ensure_future(
+            self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **self._terms)
+        )
+        self._connecting[made] = place
+        made.add_done_callback(self._connected)
+
+    def _connected(self, made: asyncio.Future[Any]) -> None:
+        """From now on it is the protocol that gives the place back; if there is none, the handshake has failed."""
+        place = self._connecting.pop(made)
+        if made.cancelled() or made.exception() is not None:
+            place.leave()
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """Before there is a protocol. The handshake fails then, and asyncio closes the socket: it must not be closed here,
+    since its number may belong to another by the time asyncio looks at it."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+class LimitedProtocol(H11Protocol):
+    """Closes connections on which no request begins in time, or begins and does not come to the end of its head."""
+
+    def __init__(self, place: Place, limits: Limits, log: logging.Logger, **terms: Any) -> None:
+        super().__init__(**terms)
+        self.logger = log
+        self._place, self._limits, self._answer = place, limits, self.app
+        self._late: asyncio.TimerHandle | None = None
+        self.app = self._counted
+
+    async def _counted(self, scope: Any, receive: Any, send: Any) -> None:
+        scope[PLACE] = self._place
+        self._place.busy = True
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._place.busy = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._place.close = transport.abort
+        self._expect_a_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._late is None and self._is_idle():
+            self._expect_a_head()
+        super().data_received(data)
+        if not self._is_idle():
+            self._stop_expecting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        self._place.leave()
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_a_head(self) -> None:
+        self._late = self.loop.call_later(self._limits.head, self.transport.abort)
+
+    def _stop_expecting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class LimitedServer(uvicorn.Server):
+    """Leaves signals to whoever runs it, says when it is ``ready``, and ends when ``leaving`` is set."""
+
+    def __init__(self, app: Any, limits: Limits, log: logging.Logger, context: ssl.SSLContext | None, **terms: Any):
+        config = uvicorn.Config(
+            app,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=max(1, int(limits.idle)),
+            h11_max_incomplete_event_size=LONGEST_HEAD,
+            **terms,
+        )
+        super().__init__(config)
+        self._limits, self._log, self._context = limits, log, context
+        # uvicorn warns of every request that is none, so anybody could fill the log: only its errors are told
+        self._errors = logging.Logger(log.name, logging.ERROR)
+        self._errors.parent = log
+        self.ready, self.leaving = asyncio.Event(), asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """For sockets that are open."""
+
+        def protocol(place: Place) -> asyncio.Protocol:
+            return LimitedProtocol(
+                place, self._limits, self._errors, config=self.config, server_state=self.server_state, app_state={}
+            )
+
+        await self.lifespan.startup()
+        self.listeners = [Listener(sock, self._limits, self._context, protocol, self._log) for sock in sockets or ()]
+        self.servers = list(self.listeners)  # type: ignore[arg-type]
+        self.started = True
+        self.ready.set()
+
+    async def main_loop(self) -> None:
+        await self.leaving.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.server_state.tasks:  # nobody is being answered: idle connections need no farewell
+            for listener in self.listeners:
+                listener.close()
+                listener.connections.close()
+        await super().shutdown(sockets)

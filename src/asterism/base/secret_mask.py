@@ -1,0 +1,402 @@
+"""The mask: it replaces the values of secrets in text that people read.
+
+Text and data are different things. *Text* is written for people: errors, the tail of a command's output, stories,
+notices, log lines, tables, reports. It is masked. *Data* flows between tasks: inputs and results. It is never altered,
+since the next task needs it as it is; a view that shows data masks a copy (``Mask.shown``).
+
+A mask is made before anything of the work is evaluated, from the names of secrets: those that the work refers to, those
+that a device policy lists, and variables of the environment whose name says what they hold (``named_like_a_secret``).
+From then on whatever goes wrong is masked on its way out (``with mask:``).
+
+A value is found however it is written: each of its characters may be plain, percent-encoded, escaped for JSON, Python
+or a shell, or an HTML entity, in any mixture; the whole of it may be in base64. A value shorter than ``SHORTEST`` is
+not masked, since that would spoil every text and tell the value by where the mask stands; one that is shorter than
+``ANYWHERE`` is masked only where it is a whole word. ``too_short`` says so, for a warning at the start.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shlex
+import string
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from html.entities import codepoint2name
+from operator import is_
+from types import MappingProxyType, TracebackType
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from asterism.core.errors import RecordedError
+from asterism.core.plan.task import Task
+
+HIDDEN = "[secret]"
+
+SHORTEST = 4
+"""A value with fewer characters is not masked."""
+
+ANYWHERE = 8
+"""A value with fewer characters is masked only where it stands as a word of its own."""
+
+_CONVENTIONAL = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.I
+)
+_BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_=")
+_BESIDE_VARS = ("code", "filename", "filename2", "strerror")
+"""Attributes of errors that are not in their dictionary: of SystemExit and of OSError."""
+
+
+@lru_cache(maxsize=4096)
+def named_like_a_secret(name: str) -> bool:
+    """Whether the name of a variable says that it holds a secret: ``GITHUB_TOKEN``, ``DB_PASSWORD``, ``API_KEY``."""
+    return _CONVENTIONAL.search(name) is not None
+
+
+def too_short(name: str, value: str) -> str | None:
+    """The warning for a secret that is not masked everywhere; None if it is."""
+    if not 0 < len(value) < ANYWHERE:
+        return None
+    what = "is not masked in text" if len(value) < SHORTEST else "is masked only where it stands as a whole word"
+    return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {ANYWHERE} or more"
+
+
+def secret_names(value: Any) -> Iterator[str]:
+    """The names in ``{"secret": NAME}``, however deep in a value."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list | tuple):
+            stack.extend(value)
+        elif isinstance(value, Mapping):
+            if set(value) == {"secret"} and isinstance(value["secret"], str):
+                yield value["secret"]
+            else:
+                stack.extend(value.values())
+
+
+def secrets_of_task(task: Task) -> set[str]:
+    """The names of the secrets that a task refers to: as a whole input or variable, or anywhere in a request."""
+    values = [value for value in (*task.inputs.values(), *task.env.values()) if isinstance(value, Mapping)]
+    whole = [value for value in values if "secret" in value and len(value) == 1]
+    return {*secret_names(whole), *secret_names(task.http)}
+
+
+class Mask:
+    """``values`` are the secrets that the work refers to, by name; ``more`` gives other values when there is the first
+    text to mask: most work says nothing. ``absent`` names secrets whose values are not known here. As a context
+    manager, it masks the error that leaves the block."""
+
+    __slots__ = ("_made", "_more", "absent", "values")
+
+    def __init__(
+        self,
+        values: Mapping[str, str] = MappingProxyType({}),
+        more: Callable[[], Iterable[str]] = tuple,
+        absent: Iterable[str] = (),
+    ) -> None:
+        self.values = dict(values)
+        self.absent = tuple(sorted(absent))
+        self._more = more
+        self._made: tuple[_Written, ...] | None = None
+
+    @property
+    def _written(self) -> tuple[_Written, ...]:
+        if self._made is None:
+            parts = {part for value in (*self.values.values(), *self._more()) for part in _parts(value)}
+            self._made = tuple(_written(part) for part in sorted(parts, key=len, reverse=True))
+        return self._made
+
+    def __bool__(self) -> bool:
+        return bool(self._written)
+
+    def warnings(self) -> list[str]:
+        """A sentence for each secret that is too short to be masked everywhere."""
+        return [warning for name, value in self.values.items() if (warning := too_short(name, value))]
+
+    @property
+    def longest(self) -> int:
+        """How many bytes a value takes at most, in any of the usual ways of writing it."""
+        return max((one.longest for one in self._written), default=0)
+
+    def text(self, text: str) -> str:
+        """The text, with ``[secret]`` in place of every value."""
+        spans = sorted(span for one in self._written for span in one.spans(text))
+        if not spans:
+            return text
+        parts: list[str] = []
+        done = 0
+        for first, last in spans:
+            if first >= done or not parts:
+                parts += (text[done:first], HIDDEN)
+            done = max(done, last)
+        return "".join([*parts, text[done:]])
+
+    def tail(self, text: str, *, cut: bool = False, growing: bool = False) -> str:
+        """``text``, for a text that may begin or end in the middle of a value. ``cut``: something is missing before it.
+        ``growing``: something is to come after it. What may be a part of a value is left out."""
+        if not self._written:
+            return text
+        text = self.text(text)
+        forms = [form for one in self._written for form in one.forms]
+        if cut and growing and any(text in form for form in forms):
+            return ""
+        first = max(_overlap(form, text) for form in forms) if cut else 0
+        last = len(text) - (max(_overlap(text, form) for form in forms) if growing else 0)
+        return text[first:last]
+
+    def shown(self, value: Any) -> Any:
+        """A copy of data for a view: every text in it masked, and numbers that are a value. If there is nothing to
+        mask, it is the data itself."""
+        if not self._written:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return HIDDEN if self.text(_digits(value)) == HIDDEN else value
+        if isinstance(value, Mapping):
+            items = {self.shown(key): self.shown(item) for key, item in value.items()}
+            return value if _same(value, items) and _same(value.values(), items.values()) else items
+        if type(value) in (list, tuple):
+            masked = type(value)(self.shown(item) for item in value)
+            return value if _same(value, masked) else masked
+        return value
+
+    def result(self, value: Any) -> Any:
+        """A copy of a result for a view. It is withheld if it may hold a secret that cannot be found here: in a store
+        it may come from a device that knows more."""
+        return self._withheld("it") if self.absent and value is not None else self.shown(value)
+
+    def about_data(self, text: str) -> str:
+        """What an expression said about the data it was given. The same holds for it."""
+        return self._withheld("what was wrong") if self.absent else self.text(text)
+
+    def _withheld(self, what: str) -> str:
+        return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
+
+    def bears(self, text: str) -> bool:
+        """Whether a value stands in a text; for what the work refers to, however short that is."""
+        return self.text(text) != text or any(_written(value).within(text) for value in self.values.values() if value)
+
+    def error(self, error: BaseException) -> BaseException:
+        """The error without any value in it: the same one with its texts masked, or a record of it if that is not
+        enough, as with a class that makes its own message."""
+        if not self._written:
+            return error
+        try:
+            self._mask_in_place(error, set())
+            clean = not self._leaks(error)
+        except Exception:  # it cannot be printed, or it holds itself
+            clean = False
+        if clean:
+            return error
+        recorded = RecordedError.of(error)
+        return RecordedError(recorded.kind, self.text(recorded.message))
+
+    def _mask_in_place(self, error: BaseException, seen: set[int]) -> None:
+        if id(error) in seen:
+            return
+        seen.add(id(error))
+        inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        for other in (*inner, error.__cause__, error.__context__):
+            if other is not None:
+                self._mask_in_place(other, seen)
+        error.args = tuple(self.shown(argument) for argument in error.args)
+        for name in (*vars(error), *_BESIDE_VARS):
+            before = getattr(error, name, None)
+            after = self.shown(before)
+            if after is not before:
+                setattr(error, name, after)
+
+    def _leaks(self, error: BaseException | None) -> bool:
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            said = f"{error} {error!r}"
+            if self.text(said) != said:
+                return True
+            if isinstance(error, BaseExceptionGroup) and any(map(self._leaks, error.exceptions)):
+                return True
+            error = error.__cause__ or error.__context__
+        return False
+
+    def __enter__(self) -> Mask:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and (masked := self.error(error)) is not error:
+            raise masked from None
+
+
+def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
+    """The mask of this process for work that refers to the secrets ``names``. ``listed`` says which other variables are
+    secrets; those that are named like one are so in any case, if they are long enough to be no ordinary word."""
+
+    def others() -> list[str]:
+        return [
+            value
+            for name, value in os.environ.items()
+            if (listed is not None and listed(name)) or (len(value) >= ANYWHERE and named_like_a_secret(name))
+        ]
+
+    names = set(names)
+    known = {name: os.environ[name] for name in names if name in os.environ}
+    return Mask(known, others, names - known.keys())
+
+
+# -- how a value may be written ----------------------------------------------------------------------------------------
+
+
+class _Written:
+    """One value that is masked: what finds it, and the usual ways of writing the whole of it."""
+
+    __slots__ = ("_anywhere", "_cores", "_pattern", "forms", "longest")
+
+    def __init__(self, value: str) -> None:
+        pattern = "".join(_tokens(value))
+        whole_word = len(value) < ANYWHERE
+        self._anywhere = re.compile(pattern)
+        self._pattern = re.compile(rf"(?<!\w){pattern}(?!\w)") if whole_word else self._anywhere
+        self._cores = () if whole_word else _base64_cores(value)
+        self.forms = _forms(value)
+        self.longest = max(len(form.encode(errors="surrogatepass")) for form in self.forms)
+
+    def within(self, text: str) -> bool:
+        return self._anywhere.search(text) is not None
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the value stands, also where two of them overlap."""
+        found = self._pattern.search(text)
+        while found is not None:
+            yield found.span()
+            found = self._pattern.search(text, found.start() + 1)
+        for core in self._cores:
+            first = text.find(core)
+            while first >= 0:
+                span = _base64_word(text, first, first + len(core))
+                yield span
+                first = text.find(core, span[1])
+
+
+@lru_cache(maxsize=256)
+def _written(value: str) -> _Written:
+    return _Written(value)
+
+
+def _parts(value: str) -> Iterator[str]:
+    """What is masked of a value: all of it, and each line of one that has several, since output is cut into lines."""
+    for part in {value, value.strip(), *value.splitlines()}:
+        if len(part) >= (SHORTEST if part in (value, value.strip()) else ANYWHERE):
+            yield part
+
+
+def _tokens(value: str) -> Iterator[str]:
+    """A pattern for each character; letters and digits, which nobody escapes, stand for themselves."""
+    for found in re.finditer(r"[A-Za-z0-9]+|\\+|.", value, re.DOTALL):
+        text = found[0]
+        if text[0] == "\\":
+            yield _backslashes(len(text))
+        else:
+            yield text if text.isascii() and text.isalnum() else _character(text, first=found.start() == 0)
+
+
+def _backslashes(count: int) -> str:
+    """Some in a row, as one pattern: escaped ones double, and patterns one after the other would try every split."""
+    one = r"(?:%5[cC]|&(?:bsol|#0*92|#[xX]0*5[cC]);|\\x5[cC]|\\u005[cC])"
+    return rf"(?:\\{{{count},{8 * count}}}|{one}{{{count}}})"
+
+
+def _character(sign: str, *, first: bool) -> str:
+    """One that may be escaped. The pattern of the first one begins with plain letters only: so it is found quickly."""
+    slash, again = (r"\\" if first else r"\\{1,7}"), r"\\{1,7}"
+    point, octets = ord(sign), sign.encode(errors="surrogatepass")
+    units = sign.encode("utf-16-be", errors="surrogatepass")
+    ways = [
+        re.escape(sign),
+        "".join(f"%{_hex(octet, 2)}" for octet in octets),
+        slash + again.join(f"u{_hex(units[i], 2)}{_hex(units[i + 1], 2)}" for i in range(0, len(units), 2)),
+        slash + again.join(f"x{_hex(octet, 2)}" for octet in octets),
+        rf"&(?:{'|'.join(_entities(point))});",
+    ]
+    if not (sign.isascii() and sign.isprintable()):  # octal in shells; Python has one \\x or \\U for a character
+        ways.append(slash + again.join(f"{octet:03o}" for octet in octets))
+        # before its octets in this list: \\xc3 may also be the first of two
+        ways.insert(1, rf"{slash}x{_hex(point, 2)}" if point <= 0xFF else rf"{slash}U{_hex(point, 8)}")
+    ways += [slash + re.escape(sign), *([slash + _LETTERS[sign]] if sign in _LETTERS else ())]
+    ways += {" ": [r"\+"], "'": [r"'\\''", "'\"'\"'"]}.get(sign, [])
+    # the plain sign last: it may begin a longer way, such as &amp;. A quote that was read one way is not read another
+    # way again: a row of them could be split in so many ways that looking through them would never end
+    return f"(?{'>' if sign in _QUOTES else ':'}{'|'.join(reversed(ways))})"
+
+
+def _entities(point: int) -> list[str]:
+    named = [codepoint2name[point]] if point in codepoint2name else ["apos"] if point == 39 else []
+    return [*named, f"#0*{point}", f"#[xX]0*{_hex(point, 0)}"]
+
+
+_QUOTES = "'\""
+_LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\a": "a", "\x1b": "[eE]"}
+
+
+def _hex(number: int, width: int) -> str:
+    """Hexadecimal digits in capitals or not."""
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{number:0{width}x}")
+
+
+def _base64_cores(value: str) -> tuple[str, ...]:
+    """What every base64 text with the value inside has in common, for each of the three places where it may begin."""
+    octets = value.encode(errors="surrogatepass")
+    cores = set()
+    for before in range(3):
+        padded = bytes(before) + octets
+        for encode in (b64encode, urlsafe_b64encode):
+            cores.add(encode(padded).decode()[(0, 2, 3)[before] : len(padded) * 8 // 6])
+    return tuple(core for core in cores if len(core) >= ANYWHERE)
+
+
+def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:
+    """The whole base64 text around a part of it: its ends have a few bits of the value, too."""
+    while first > 0 and text[first - 1] in _BASE64:
+        first -= 1
+    while last < len(text) and text[last] in _BASE64:
+        last += 1
+    return first, last
+
+
+def _forms(value: str) -> frozenset[str]:
+    """The usual ways of writing a whole value, for texts that were cut in the middle of one."""
+    octets = value.encode(errors="surrogatepass")
+    quoted = {quote(octets), quote(octets, safe=""), quote_plus(octets)}
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return frozenset(
+        {value, *quoted, *map(_lower_hex, quoted), *escaped}
+        | {form.replace("/", r"\/") for form in escaped}
+        | {repr(value)[1:-1], html.escape(value), html.escape(value, quote=False)}
+        | {shlex.quote(value), re.sub(r"([^\w])", r"\\\1", value), b64encode(octets).decode()}
+    )
+
+
+def _lower_hex(text: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+
+
+def _overlap(left: str, right: str) -> int:
+    """How long a text both ends ``left`` and begins ``right``."""
+    longest = min(len(left), len(right))
+    return next((size for size in range(longest, 0, -1) if left.endswith(right[:size])), 0)
+
+
+def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return all(map(is_, one, other))
+
+
+def _digits(number: float) -> str:
+    try:
+        return str(number)
+    except ValueError:  # more digits than Python prints
+        return ""

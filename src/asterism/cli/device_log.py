@@ -1,0 +1,131 @@
+"""What a device says while it works: a line on the standard error stream for everything it begins, ends and loses.
+
+The lines come through ``logging``, with the run as a field of its own, so that a program can read them as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asterism.base.safe_text import json_text
+from asterism.base.text import clean, shorten
+from asterism.cli.cli_context import short
+from asterism.cli.short_spans import hour, span
+from asterism.core.errors import DeviceTrouble, DeviceUnavailable
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.executor import Executor, RunWork
+from asterism.fleet.device.functions import attempt_of
+from asterism.fleet.policy.policy import PolicyForbids
+
+log = logging.getLogger("asterism.device")
+
+LONGEST = 300
+FIELDS = ("run", "workflow", "device")
+
+
+class Narrated:
+    """An executor that says what it does. ``stopping`` is why the execution of a run is being stopped."""
+
+    def __init__(self, executor: Executor, stopping: Callable[[str], str | None]) -> None:
+        self._executor, self._stopping = executor, stopping
+        self.begun = 0
+
+    def objection(self, workflow: Workflow) -> str | None:
+        return self._executor.objection(workflow)
+
+    def check(self, work: RunWork) -> str | None:
+        return self._executor.check(work)
+
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return self._executor.judges_each(workflow, given)
+
+    async def probe(self) -> None:
+        await self._executor.probe()
+
+    def allow(self, run_id: str, seconds: float) -> None:
+        self._executor.allow(run_id, seconds)
+
+    def close(self) -> None:
+        self._executor.close()
+
+    async def execute(self, work: RunWork) -> Any:
+        run, began = work.run, time.monotonic()
+        fields = {"run": run.id, "workflow": run.workflow}
+        name = f"run {short(run.id)} ({run.workflow})"
+        attempt = attempt_of(run)
+        again = f", attempt {attempt}" if attempt > 1 else ""
+        log.info("started %s%s", name, again, extra=fields)
+        self.begun += 1
+        try:
+            value = await self._executor.execute(work)
+        except asyncio.CancelledError:
+            log.info("stopped %s after %s: %s", name, _since(began), self._stopping(run.id) or "", extra=fields)
+            raise
+        except (PolicyForbids, DeviceUnavailable) as error:
+            log.warning("refused %s: %s", name, error, extra=fields)
+            raise
+        except DeviceTrouble as error:
+            log.warning("lost %s after %s: %s", name, _since(began), error, extra=fields)
+            raise
+        except Exception as error:
+            why = shorten(f"{type(error).__name__}: {error}", LONGEST)
+            log.warning("failed %s after %s: %s", name, _since(began), why, extra=fields)
+            raise
+        log.info("finished %s after %s", name, _since(began), extra=fields)
+        return value
+
+
+def _since(began: float) -> str:
+    return span(time.monotonic() - began)
+
+
+class _Lines(logging.Formatter):
+    """``14:05:09  started run k3v9x2ma (transcode)``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = record.getMessage()
+        run = getattr(record, "run", None)
+        if isinstance(run, str) and short(run) not in said:
+            said = f"run {short(run)}: {said}"
+        if record.exc_info and record.exc_info[1] is not None:
+            said = f"{said}: {record.exc_info[1]!r}"
+        return f"{hour(record.created)}  {clean(said)}"
+
+
+class _Objects(logging.Formatter):
+    """The same as JSON, one object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: getattr(record, name) for name in FIELDS if isinstance(getattr(record, name, None), str)}
+        if record.exc_info and record.exc_info[1] is not None:
+            told["error"] = repr(record.exc_info[1])
+        return json_text(told)
+
+
+@contextmanager
+def told(*, as_json: bool) -> Iterator[None]:
+    """What Asterism logs goes to the standard error stream while the block runs."""
+    logger = logging.getLogger("asterism")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Objects() if as_json else _Lines())
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

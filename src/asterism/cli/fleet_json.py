@@ -1,0 +1,171 @@
+"""Records of a fleet as JSON for programs. The names of the fields are part of what the commands promise.
+
+Times are seconds since 1970 by the clock of the store, durations are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from asterism.base.secret_mask import Mask, of_environment, secret_names
+from asterism.core.errors import InvalidWorkflow, NotJson
+from asterism.core.json_values import plain
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
+from asterism.core.run.session import ENDED, HEARD, OPEN, RESTING, Session
+from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.fleet.device.run_inputs import is_secret
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.run_explanation import Why
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.peers.registry import peer_of
+from asterism.store.protocol import Notice, Report
+
+_SAME = (
+    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
+    *("losses", "rounds", "error", "cancelled", "keep"),
+)
+"""The fields of a run that are what they are."""
+
+
+def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report], mask: Mask) -> dict[str, Any]:
+    """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run. ``mask`` is that
+    of the run (``masks_of``)."""
+    owner = sessions.get(run.session) if run.session is not None else None
+    return {
+        **{name: getattr(run, name) for name in _SAME},
+        "status": run.reported_status,
+        "assigned_to": run.device,
+        "last_heartbeat_at": owner.beat_at if owner is not None else None,
+        "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
+        "claim_expires_at": run.due_at if run.status is CLAIMED else None,
+        "completed_at": run.ended_at if run.status is COMPLETED else None,
+        "failed_at": run.ended_at if run.status is FAILED and not run.cancelled else None,
+        "cancelled_at": run.ended_at if run.cancelled else None,
+        "avoid": list(run.avoid),
+        "declined": dict(run.declined),
+        "previous_assignments": [one._asdict() for one in run.previous],
+        "scores": dict(run.scores),
+        "progress": _progress(progress_of(run, reports)),
+        "input": mask.shown(plain(run.input)),
+        "output": mask.result(plain(run.output)),
+        "superseded": [{**one._asdict(), "output": mask.result(plain(one.output))} for one in run.superseded],
+        "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
+    }
+
+
+async def run_in(fleet: Fleet, run: Run) -> dict[str, Any]:
+    """A run of a fleet, as it is by now."""
+    masks = await masks_of(fleet, [run])
+    return run_json(run, await sessions_of(fleet), await fleet.store.reports([run.id]), masks[run.id])
+
+
+async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
+    """The masks under which runs are shown, by id: for the secrets that they and their workflows refer to."""
+    masks = {}
+    for run in runs:
+        given = run.input.values() if isinstance(run.input, Mapping) else ()
+        names = set(secret_names(list(filter(is_secret, given))))
+        with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
+            flow = await fleet.workflows.get(run.workflow, run.version)
+            names.update(secret_names([flow.env, flow.http]))
+        masks[run.id] = of_environment(names)
+    return masks
+
+
+async def sessions_of(fleet: Fleet) -> dict[str, Session]:
+    """All that the store knows, by id."""
+    return {session.id: session for session in await fleet.store.sessions(ended=True)}
+
+
+def took(run: Run) -> float | None:
+    """How long the work took that a run ended with, from its start: what it waited before is no part of it. None for
+    one that has not ended, or ended before it began."""
+    return None if run.ended_at is None or run.started_at is None else max(0.0, run.ended_at - run.started_at)
+
+
+def waited(run: Run) -> float | None:
+    """How long a run that has ended was kept waiting: until its work began, or its end if it never did, without the
+    assignments before, in which others tried. None for one that has not ended."""
+    if run.ended_at is None:
+        return None
+    begun = run.started_at if run.started_at is not None else run.ended_at
+    tried = sum(one.ended_at - one.assigned_at for one in run.previous if one.ended_at < run.ended_at)
+    return max(0.0, begun - run.created_at - tried)
+
+
+def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
+    """How far it has come: what its device said last, or what is kept in the record."""
+    report = reports.get(run.id)
+    told = report.progress if report is not None and report.epoch == run.epoch else None
+    return told if told is not None else run.progress
+
+
+def _progress(progress: Progress | None) -> dict[str, int | None] | None:
+    return None if progress is None else {"step": progress.step, "total": progress.total}
+
+
+def notice_json(notice: Notice) -> dict[str, Any]:
+    return {name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
+
+
+def workflow_json(workflow: Workflow) -> dict[str, Any]:
+    """Everything, also what is as it is by default."""
+    out: dict[str, Any] = {"name": workflow.name, "version": workflow.version}
+    for name in DEFAULTS:
+        value = getattr(workflow, name)
+        out[name] = plain(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {workflow.name!r}")
+    return out
+
+
+def state_of(session: Session, now: float) -> str:
+    """A device in one word."""
+    if session.state not in HEARD:
+        return "left" if session.state == ENDED else "replaced"
+    if not session.reachable(now):
+        return "silent"
+    if session.draining:
+        return "draining"
+    if session.resting is not None:
+        return "resting"
+    if session.slots == 0:
+        return "watching"
+    if session.suspended is not None:
+        return "suspended"
+    return "busy" if session.used >= session.slots else "ready"
+
+
+def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
+    shown = session.shown(rank)
+    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
+    return {
+        "name": session.device,
+        "state": state_of(session, now),
+        "coordinator": session.device == coordinator and session.state == OPEN,
+        "session": session.id,
+        "host": session.host,
+        "peer": peer_of(session),
+        "can": sorted(session.can),
+        "slots": session.slots,
+        "backlog": session.backlog,
+        "used": session.used,
+        "load": shown["load"],
+        "quality": session.quality,
+        "rank": rank,
+        "battery": session.profile.get("battery"),
+        "labels": plain(shown["labels"]),
+        "accepts": session.accepts,
+        "draining": session.draining,
+        "resting": session.resting,
+        "timeout": session.timeout,
+        "joined_at": session.joined_at,
+        "last_heartbeat_at": session.beat_at,
+        "profile": plain(profile),
+    }
+
+
+def why_json(why: Why) -> dict[str, Any]:
+    reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
+    return {"run": why.run_id, "status": why.status, "reasons": reasons}

@@ -1,0 +1,77 @@
+"""One look at a whole fleet: what is owned, what waits, what has just ended, and the devices.
+
+However large the fleet is, a look asks for no more rows than are shown, but for a bounded number of failed ones, to
+tell them from those that were cancelled. It finds what is owned by way of the devices
+that own it, since that is quick in every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from asterism.cli.cancelled_count import Tally
+from asterism.core.run.run import FAILED, OWNED, TERMINAL, UNOWNED, Run, RunStatus
+from asterism.core.run.session import Session
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import Query, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Owned and waiting runs are in the order of their creation, ended ones the latest first. ``cancelled`` is how many
+    of those that count as failed were cancelled, None if that is not known."""
+
+    now: float
+    url: str
+    counts: Mapping[RunStatus, int]
+    cancelled: int | None
+    sessions: Mapping[str, Session]
+    coordinator: str | None
+    owned: Sequence[Run]
+    waiting: Sequence[Run]
+    ended: Sequence[Run]
+    reports: Mapping[str, Report]
+
+    @property
+    def open(self) -> int:
+        """How many runs have not ended."""
+        return sum(number for status, number in self.counts.items() if status not in TERMINAL)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [*self.owned, *self.waiting, *self.ended]
+
+
+async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: Tally | None = None) -> Look:
+    """At most ``limit`` runs of each sort. ``before`` are runs that were there at the last look: those that have ended
+    since are among the ended ones, however old they are. ``tally`` counts those that were cancelled."""
+    store = fleet.store
+    counts = await store.counts()
+    sessions = {session.id: session for session in await store.sessions()}
+    owned = await _owned(fleet, sessions, counts, limit)
+    waiting = await fleet.runs(Query(statuses=UNOWNED, limit=limit)) if any(counts.get(s) for s in UNOWNED) else []
+    ended = {run.id: run for run in await fleet.runs(Query(statuses=TERMINAL, newest=True, limit=limit))}
+    there = {run.id for run in (*owned, *waiting)}
+    for run_id in [one for one in before if one not in there and one not in ended][:limit]:
+        run = await store.run(run_id)
+        if run is not None and run.ended:
+            ended[run.id] = run
+    latest = sorted(ended.values(), key=lambda run: (-(run.ended_at or 0.0), run.id))
+    reports = await store.reports([run.id for run in owned])
+    coordinator = await fleet.coordinator()
+    cancelled = await tally.cancelled(fleet, counts.get(FAILED, 0), latest) if tally is not None else None
+    return Look(store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports)
+
+
+async def _owned(
+    fleet: Fleet, sessions: Mapping[str, Session], counts: Mapping[RunStatus, int], limit: int
+) -> list[Run]:
+    found: dict[str, Run] = {}
+    for session in sessions.values():
+        if session.used and len(found) < limit:
+            found |= {run.id: run for run in await fleet.runs(Query(session=session.id, limit=limit))}
+    total = sum(counts.get(status, 0) for status in OWNED)
+    if len(found) < min(limit, total):  # some are owned by a device that has gone
+        found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
+    return sorted(found.values(), key=lambda run: run.id)[:limit]

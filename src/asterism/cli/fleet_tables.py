@@ -1,0 +1,242 @@
+"""Lists of runs, devices and workflows, for people."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rich.style import Style
+from rich.text import Text
+
+from asterism.base.text import clean
+from asterism.base.url_text import masked_url, masked_urls
+from asterism.cli.cli_context import short
+from asterism.cli.fleet_json import progress_of, state_of, took
+from asterism.cli.short_spans import span, within
+from asterism.cli.text_table import Cell, Column, table
+from asterism.core.json_values import plain
+from asterism.core.plan.task import import_path
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.fleet.device.functions import attempts_of
+from asterism.peers.registry import peer_of
+from asterism.report.status_style import BOLD, DIM, mark, tone
+from asterism.store.protocol import Report
+
+_LOOKS = {
+    CREATED: "pending",
+    REASSIGNING: "pending",
+    ASSIGNED: "waiting",
+    CLAIMED: "waiting",
+    PROCESSING: "running",
+    COMPLETED: "completed",
+    FAILED: "failed",
+}
+"""Which mark and colour a status of a run shares with one of a task."""
+
+OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
+
+_DEVICE_LOOKS = {
+    "busy": "running",
+    "ready": "completed",
+    "draining": "waiting",
+    "resting": "waiting",
+    "silent": "failed",
+    "suspended": "failed",
+}
+
+
+def look_of(run: Run) -> str:
+    return "cancelled" if run.cancelled else _LOOKS[run.status]
+
+
+def since_of(run: Run) -> float:
+    """When it came into the state it is in."""
+    times = (run.ended_at, run.started_at, run.claimed_at, run.assigned_at, run.waiting_since)
+    return next((at for at in times if at is not None), run.created_at)
+
+
+def note_on(run: Run, now: float) -> str:
+    """What is worth knowing beside the status, in few words."""
+    if run.error is not None:
+        return _briefly(run.error)
+    if run.paused is not None:
+        return run.paused
+    if run.wish is not None:
+        return f"by {run.wished_by}"
+    if run.held:
+        return f"series {run.series}"
+    if run.offered and run.not_before > now:
+        return f"again {within(run.not_before - now)}"
+    if run.offered and run.declined:
+        return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
+    if run.offered and run.pinned is not None:
+        return f"only on {run.pinned}"
+    attempts = attempts_of(run)
+    return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
+
+
+def _briefly(error: str) -> str:
+    """Without what the status says already, and without the names of our own errors, which are sentences."""
+    for name in OWN_ERRORS:
+        error = error.removeprefix(f"{name}: ")
+    return error.removeprefix("cancelled ").removesuffix(" (cancel)")
+
+
+RUN_COLUMNS = (
+    Column(""),
+    Column("RUN"),
+    Column("WORKFLOW", least=8),
+    Column("STATUS"),
+    Column("DEVICE", least=8),
+    Column("FOR", right=True),
+    Column("BEAT", right=True, needed=False),
+    Column("DONE", right=True, needed=False),
+    Column("NOTE", least=10, needed=False),
+)
+
+
+def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, Report]) -> list[Cell]:
+    style: Style = tone(look_of(run))
+    owner = sessions.get(run.session) if run.session is not None else None
+    progress = progress_of(run, reports)
+    for_how_long = span(took(run)) if run.ended else span(now - since_of(run))
+    return [
+        Text(mark(look_of(run)), style),
+        Text(short(run.id)),
+        run.workflow,
+        Text(run.reported_status, style),
+        Text(clean(run.device or ""), DIM if run.ended else ""),
+        for_how_long,
+        _beat(owner, run, now),
+        str(progress) if progress is not None else "",
+        Text(clean(note_on(run, now)), DIM),
+    ]
+
+
+def _beat(owner: Session | None, run: Run, now: float) -> Text:
+    """How long ago its device was heard of; in red once it is to be worried about."""
+    if owner is None:
+        return Text("gone" if run.session is not None else "", tone("failed"))
+    age = now - owner.beat_at
+    return Text(span(age), tone("failed") if age > run.timeout / 2 else "")
+
+
+def runs_table(
+    runs: Sequence[Run],
+    now: float,
+    sessions: Mapping[str, Session],
+    reports: Mapping[str, Report],
+    width: int | None,
+) -> list[Text]:
+    return table(RUN_COLUMNS, [run_row(run, now, sessions, reports) for run in runs], width)
+
+
+_DEVICE_COLUMNS = (
+    Column(""),
+    Column("DEVICE", least=8),
+    Column("STATE"),
+    Column("PEER", least=6, needed=False),
+    Column("SLOTS", right=True),
+    Column("LOAD", right=True),
+    Column("QUALITY", right=True),
+    Column("RANK", right=True),
+    Column("BATTERY", right=True, needed=False),
+    Column("BEAT", right=True),
+    Column("CAN", least=8, needed=False),
+)
+
+
+def devices_table(
+    sessions: Sequence[Session], now: float, ranks: Mapping[str, float], coordinator: str | None, width: int | None
+) -> list[Text]:
+    rows: list[list[Cell]] = []
+    for session in sessions:
+        state = state_of(session, now)
+        there = state not in ("left", "replaced")
+        rank = ranks.get(session.device, 0.0)
+        shown = session.shown(rank)
+        rows.append(
+            [
+                Text("*" if session.device == coordinator and there else "", tone("waiting")),
+                Text(clean(session.device), "" if there else DIM),
+                Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
+                clean(peer_of(session) or ""),
+                f"{session.used}/{session.slots}",
+                f"{shown['load']:.2f}",
+                f"{session.quality:.2f}",
+                f"{rank:.2f}" if session.device in ranks else "",
+                _battery(session.profile.get("battery"), shown["plugged"]),
+                Text(span(now - session.beat_at), tone("failed") if state == "silent" else ""),
+                Text(clean(", ".join(sorted(session.can))), DIM),
+            ]
+        )
+    return table(_DEVICE_COLUMNS, rows, width)
+
+
+def _battery(battery: object, plugged: object) -> str:
+    """A device without one, or that cannot tell, says nothing."""
+    if not isinstance(battery, int | float) or isinstance(battery, bool):
+        return ""
+    return f"{battery:.0%}{' +' if plugged else ''}"
+
+
+_WORKFLOW_COLUMNS = (
+    Column("WORKFLOW", least=12),
+    Column("VERSION", right=True),
+    Column("EXECUTES", least=20),
+    Column("NEEDS", least=6, needed=False),
+    Column("BEAT", right=True),
+    Column("TIMEOUT", right=True),
+    Column("DESCRIPTION", least=12, needed=False),
+)
+
+
+def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = [
+        [
+            flow.name,
+            str(flow.version),
+            action_of(flow),
+            ", ".join(sorted(flow.needs)),
+            span(flow.heartbeat),
+            span(flow.timeout),
+            Text(clean(flow.description), DIM),
+        ]
+        for flow in workflows
+    ]
+    return table(_WORKFLOW_COLUMNS, rows, width)
+
+
+def action_of(flow: Workflow) -> str:
+    """What is executed, in a line."""
+    if flow.argv is not None:
+        return shlex.join(flow.argv).replace("'{", "{").replace("}'", "}")
+    if flow.shell is not None:
+        return f"sh: {flow.shell}"
+    if flow.http is not None:
+        return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
+    return import_path(flow.call, flow.name) if flow.call is not None else ""
+
+
+def workflow_lines(flow: Workflow) -> list[Text]:
+    """Everything about one, what is as it is by default standing back."""
+    lines = [Text.assemble((clean(flow.name), BOLD), f"@{flow.version}  {clean(action_of(flow))}")]
+    wide = max(len(name) for name in DEFAULTS)
+    for name, default in DEFAULTS.items():
+        value = getattr(flow, name)
+        if name in ("version", "argv", "shell", "call") or (value == default and not isinstance(value, int | float)):
+            continue
+        text = ", ".join(sorted(value)) if isinstance(value, frozenset) else _written(value)
+        lines.append(Text(f"  {name:<{wide}}  ", DIM).append(clean(text), DIM if value == default else ""))
+    return lines
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g} s"
+    return masked_urls(json.dumps(plain(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,314 @@
+"""``asterism runs``: pieces of work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.safe_text import echo_data
+from asterism.cli.cli_context import (
+    Function,
+    find_run,
+    find_runs,
+    fleet_options,
+    note,
+    short,
+    tell_json,
+    with_fleet,
+)
+from asterism.cli.option_types import duration, json_object
+
+if TYPE_CHECKING:
+    from asterism.core.run.run import Run
+    from asterism.fleet.fleet import Fleet
+
+STATUSES = (
+    *("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed"),
+    *("paused", "pausing", "cancelling", "cancelled", "open", "ended"),
+)
+KEEPS = ("epoch", "original", "furthest")
+FAILED = 1
+REFUSED = 64
+
+
+@click.group()
+def runs() -> None:
+    """Pieces of work: create, watch, list, show and more.
+
+    Wherever a RUN is asked for, any part of its id will do that no other run has in its id."""
+
+
+@runs.command()
+@click.argument("workflow", required=False)
+@click.option(
+    "--input", "given", type=json_object, metavar="JSON|@FILE|-", help="Named values, as JSON; - reads standard input."
+)
+@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file, and add it to the store.")
+@click.option("--key", metavar="TEXT", help="With the same key again, the same run is meant.")
+@click.option("--series", metavar="NAME", help="At most one run of a series is active; the others queue.")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first; that of the workflow if left out.")
+@click.option("--device", metavar="NAME", help="This device and no other.")
+@click.option(
+    "--keep", type=click.Choice(KEEPS), help="Whose work counts if peers that were apart both did some; epoch."
+)
+@click.option(
+    "--prefer-local/--no-prefer-local",
+    default=True,
+    show_default=True,
+    help="Prefer a device of yours on this machine, if it is able, willing and free.",
+)
+@click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
+@fleet_options
+def create(
+    workflow: str | None,
+    given: dict[str, Any] | None,
+    file: str | None,
+    wait: bool,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
+    """Create a run of a workflow, and print its id.
+
+    \b
+    asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
+    asterism runs create report --input @numbers.json --wait"""
+    from asterism.cli.run_creation import create_run, workflow_in
+
+    if workflow is None and file is None:
+        raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
+    wanted = workflow_in(file, workflow, given or {}) if file is not None else workflow or ""
+
+    async def make(fleet: Fleet) -> int:
+        run = await create_run(fleet, wanted, given or {}, terms, quiet=as_json, waiting=wait)
+        if wait:
+            return await _waited(fleet, [run], as_json, one=True)
+        if as_json:
+            from asterism.cli.fleet_json import run_in
+
+            tell_json(await run_in(fleet, run))
+        return 0
+
+    return with_fleet(store, make, create=file is not None)
+
+
+@runs.command("list")
+@click.option("--status", "statuses", type=click.Choice(STATUSES), multiple=True, help="Only these; open: not ended.")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--device", metavar="NAME", help="Only runs on this device.")
+@click.option("--series", metavar="NAME", help="Only runs of this series.")
+@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many, 0 for all.")
+@click.option("--newest", is_flag=True, help="The newest first; otherwise they come last.")
+@fleet_options
+def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
+    """List runs: those that were created last.
+
+    FOR says how long a run has been what it is, and once it has ended how long the work took, without the time it
+    waited; BEAT how long ago its device was heard of."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.cli.fleet_json import masks_of, run_json
+        from asterism.cli.fleet_tables import runs_table
+        from asterism.cli.run_list import listed
+        from asterism.cli.text_output import say_lines
+
+        found = await listed(fleet, **wanted)
+        if as_json:
+            masks = await masks_of(fleet, found.runs)
+            told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
+            tell_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
+        elif found.runs:
+            say_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
+            for peer in sorted(set(found.held.values())):
+                held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
+                note(f"Held, since peer {peer} was removed: {held}. Run them here: asterism peer remove {peer} --adopt")
+        else:
+            note(
+                "There are no such runs." if found.filtered else "There are no runs yet: asterism runs create WORKFLOW"
+            )
+        if found.more:
+            note(f"There are more than these {len(found.runs)}: --limit 0 shows all.")
+
+    with_fleet(store, tell)
+
+
+@runs.command(short_help="Show everything about a run.")
+@click.argument("run")
+@fleet_options
+def show(run: str, store: str | None, as_json: bool) -> None:
+    """Show everything about a run: its story, its assignments, how far it has come."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.cli.run_details import details, lines
+        from asterism.cli.text_output import say_lines
+
+        found = await details(fleet, await find_run(fleet, run))
+        if as_json:
+            tell_json(found.to_json())
+        else:
+            say_lines(lambda width: lines(found, width))
+
+    with_fleet(store, tell)
+
+
+@runs.command()
+@click.option("--until-done", is_flag=True, help="End when every run has ended.")
+@fleet_options
+def watch(until_done: bool, store: str | None, as_json: bool) -> None:
+    """Watch all runs: who owns what, since when, and how far it is. Ctrl-C ends it.
+
+    Where the output is no terminal, everything that happens to a run is a line; with --json an object a line."""
+
+    async def look_on(fleet: Fleet) -> None:
+        from asterism.cli.fleet_watch import watch as watch_fleet
+        from asterism.cli.screen import Screen
+
+        await watch_fleet(fleet, Screen(), until_done=until_done, as_json=as_json)
+
+    with_fleet(store, look_on)
+
+
+@runs.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@fleet_options
+def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    """Wait until runs have ended. Exits with 1 if one of them failed."""
+
+    async def look_on(fleet: Fleet) -> int:
+        return await _waited(fleet, await find_runs(fleet, names), as_json)
+
+    return with_fleet(store, look_on)
+
+
+async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
+    from asterism.cli.fleet_json import run_in
+    from asterism.cli.run_wait import ends
+
+    ended = []
+    async for run, sentence in ends(fleet, wanted):
+        ended.append(run)
+        if not as_json:
+            click.echo(sentence)
+    if as_json:
+        told = {run.id: await run_in(fleet, run) for run in ended}
+        tell_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
+    return FAILED if any(run.error is not None for run in ended) else 0
+
+
+@runs.command(short_help="Print what a completed run returned.")
+@click.argument("run")
+@fleet_options
+def output(run: str, store: str | None, as_json: bool) -> int:
+    """Print what a completed run returned: text as it is, anything else as JSON.
+
+    Exits with 1 if the run failed, with 64 if it has not ended."""
+
+    async def tell(fleet: Fleet) -> int:
+        found = await find_run(fleet, run)
+        if not found.ended:
+            note(
+                f"Run {found.id} is {found.reported_status}: it has returned nothing yet. "
+                "`asterism runs show` has what it says."
+            )
+            return REFUSED
+        if found.error is not None:
+            note(f"Run {found.id} {'was ' if found.cancelled else 'failed: '}{found.error}")
+            return FAILED
+        value = await fleet.output(found)
+        if as_json or not isinstance(value, str):
+            tell_json(value)
+        else:
+            echo_data(value)
+        return 0
+
+    return with_fleet(store, tell)
+
+
+# -- what people ask of runs -------------------------------------------------------------------------------------------
+
+Ask = Callable[["Fleet", "Run"], Awaitable["Run"]]
+
+
+def _asking(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
+    """A command that asks the same of each run it is given; the function says it in the fleet's terms."""
+
+    def decorate(function: Function) -> click.Command:
+        options = fleet_options(function)
+        arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
+        return runs.command(name, help=meaning, short_help=short)(arguments)
+
+    return decorate
+
+
+def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask) -> int:
+    async def ask_all(fleet: Fleet) -> int:
+        from asterism.cli.fleet_json import run_in
+        from asterism.cli.run_wait import answer
+        from asterism.core.errors import AsterismError, RunRefused
+        from asterism.store.store_errors import StoreError
+
+        changed, refused = [], 0
+        for run in await find_runs(fleet, names):
+            try:
+                after = await ask(fleet, run)
+            except StoreError:
+                raise
+            except AsterismError as error:  # the others are asked all the same
+                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else f"{error}.")
+                refused += 1
+                continue
+            if as_json:
+                changed.append(await run_in(fleet, after))
+            else:
+                click.echo(answer(run, after))
+        if as_json:
+            tell_json(changed)
+        return REFUSED if refused else 0
+
+    return with_fleet(store, ask_all)
+
+
+@_asking("cancel", "End runs: at once, or as soon as their devices have stopped.")
+def cancel(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
+
+
+@runs.command(short_help="Keep runs from going on until they are resumed.")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever meets it.")
+@fleet_options
+def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    """Keep runs from going on until they are resumed; how far they have come is kept."""
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
+
+
+@_asking("resume", "Let paused runs go on. A device that has not begun to stop for the pause goes on with its run.")
+def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
+
+
+@_asking(
+    "retry",
+    "Create new runs of the same work as runs that have ended, and print their ids.",
+    "Create new runs of the same work as runs that have ended.",
+)
+def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    return _ask_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
+
+
+@runs.command()
+@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="Since their end, such as 30d.")
+@fleet_options
+def prune(older_than: float, store: str | None, as_json: bool) -> None:
+    """Forget runs that ended long ago. The fleet does so by itself, too: see `asterism fleet`."""
+
+    async def forget(fleet: Fleet) -> None:
+        count = await fleet.prune(older_than)
+        if as_json:
+            tell_json({"pruned": count})
+        else:
+            click.echo(f"{count:,} run{'s' if count != 1 else ''} forgotten.")
+
+    with_fleet(store, forget)

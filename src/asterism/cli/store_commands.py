@@ -1,0 +1,134 @@
+"""``asterism store``: where everything is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from asterism.base.safe_text import clean
+from asterism.cli.cli_context import fleet_options, tell_json, with_fleet
+from asterism.cli.option_types import can_be_written
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+
+DAMAGED = 64
+
+
+@click.group()
+def store() -> None:
+    """Where everything is kept: check, backup, restore, info."""
+
+
+@store.command()
+@fleet_options
+def check(store: str | None, as_json: bool) -> int:
+    """Look through the whole store for anything that cannot be right.
+
+    Exits with 0 if all is well, with 64 if not."""
+    from asterism.store.store_errors import StoreCorrupt
+
+    async def look(fleet: Fleet) -> tuple[str, list[str], int]:
+        problems = await fleet.store.check() or await _unreadable(fleet)
+        return fleet.store.url, problems, sum((await fleet.store.counts()).values())
+
+    try:
+        url, problems, runs = with_fleet(store, look)
+    except StoreCorrupt as error:
+        url, problems, runs = "the store", [error.problem], 0
+    if as_json:
+        tell_json({"problems": problems, "runs": runs})
+    elif problems:
+        for problem in problems:
+            click.echo(clean(problem))
+        click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
+    else:
+        click.echo(f"{url} is fine: {_count(runs, 'run')}.")
+    return DAMAGED if problems else 0
+
+
+async def _unreadable(fleet: Fleet) -> list[str]:
+    """Constellations whose journal is cut or damaged: to the store itself it is as good as any other."""
+    from asterism.cli.stored_plans import Unreadable, see_all
+
+    found = [one for one in await see_all(fleet) if isinstance(one, Unreadable)]
+    return [f"constellation {one.name} cannot be read: {one.why}" for one in found]
+
+
+def _count(number: int, what: str) -> str:
+    from asterism.base.text import plural
+
+    return plural(number, what)
+
+
+@store.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=can_be_written)
+@fleet_options
+def backup(file: Path, store: str | None, as_json: bool) -> None:
+    """Write everything into FILE, as it is at one moment.
+
+    It is JSON, line by line, compressed if the name ends in .gz. The fleet works on meanwhile. FILE is there when it is
+    whole, and only you can read it. It can be restored into a store of any kind."""
+
+    async def write(fleet: Fleet) -> int:
+        from asterism.cli.backups import write_backup
+
+        return await write_backup(fleet.store, file)
+
+    try:
+        runs = with_fleet(store, write)
+    except OSError as error:
+        raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
+    written = file.stat().st_size
+    if as_json:
+        tell_json({"file": str(file), "runs": runs, "size": written})
+        return
+    from asterism.cli.short_spans import size
+
+    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {size(written)}.")
+
+
+@store.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@fleet_options
+def restore(file: Path, store: str | None, as_json: bool) -> None:
+    """Fill an empty store from FILE, which `store backup` wrote.
+
+    A store that has anything in it is refused. Nobody owns anything afterwards: what devices worked on is assigned
+    anew."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.backups import restore_backup
+
+        runs = await restore_backup(fleet.store, file)
+        if as_json:
+            tell_json({"file": str(file), "runs": runs, "store": fleet.store.url})
+        else:
+            click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
+
+    if not file.exists():
+        raise click.UsageError(f"there is no file {clean(str(file))}")
+    from asterism.cli.backups import check_backup
+
+    check_backup(file)  # before a store is made for it
+    with_fleet(store, read, create=True)
+
+
+@store.command()
+@fleet_options
+def info(store: str | None, as_json: bool) -> None:
+    """Say which store this is, and what is in it."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.cli.store_contents import contents, contents_lines
+        from asterism.cli.text_output import say_lines
+
+        found = await contents(fleet)
+        if as_json:
+            tell_json(found)
+        else:
+            say_lines(lambda width: contents_lines(found))
+
+    with_fleet(store, tell)

@@ -1,0 +1,149 @@
+"""The commands of an editor: what was done, how to take it back, and how to do it again.
+
+A command is a batch of edits of the core. Undoing it applies the inverse that the core gave for it. Between the two
+others may have edited the plan: the core then refuses what would overwrite their change, and says so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from asterism.compat import recorded_progress
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.task_star import TaskStar
+from asterism.compat.task_star_line import TaskStarLine
+from asterism.core.plan.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
+
+_EDGES = (AddDependency, UpdateDependency, RemoveDependency)
+
+
+class Command(ABC):
+    """``name`` is what it is called by, ``description`` what it did to what."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name, self.description = name, description
+
+    @abstractmethod
+    def do(self, base: int | None) -> int | None:
+        """For the first time (``base`` is None), or again after ``undo``.
+
+        ``base`` is the version of the plan that the editor left behind: what others have changed since is not
+        overwritten. Returns the version now; None if that is of no interest."""
+
+    @abstractmethod
+    def undo(self, base: int | None) -> int | None: ...
+
+
+class EditCommand(Command):
+    """Edits of one plan. ``lines`` are those that it adds, or the updated looks of those that it changes."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        plan: LivingPlan,
+        edits: Iterable[Edit],
+        lines: Iterable[TaskStarLine] = (),
+        stars: Iterable[TaskStar] = (),
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, description)
+        self._plan, self._edits = plan, tuple(edits)
+        self._after = {(line.from_task_id, line.to_task_id): line for line in lines}
+        self._stars = list(stars)
+        self._sources = [star.node for star in self._stars]
+        self._about_after = about or {}
+        pairs = {(edit.source, edit.target) for edit in self._edits if isinstance(edit, _EDGES)} | set(self._after)
+        self._before = {pair: line for line in plan.lines if (pair := (line.from_task_id, line.to_task_id)) in pairs}
+        self._looks = {pair: line.twin() for pair, line in self._before.items()}
+        removed = [edit.task_id for edit in self._edits if isinstance(edit, RemoveTask)]
+        self._removed = [star for task_id in removed if (star := plan.get_task(task_id)) is not None]
+        self._about_before = {key: getattr(plan, key) for key in self._about_after}
+        self._inverse: tuple[Edit, ...] = ()
+
+    def do(self, base: int | None) -> int | None:
+        applied = self._plan.apply(*self._edits, lines=self._after.values(), stars=self._stars, base_version=base)
+        assert applied.inverse is not None, "an editor cancels no task"
+        self._inverse = applied.inverse.edits
+        self._look(self._after)
+        self._describe(self._about_after)
+        if base is None and self._plan.plan.owner is None:
+            for node in self._sources:
+                recorded_progress.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
+        return applied.version
+
+    def undo(self, base: int | None) -> int | None:
+        applied = self._plan.apply(*self._inverse, lines=self._before.values(), stars=self._removed, base_version=base)
+        self._look(self._looks)
+        self._describe(self._about_before)
+        return applied.version
+
+    def _look(self, looks: dict[tuple[str, str], TaskStarLine]) -> None:
+        for pair, look in looks.items():
+            line = self._plan.lines.find(*pair)
+            if line is not None and line is not look:
+                line.imitate(look)
+
+    def _describe(self, about: dict[str, Any]) -> None:
+        for key, value in about.items():
+            setattr(self._plan, key, value)
+
+
+class SwapCommand(Command):
+    """Another plan takes the place of the one that is edited."""
+
+    def __init__(
+        self, name: str, description: str, put: Callable[[LivingPlan], None], before: LivingPlan, after: LivingPlan
+    ) -> None:
+        super().__init__(name, description)
+        self._put, self._before, self._after = put, before, after
+
+    def do(self, base: int | None) -> int | None:
+        self._put(self._after)
+        return self._after.plan.version
+
+    def undo(self, base: int | None) -> int | None:
+        self._put(self._before)
+        return self._before.plan.version
+
+
+class CommandInvoker:
+    """Carries commands out, and remembers what can be undone, the last first, and what can be done again. A new command
+    forgets the latter."""
+
+    def __init__(self, enable_history: bool, max_history_size: int) -> None:
+        self.enabled, self.limit = enable_history, max_history_size
+        self.execution_count = 0
+        self.done: list[Command] = []
+        self.undone: list[Command] = []
+        self._version: int | None = None
+
+    def execute(self, command: Command) -> None:
+        self._version = command.do(None)
+        self.execution_count += 1
+        if self.enabled:
+            self.done.append(command)
+            del self.done[: max(0, len(self.done) - self.limit)]
+            self.undone.clear()
+
+    def undo(self) -> Command | None:
+        return self._move(self.done, self.undone, lambda command: command.undo(self._version))
+
+    def redo(self) -> Command | None:
+        return self._move(self.undone, self.done, lambda command: command.do(self._version))
+
+    def _move(
+        self, source: list[Command], target: list[Command], step: Callable[[Command], int | None]
+    ) -> Command | None:
+        """Take the last command of one list over to the other; one that is refused stays where it is."""
+        if not source:
+            return None
+        self._version = step(source[-1])
+        target.append(source.pop())
+        return target[-1]
+
+    def clear(self) -> None:
+        self.done.clear()
+        self.undone.clear()

@@ -1,0 +1,441 @@
+"""A living plan with the documented names, over a Constellation of the core.
+
+The object that is handed to an orchestrator is the live one: reading it shows progress, and changing it in place while
+it runs is an edit, with all the checks of one. A copy (``copy.deepcopy``, or by way of JSON) belongs to whoever made
+it, and knows what it was copied from, so that what was changed in it can be told apart when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+from uuid import uuid4
+
+from asterism.compat import plan_records, recorded_progress
+from asterism.compat.checked_changes import refuse, refusing
+from asterism.compat.manual_progress import DrivenByHand
+from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.plan_analysis import Analysis
+from asterism.compat.private_names import Alias, ReadOnly
+from asterism.compat.record_models import checked
+from asterism.compat.task_fields import changes_of
+from asterism.compat.task_star import TaskStar, moment
+from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
+from asterism.compat.vocabulary import ConstellationState
+from asterism.core.plan import status as core
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.diff import Outline
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import ENDED_STATES
+from asterism.core.plan.task import Dependency
+
+KEPT_VERSIONS = 32
+"""Of how many versions that were written as JSON the outline is kept, to recognise copies that come back."""
+
+
+class LivingPlan(Analysis, DrivenByHand):
+    """What TaskConstellation and TaskOrion are, but for their names."""
+
+    naming: ClassVar[Naming] = GALAXY
+
+    def __init__(
+        self, plan_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.conditions = Conditions()
+        self.plan = Constellation(plan_id or f"{self.naming.noun}_{uuid4().hex[:12]}")
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
+        self.name = name or self.plan.id
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        self.created_at = self.updated_at = datetime.now(UTC)
+        self.lineage = uuid4().hex  # the same in all copies of copies
+        self.stamp: int | None = None  # of a copy read from JSON: the version it was written at
+        self.runner: object | None = None  # the orchestrator that runs it
+        self._outline: Outline | None = None
+        self._written: dict[int, Outline] = {}
+        self._stars: dict[str, TaskStar] = {}
+        self._born: dict[str, datetime] = {}  # when its tasks were made
+        self.lines = Lines()
+
+    @property
+    def plan_id(self) -> str:
+        return self.plan.id
+
+    # -- the one way in which it changes -------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        *edits: Edit,
+        lines: Iterable[TaskStarLine] = (),
+        stars: Iterable[TaskStar] = (),
+        base_version: int | None = None,
+    ) -> Applied:
+        """Apply edits, all or none, with all the checks of the core. A plan whose run is over is opened again.
+
+        ``lines`` are those of added dependencies, ``stars`` the handles of added tasks."""
+        known = {(line.from_task_id, line.to_task_id): line for line in lines}
+        for line in known.values():
+            self.conditions.learn(line.condition, line.condition_evaluator)
+        with self.reopened(), refusing():
+            applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
+        for edit in edits:
+            if isinstance(edit, AddDependency):
+                self.lines.add(known[edit.source, edit.target], self)
+            elif isinstance(edit, RemoveDependency):
+                self.lines.drop(edit.source, edit.target)
+            elif isinstance(edit, RemoveTask):
+                self._forget(edit.task_id)
+        for star in stars:
+            self._claim(star)
+        self._touch()
+        return applied
+
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[None]:
+        """If its run is over, let it be changed; if the change is refused, it stays as it was. Between the end of a run
+        and its return it stays closed."""
+        before = self.plan.state
+        if self.runner is not None or before not in ENDED_STATES:
+            yield
+            return
+        recorded_progress.reopen(self.plan)
+        try:
+            yield
+        except BaseException:
+            self.plan.state = before
+            raise
+
+    @property
+    def _building(self) -> bool:
+        """Before it first starts it is built: a dependency may then lead into a task whose progress was copied."""
+        return self.plan.state is core.ConstellationState.CREATED
+
+    def _claim(self, star: TaskStar) -> None:
+        """A star that stood alone becomes the handle of the task of its id."""
+        node = self.plan.nodes[star.task_id]
+        self._born[node.id] = star.created_at
+        if star.home is None:
+            star.bind(self.plan, node, self)
+            self._stars[node.id] = star
+
+    def _forget(self, task_id: str) -> None:
+        star = self._stars.pop(task_id, None)
+        self._born.pop(task_id, None)
+        if star is not None:
+            star.stand_alone(star.node.task)
+
+    def _touch(self) -> None:
+        self.updated_at = datetime.now(UTC)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Mapping[str, TaskStar]:
+        """A window to look through: ``add_task`` and ``remove_task`` change it."""
+        return MappingProxyType({task_id: self._star(node) for task_id, node in self.plan.nodes.items()})
+
+    def get_all_tasks(self) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values()]
+
+    @property
+    def task_count(self) -> int:
+        return len(self.plan)
+
+    def get_task(self, task_id: str) -> TaskStar | None:
+        node = self.plan.nodes.get(task_id)
+        return None if node is None else self._star(node)
+
+    def _star(self, node: Node) -> TaskStar:
+        star = self._stars.get(node.id)
+        if star is None or star.node is not node:
+            born = self._born.setdefault(node.id, datetime.now(UTC))
+            star = self._stars[node.id] = TaskStar.of(self.plan, node, self, born)
+        return star
+
+    def add_task(self, task: TaskStar) -> None:
+        """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
+        self.check(task)
+        if self._building:
+            with refusing():
+                self.take_in(task)
+            return
+        source = task.node
+        self.apply(AddTask(source.task), stars=[task])
+        if self.plan.owner is None:
+            recorded_progress.carry(source, self.plan, self.plan.nodes[source.id])
+
+    def check(self, task: TaskStar) -> None:
+        """Refuse a task with values that no plan can hold."""
+        if task.invalid:
+            values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
+            raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
+
+    def take_in(self, star: TaskStar) -> None:
+        """Put a task with its progress into a plan that is being built."""
+        source = star.node
+        self.plan.add(source.task)
+        recorded_progress.carry(source, self.plan, self.plan.nodes[source.id])
+        self._claim(star)
+        self._touch()
+
+    make_star = staticmethod(TaskStar.from_dict)
+    make_line = staticmethod(TaskStarLine.from_dict)
+
+    def update_tasks(self, changes: Mapping[str, Mapping[str, Any]]) -> Applied:
+        """Change documented fields of several tasks, all or none."""
+        with refusing():
+            specs = {task_id: changes_of(self.plan.node(task_id).task, fields) for task_id, fields in changes.items()}
+        return self.apply(*(UpdateTask(task_id, **spec) for task_id, spec in specs.items()))
+
+    def remove_task(self, task_id: str) -> None:
+        """Take out a task that has not started, and every dependency into it and out of it."""
+        self.apply(*self.removal(task_id))
+
+    def removal(self, task_id: str) -> list[Edit]:
+        """The edits that take out a task with its dependencies."""
+        node = self.plan.nodes.get(task_id)
+        pairs = [] if node is None else [(task_id, child) for child in node.children]
+        pairs += [] if node is None else [(source, task_id) for source in node.parents]
+        return [*(RemoveDependency(*pair) for pair in pairs), RemoveTask(task_id)]
+
+    # -- dependencies --------------------------------------------------------------------------------------------------
+
+    @property
+    def dependencies(self) -> Mapping[str, TaskStarLine]:
+        """A window to look through: ``add_dependency`` and ``remove_dependency`` change it."""
+        return MappingProxyType({line.line_id: line for line in self.lines})
+
+    def get_all_dependencies(self) -> list[TaskStarLine]:
+        return list(self.lines)
+
+    @property
+    def dependency_count(self) -> int:
+        return len(self.get_all_dependencies())
+
+    def get_dependency(self, dependency_id: str) -> TaskStarLine | None:
+        return self.lines.get(dependency_id)
+
+    def get_task_dependencies(self, task_id: str) -> list[TaskStarLine]:
+        """The lines into a task."""
+        node = self.plan.nodes.get(task_id)
+        return [] if node is None else [self.lines.of(source, task_id) for source in node.parents]
+
+    def add_dependency(self, dependency: TaskStarLine) -> None:
+        """Raises ValueError for a cycle, an unknown task, and a second line between the same two tasks."""
+        edge = dependency.dependency
+        if self.lines.get(dependency.line_id) is not None:
+            raise ValueError(f"there is a line {dependency.line_id!r} already")
+        if self._building:
+            self.conditions.learn(dependency.condition, dependency.condition_evaluator)
+            with refusing():
+                self.plan.connect(edge.source, edge.target, edge.on, edge.when)
+            self.lines.add(dependency, self)
+            self._touch()
+            return
+        self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
+
+    def remove_dependency(self, dependency_id: str) -> None:
+        """Take out a line; nothing happens when there is none of that id."""
+        line = self.lines.get(dependency_id)
+        if line is not None:
+            self.apply(RemoveDependency(line.from_task_id, line.to_task_id))
+
+    def tie(self, source: str, target: str) -> None:
+        """Make one task wait for another, however it ends."""
+        self.add_dependency(TaskStarLine(source, target))
+
+    def untie(self, source: str, target: str) -> None:
+        self.apply(RemoveDependency(source, target))
+
+    def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None:
+        """A line of this plan is about to mean something else."""
+        self.conditions.learn(dependency.when, evaluator)
+        self.apply(UpdateDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+
+    def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]:
+        """Whether a line is satisfied, and since when that is known; of a task that has not ended nothing is known."""
+        before, after = self.plan.nodes[source], self.plan.nodes[target]
+        if before.status not in core.TERMINAL:
+            return None, None
+        return before.satisfies(after.parents[source], after), moment(before.ended_at)
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConstellationState:
+        """Told by the orchestrator that runs or ran it; before that, by its tasks."""
+        if self.plan.state not in (core.ConstellationState.CREATED, core.ConstellationState.READY):
+            return ConstellationState(self.plan.state)
+        counts, total = self.plan.counts, len(self.plan)
+        if not total:
+            return ConstellationState.CREATED
+        if self.is_complete():
+            if not counts[core.FAILED]:
+                return ConstellationState.COMPLETED if counts[core.COMPLETED] else ConstellationState.CANCELLED
+            return ConstellationState.PARTIALLY_FAILED if counts[core.COMPLETED] else ConstellationState.FAILED
+        begun = counts[core.PENDING] < total
+        return ConstellationState.EXECUTING if begun else ConstellationState.READY
+
+    def update_state(self) -> None:
+        """There is nothing to do: the state always agrees with the tasks. Documented programs call this."""
+
+    def get_ready_tasks(self) -> list[TaskStar]:
+        """What could start, the most urgent first."""
+        ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
+        return sorted(ready, key=lambda star: -star.priority)
+
+    def get_running_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.RUNNING)
+
+    def get_completed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.COMPLETED)
+
+    def get_failed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.FAILED)
+
+    def get_pending_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.PENDING)
+
+    def _with_status(self, status: core.TaskStatus) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values() if node.status is status]
+
+    def get_modifiable_tasks(self) -> list[TaskStar]:
+        """What has not started."""
+        return self._with_status(core.PENDING)
+
+    def is_task_modifiable(self, task_id: str) -> bool:
+        node = self.plan.nodes.get(task_id)
+        return node is not None and node.status is core.PENDING
+
+    def get_modifiable_dependencies(self) -> list[TaskStarLine]:
+        """The lines into tasks that have not started."""
+        return [line for line in self.lines if self.is_task_modifiable(line.to_task_id)]
+
+    def is_dependency_modifiable(self, dependency_id: str) -> bool:
+        line = self.lines.get(dependency_id)
+        return line is not None and self.is_task_modifiable(line.to_task_id)
+
+    @property
+    def execution_start_time(self) -> datetime | None:
+        """When its last execution began."""
+        return moment(self.plan.started_at)
+
+    @property
+    def execution_end_time(self) -> datetime | None:
+        return moment(self.plan.ended_at)
+
+    @property
+    def execution_duration(self) -> float | None:
+        began, ended = self.plan.started_at, self.plan.ended_at
+        return None if began is None or ended is None else ended - began
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Self:
+        """A copy with its own tasks. Sharing them would let a copy change the plan that is running."""
+        twin = type(self)(self.plan_id, self.name)
+        twin.metadata, twin.created_at = dict(self.metadata), self.created_at
+        twin.lineage, twin.stamp = self.lineage, self.stamp
+        twin.follow(self)
+        if self.runner is None and self.plan.origin is not None:
+            twin.plan.origin = self.plan.origin  # the copy of a copy still differs from the first by what was changed
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
+    def follow(self, source: LivingPlan) -> None:
+        """Become what ``source`` is now. Handles on tasks stay valid; those of tasks that are gone stand alone."""
+        self.conditions.learn_from(source.conditions)
+        self.plan, self._outline = source.plan.copy(), None
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
+        self._born = dict(source._born)
+        self.lines.keep(self.plan)
+        for line in source.lines:
+            self.lines.take_over(line, self)
+        for task_id, star in tuple(self._stars.items()):
+            if task_id in self.plan.nodes:
+                star.bind(self.plan, self.plan.nodes[task_id], self)
+            else:
+                self._forget(task_id)
+
+    def adopt(self, copy: LivingPlan, edits: tuple[Edit, ...]) -> None:
+        """Edits that came from a copy have been applied: let lines and handles agree with them."""
+        self.lines.keep(self.plan)
+        for edit in edits:
+            if isinstance(edit, AddDependency | UpdateDependency):
+                self.lines.take_over(copy.lines.of(edit.source, edit.target), self)
+            elif isinstance(edit, RemoveTask):
+                self._forget(edit.task_id)
+        self._touch()
+
+    def outline(self) -> Outline:
+        """The structure as it is now. Of a plan that runs it is made once per version."""
+        if self.runner is None or self._outline is None or self._outline.version != self.plan.version:
+            self._outline = Outline.of(self.plan)
+        return self._outline
+
+    def written(self, version: int | None) -> Outline | None:
+        """What was written as JSON at a version, if that is not too long ago."""
+        return None if version is None else self._written.get(version)
+
+    # -- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON data. A result that JSON cannot hold is written as text, a condition by its name."""
+        self._written[self.plan.version] = Outline.of(self.plan)
+        while len(self._written) > KEPT_VERSIONS:
+            del self._written[next(iter(self._written))]
+        return plan_records.plan_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What ``to_dict`` wrote, or somebody else in the same form. Raises ValueError, and says what is wrong."""
+        made = cls(data.get(cls.naming.id_key), data.get("name"))
+        with refusing():
+            plan_records.fill_plan(made, data)
+        return made
+
+    def to_json(self, save_path: str | None = None) -> str:
+        return plan_records.write(self.to_dict(), save_path)
+
+    @classmethod
+    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
+        return cls.from_dict(plan_records.read(json_data, file_path))
+
+    def to_basemodel(self) -> Any:
+        """The documented Pydantic model of the plan."""
+        return self.naming.schema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: Any) -> Self:
+        return cls.from_dict(checked(schema, cls.naming.schema))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    _tasks = ReadOnly("tasks", "use add_task and remove_task")
+    _dependencies = ReadOnly("dependencies", "use add_dependency and remove_dependency")
+    _name = Alias("name")
+    _metadata = Alias("metadata")
+    _state = ReadOnly("state", "it follows from the tasks")
+    _execution_start_time = ReadOnly("execution_start_time", "use start_execution")
+    _execution_end_time = ReadOnly("execution_end_time", "use complete_execution")
+    _created_at = ReadOnly("created_at", "it is when the plan was made")
+    _updated_at = ReadOnly("updated_at", "it is when the plan last changed")

@@ -1,0 +1,189 @@
+"""The ends of tasks that an agent has still to answer, each with its deadline.
+
+One timer serves all that is pending, and none is left when nothing is. ``by_task`` shows them as the documented
+``_pending_modifications`` does, as futures by the ids of the tasks; what is written there takes effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+
+from asterism.core.plan.diff import Outline
+
+Key = tuple[str, str]
+"""A task's end: the id of its plan and its own."""
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """An end that waits for its answer. ``seen`` is the plan as its agent was shown it."""
+
+    seen: Outline | None
+    deadline: float
+    future: asyncio.Future[bool]
+    by_hand: bool = False  # somebody wrote it into ``_pending_modifications``
+
+
+class Pending:
+    """``expired`` is told of an end that nobody answered in time."""
+
+    def __init__(self, expired: Callable[[Key], None]) -> None:
+        self.timeout = 600.0
+        self.stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
+        self.ends: dict[Key, End] = {}
+        self.late: dict[Key, End] = {}  # timed out, and may be answered yet
+        self.by_task = _ByTask(self)
+        self._expired = expired
+        self._alarm: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def follow_loop(self) -> bool:
+        """What was pending on an event loop that is gone can no longer be waited for. True if that was so."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return False
+        self._loop, self._alarm = loop, None
+        self.ends.clear()
+        self.late.clear()
+        return True
+
+    def register(self, key: Key, seen: Outline | None, future: asyncio.Future[bool] | None = None) -> None:
+        if key in self.ends:
+            return
+        self.follow_loop()
+        assert self._loop is not None
+        by_hand, deadline = future is not None, self._loop.time() + self.timeout
+        future = self._loop.create_future() if future is None else future
+        self.ends[key] = End(seen, deadline, future, by_hand)
+        future.add_done_callback(lambda done: self._resolved(key, done))
+        self.stats["total_modifications"] += 1
+        if self._alarm is None or deadline < self._alarm.when():
+            self._set_alarm(deadline)
+
+    def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
+        """Its future is done. If that was not our doing, somebody else has answered."""
+        end = self.ends.get(key)
+        if end is not None and end.future is future:
+            self.resolve(key, _succeeded(future))
+
+    def resolve(self, key: Key, answered: bool) -> None:
+        """An end is no longer pending: it was answered, or it timed out."""
+        end = self.ends.pop(key, None)
+        if answered:
+            self.late.pop(key, None)
+        if end is None:
+            return
+        if not answered:
+            self.late[key] = end
+        self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
+        if not end.future.done():
+            end.future.set_result(answered)
+        if not self.ends:
+            self._set_alarm(None)
+
+    def expire(self, keys: Iterable[Key]) -> None:
+        for key in tuple(keys):
+            self._expired(key)
+            self.resolve(key, False)
+
+    def forget(self, plan_id: str) -> None:
+        """The run is over: nobody waits for its answers any more."""
+        for ends in (self.ends, self.late):
+            for key in [key for key in ends if key[0] == plan_id]:
+                ends.pop(key).future.cancel()
+        if not self.ends:
+            self._set_alarm(None)
+
+    def find(self, plan_ids: Iterable[str | None], task: str) -> list[Key]:
+        """The ends of a task in one of these plans that may be answered."""
+        keys = [(plan_id, task) for plan_id in dict.fromkeys(plan_ids) if plan_id is not None]
+        return [key for key in keys if key in self.ends or key in self.late]
+
+    def anywhere(self, task: str) -> list[Key]:
+        """The ends of a task in whatever plan: those that are pending, or, if there is none, those that are late."""
+        return [key for key in self.ends if key[1] == task] or [key for key in self.late if key[1] == task]
+
+    def seen(self, keys: Iterable[Key]) -> Outline | None:
+        ends = (self.ends.get(key) or self.late.get(key) for key in keys)
+        return next((end.seen for end in ends if end is not None), None)
+
+    async def answered(self, plan_id: str, tasks: Iterable[str]) -> None:
+        """Wait until none of these ends is pending, nor anything that was written by hand."""
+        wanted = {(plan_id, task) for task in tasks}
+        futures = [end.future for key, end in self.ends.items() if key in wanted or end.by_hand]
+        if futures:
+            await asyncio.wait(futures)
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
+        self.follow_loop()
+        loop, everything = asyncio.get_running_loop(), True
+        deadline = loop.time() + (self.timeout if timeout is None else timeout)
+        while self.ends:
+            futures = [end.future for end in self.ends.values()]
+            done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
+            await asyncio.sleep(0)  # what was resolved from outside is taken out by its callback
+            everything = everything and all(map(_succeeded, done))
+            if late:
+                self.expire(self.ends)
+                return False
+        return everything
+
+    def _set_alarm(self, deadline: float | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if deadline is not None and self._loop is not None:
+            self._alarm = self._loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        assert self._loop is not None
+        now = self._loop.time()
+        self.expire([key for key, end in self.ends.items() if end.deadline <= now])
+        if self.ends:
+            self._set_alarm(min(end.deadline for end in self.ends.values()))
+
+
+def _succeeded(future: asyncio.Future[bool]) -> bool:
+    return not future.cancelled() and future.exception() is None and bool(future.result())
+
+
+class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
+    """Task -> future. To add one holds the plan after the next end until its future is done; to delete one answers
+    it."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def _key(self, task: str) -> Key:
+        for key in self._pending.ends:
+            if key[1] == task:
+                return key
+        raise KeyError(task)
+
+    def __getitem__(self, task: str) -> asyncio.Future[bool]:
+        return self._pending.ends[self._key(task)].future
+
+    def __setitem__(self, task: str, future: asyncio.Future[bool]) -> None:
+        if task in self:
+            del self[task]
+        self._pending.register(("", task), None, future)
+
+    def __delitem__(self, task: str) -> None:
+        self._pending.resolve(self._key(task), True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(task for _, task in self._pending.ends))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(task for _, task in self._pending.ends))
+
+    def clear(self) -> None:
+        """Wait for none of them any more."""
+        self._pending.expire(self._pending.ends)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))

@@ -1,0 +1,190 @@
+"""The documented orchestrator: a shell around one orchestrator of the runtime per run, under the policy ``global``."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from asterism.compat import event_outlet as outlets
+from asterism.compat import recorded_progress
+from asterism.compat.checked_changes import refusing
+from asterism.compat.device_assignments import PlanRegistry
+from asterism.compat.event_bus import get_event_bus
+from asterism.compat.event_outlet import Outlet
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.managed_devices import Fleet
+from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.plan_run import Run, Terms
+from asterism.compat.private_names import ReadOnly
+from asterism.compat.task_star import TaskStar
+from asterism.compat.vocabulary import DeviceManager, ExecutionResult
+from asterism.core.plan.node import Node
+from asterism.orchestrator.orchestrator import DRAIN, Orchestrator
+
+logger = logging.getLogger("asterism.compat.plan_orchestrator")
+
+
+class PlanOrchestrator:
+    """What TaskConstellationOrchestrator and TaskOrionOrchestrator are, but for their names."""
+
+    naming: ClassVar[Naming] = GALAXY
+    registry_class: ClassVar[type[PlanRegistry]] = PlanRegistry
+
+    def __init__(
+        self, device_manager: DeviceManager | None = None, enable_logging: bool = True, event_bus: Any = None
+    ) -> None:
+        self._logger = logger if enable_logging else None
+        self._event_bus = get_event_bus() if event_bus is None else event_bus
+        self._modification_synchronizer: Any = None
+        self._device_timeout = 300.0
+        self._runs: dict[str, Run] = {}
+        self.registry = self.registry_class(device_manager, enable_logging)
+
+    @property
+    def event_bus(self) -> Any:
+        return self._event_bus
+
+    @property
+    def _device_manager(self) -> DeviceManager | None:
+        return self.registry.device_manager
+
+    @_device_manager.setter
+    def _device_manager(self, value: DeviceManager | None) -> None:
+        self.registry.device_manager = value
+
+    def set_device_manager(self, device_manager: DeviceManager) -> None:
+        self._device_manager = device_manager
+
+    def set_modification_synchronizer(self, synchronizer: Any) -> None:
+        """From the next run on, nothing new is dispatched while an answer is due that the synchronizer knows of. It
+        may be one of your own, with the documented methods."""
+        self._modification_synchronizer = synchronizer
+
+    def set_device_timeout(self, timeout: float) -> None:
+        """How long a task waits for a device that is not connected before it fails, in seconds; from the next run
+        on."""
+        if timeout <= 0:
+            raise ValueError(f"a timeout is above 0, not {timeout}")
+        self._device_timeout = timeout
+
+    async def orchestrate(
+        self,
+        live: LivingPlan,
+        device_assignments: Mapping[str, str] | None = None,
+        assignment_strategy: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run a plan to its end. Raises ValueError for one that cannot run; a task that fails is no error. A plan that
+        has run before may be run again: what has ended stays, the rest is done.
+
+        Cancelling the caller stops the running tasks, cleans up, and is passed on."""
+        manager = self._manager()
+        self._admit(live)
+        terms = Terms.of(device_assignments, assignment_strategy, metadata, self._device_timeout)
+        synchronizer, source = self._modification_synchronizer, f"orchestrator_{id(self)}"
+        run = Run(self.naming, live, manager, Outlet(self._event_bus), source, synchronizer, terms)
+        plan_id = live.plan_id
+        outlets.enter(self._event_bus, plan_id, run)
+        self.registry.register(live, terms.metadata)
+        self._runs[plan_id] = run
+        if run.review is not None:
+            run.review.begin()
+        live.runner = self
+        self._log("%s starts: %d tasks", plan_id, len(live.plan))
+        try:
+            with refusing():
+                return await run.to_the_end()
+        finally:
+            self._log("%s is %s", plan_id, live.state)
+            try:
+                await run.outlet.drain(DRAIN)
+            finally:
+                self._dismiss(run)
+
+    def _dismiss(self, run: Run) -> None:
+        plan_id = run.live.plan_id
+        run.live.runner = None
+        del self._runs[plan_id]
+        self.registry.unregister(plan_id)
+        outlets.leave(self._event_bus, plan_id)
+        if run.review is not None:
+            run.review.end()
+
+    def _manager(self) -> DeviceManager:
+        if self._device_manager is None:
+            raise ValueError("there is no device manager: use set_device_manager first")
+        return self._device_manager
+
+    def _admit(self, live: LivingPlan) -> None:
+        if not isinstance(live, LivingPlan):
+            raise TypeError(f"this takes a {self.naming.noun}, not {live!r}")
+        if live.runner is not None:
+            raise ValueError(f"{live.plan_id!r} is being run already; one orchestrator owns it at a time")
+        if live.plan_id in outlets.live_on(self._event_bus):
+            raise ValueError(
+                f"another {self.naming.noun} with the id {live.plan_id!r} is running on this event bus, "
+                "and events tell them apart by their ids: give this one its own"
+            )
+        valid, errors = live.validate_dag()
+        if not valid:
+            raise ValueError(f"{live.plan_id!r} cannot be run: {'; '.join(errors)}")
+
+    async def cancel(self, plan_id: str) -> bool:
+        """Stop a run and wait for its end. False when no such plan is running here."""
+        run = self._runs.get(plan_id)
+        if run is None or run.live.plan.owner is None:
+            return False
+        await run.core.cancel(plan_id)
+        return True
+
+    async def execute_single_task(self, task: TaskStar, target_device_id: str | None = None) -> Any:
+        """Carry out one task that is in no constellation, with its timeout and its retries, and return what the device
+        answered. A task of a constellation is left as it is, and a copy of it is carried out. No event is published.
+
+        Raises ValueError when no device is connected, and the error of a task that fails."""
+        manager = self._manager()
+        star = task if task.home is None else copy.deepcopy(task)
+        if target_device_id is not None:
+            star.target_device_id = target_device_id
+        fleet = Fleet(manager, lambda task_id: star, lambda device, status: None)
+        if not fleet.here:
+            raise ValueError(f"no device is connected that could take task {star.task_id!r}")
+        if star.target_device_id is not None and star.target_device_id not in fleet.known:
+            raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
+        core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
+        with refusing():
+            recorded_progress.reopen(star.plan)
+            await core.run(star.plan)
+        return _answer_of(star.node)
+
+    async def status_of(self, live: LivingPlan) -> dict[str, Any] | None:
+        """How far a plan is that is being run here; None for any other."""
+        return await self.registry.status(live.plan_id)
+
+    async def get_available_devices(self) -> list[dict[str, Any]]:
+        """What the device manager says of each connected device."""
+        return await self.registry.get_available_devices()
+
+    def _log(self, message: str, *about: object) -> None:
+        if self._logger is not None:
+            self._logger.info(message, *about)
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    @property
+    def running_tasks(self) -> Mapping[str, TaskStar]:
+        """What is being executed here now."""
+        runs = self._runs.values()
+        return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
+
+    _execution_tasks = ReadOnly("running_tasks", "tasks are started by the orchestrator alone")
+
+
+def _answer_of(node: Node) -> Any:
+    """What the device answered, or the error that it reported."""
+    if node.error is not None:
+        raise node.error
+    return node.value.result if isinstance(node.value, ExecutionResult) else node.value

@@ -1,0 +1,224 @@
+"""Plans as JSON data, in the documented form: ids to tasks, ids to lines, and the state of each.
+
+Two keys are our own: ``version`` and ``lineage`` say what a copy was made from, so that it can be merged when it comes
+back. A file that lacks them is read all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asterism.compat import recorded_progress
+from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
+from asterism.core.plan import status as core
+
+if TYPE_CHECKING:
+    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.task_star import TaskStar
+    from asterism.compat.task_star_line import TaskStarLine
+
+Star = TypeVar("Star", bound="TaskStar")
+Line = TypeVar("Line", bound="TaskStarLine")
+
+
+def write(data: dict[str, Any], path: str | None) -> str:
+    """As text, and into a file if one is named."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def read(text: str | None, path: str | None) -> dict[str, Any]:
+    """From a text or from a file. Raises ValueError for what is not a JSON object."""
+    if (text is None) == (path is None):
+        raise ValueError("give either json_data or file_path")
+    data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
+    if not isinstance(data, dict):
+        raise ValueError(f"this is not a JSON object: {data!r:.80}")
+    return data
+
+
+def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
+    plan = living.plan
+    return {
+        living.naming.id_key: plan.id,
+        "name": living.name,
+        "state": living.state.value,
+        "version": plan.version,
+        "lineage": living.lineage,
+        "tasks": {task_id: star_to_dict(star) for task_id, star in living.tasks.items()},
+        "dependencies": {line_id: line.to_dict() for line_id, line in living.dependencies.items()},
+        "metadata": plain(living.metadata),
+        "created_at": living.created_at.isoformat(),
+        "updated_at": living.updated_at.isoformat(),
+        "execution_start_time": _iso(living.execution_start_time),
+        "execution_end_time": _iso(living.execution_end_time),
+        "execution_duration": living.execution_duration,
+    }
+
+
+def star_to_dict(star: TaskStar) -> dict[str, Any]:
+    return {
+        "task_id": star.task_id,
+        "name": star.name,
+        "description": star.description,
+        "tips": star.tips,
+        "target_device_id": star.target_device_id,
+        "device_type": star.device_type,
+        "priority": star.priority.value,
+        "timeout": star.timeout,
+        "retry_count": star.retry_count,
+        "task_data": plain(star.task_data),
+        "expected_output_type": star.expected_output_type,
+        "status": star.status.value,
+        "result": plain(_result_to_dict(star.result)),
+        "error": None if star.error is None else str(star.error),
+        "execution_start_time": _iso(star.execution_start_time),
+        "execution_end_time": _iso(star.execution_end_time),
+        "execution_duration": star.execution_duration,
+        "current_retry": star.retries_used,
+        "created_at": star.created_at.isoformat(),
+        "updated_at": star.updated_at.isoformat(),
+    }
+
+
+def _result_to_dict(result: Any) -> Any:
+    if not isinstance(result, ExecutionResult):
+        return result
+    return {
+        "task_id": result.task_id,
+        "status": str(getattr(result.status, "value", result.status)),
+        "result": result.result,
+        "error": None if result.error is None else str(result.error),
+        "metadata": result.metadata,
+    }
+
+
+def line_to_dict(line: TaskStarLine) -> dict[str, Any]:
+    return {
+        "line_id": line.line_id,
+        "from_task_id": line.from_task_id,
+        "to_task_id": line.to_task_id,
+        "dependency_type": line.dependency_type.value,
+        "condition_description": line.condition_description,
+        "condition": line.condition,
+        "metadata": plain(line.metadata),
+        "is_satisfied": line.is_satisfied(),
+        "last_evaluation_result": line.last_evaluation_result,
+        "last_evaluation_time": _iso(line.last_evaluation_time),
+        "created_at": line.created_at.isoformat(),
+        "updated_at": line.updated_at.isoformat(),
+    }
+
+
+def plain(value: Any) -> Any:
+    """JSON data as it is; what JSON cannot hold as text, entry by entry."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _iso(when: datetime | None) -> str | None:
+    return None if when is None else when.isoformat()
+
+
+def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
+    """Put tasks and lines into an empty plan. The lines are linked when every task has its progress, for an edit could
+    not lead into a task that has started."""
+    living.metadata = dict(data.get("metadata") or {})
+    living.lineage, living.stamp = data.get("lineage") or living.lineage, data.get("version")
+    if data.get("created_at"):
+        living.created_at = _moment(data["created_at"])
+    for item in items_of(data.get("tasks")):
+        living.take_in(living.make_star(item))
+    for item in items_of(data.get("dependencies")):
+        line = living.make_line(item)
+        edge = line.dependency
+        over = living.plan.node(edge.source).status in core.TERMINAL
+        living.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
+        living.lines.add(line, living)
+
+
+def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
+    """The parts, whether they are listed or filed under their ids. Raises ValueError for what is no part."""
+    parts = list(part.values() if isinstance(part, Mapping) else part or ())
+    for one in parts:
+        if not isinstance(one, Mapping):
+            raise ValueError(f"a task or a dependency is an object, not {one!r:.80}")
+    return parts
+
+
+def line_from_dict(cls: type[Line], data: Mapping[str, Any]) -> Line:
+    for end in ("from_task_id", "to_task_id"):
+        if not data.get(end):
+            raise ValueError(f"a line needs {end!r}: {dict(data)!r:.200}")
+    line = cls(
+        data["from_task_id"],
+        data["to_task_id"],
+        data.get("dependency_type") or DependencyType.UNCONDITIONAL,
+        data.get("condition_description"),
+        data.get("condition_evaluator"),
+        line_id=data.get("line_id"),
+        metadata=data.get("metadata"),
+        condition=data.get("condition"),
+    )
+    when = data.get("last_evaluation_time")
+    said = data.get("last_evaluation_result")
+    evaluated = None if said is None else (bool(said), _moment(when) if when else datetime.now(UTC))
+    created = _moment(data["created_at"]) if data.get("created_at") else line.created_at
+    line.restore(created, _moment(data["updated_at"]) if data.get("updated_at") else created, evaluated)
+    return line
+
+
+def star_from_dict(cls: type[Star], data: Mapping[str, Any]) -> Star:
+    star = cls(
+        task_id=data.get("task_id"),
+        name=data.get("name") or "",
+        description=data.get("description") or data.get("task_description") or "",
+        tips=data.get("tips"),
+        target_device_id=data.get("target_device_id"),
+        device_type=data.get("device_type"),
+        priority=data.get("priority") or TaskPriority.MEDIUM,
+        timeout=data.get("timeout"),
+        retry_count=data.get("retry_count") or 0,
+        task_data=data.get("task_data"),
+        expected_output_type=data.get("expected_output_type"),
+    )
+    if data.get("created_at"):
+        star.restore(_moment(data["created_at"]), _moment(data.get("updated_at") or data["created_at"]))
+    status = member(TaskStatus, data.get("status") or TaskStatus.PENDING)
+    pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
+    retries = data.get("current_retry") or 0
+    facts: dict[str, Any] = {"attempts": retries + (not pending)}
+    if not pending:
+        facts |= {
+            "status": core.TaskStatus(status),
+            "device": recorded_progress.BY_HAND,
+            "value": data.get("result"),
+            "error": RuntimeError(data["error"]) if data.get("error") else None,
+            "started_at": _seconds(data.get("execution_start_time")),
+            "ended_at": _seconds(data.get("execution_end_time")),
+        }
+    recorded_progress.write(star.plan, star.node, facts)
+    return star
+
+
+def _moment(when: str) -> datetime:
+    read = datetime.fromisoformat(when)
+    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+
+
+def _seconds(when: str | None) -> float | None:
+    return None if when is None else _moment(when).timestamp()

@@ -1,0 +1,237 @@
+"""One run of a living plan: the orchestrator of the runtime underneath, and its events under the documented names.
+
+The translation happens within the step that publishes: when the runtime records a task's end and holds what lies below
+it, the synchronizer hears of that end in the same call, before anything else can happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.compat import recorded_progress
+from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent
+from asterism.compat.edit_review import Review
+from asterism.compat.event_outlet import Outlet
+from asterism.compat.living_plan import LivingPlan
+from asterism.compat.managed_devices import CONNECTED, Fleet, profiles_of
+from asterism.compat.manual_progress import newly_ready
+from asterism.compat.name_sets import Naming
+from asterism.compat.task_star import TaskStar, moment
+from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, RUNNING
+from asterism.core.plan.view import ConstellationView
+from asterism.orchestrator import events as runtime
+from asterism.orchestrator.orchestrator import Orchestrator
+
+logger = logging.getLogger("asterism.compat.devices")
+
+DEFAULT_STRATEGY = "round_robin"
+
+LOOK = 1.0
+"""How often the device manager is asked for new devices while a task waits for one, in seconds."""
+
+
+class _Prompt(runtime.Subscription):
+    """A subscription without a queue: it hears within the step that publishes."""
+
+    def __init__(self, bus: runtime.EventBus, hear: Callable[[runtime.Event], None]) -> None:
+        super().__init__(bus, (), None, 1)
+        self._hear = hear
+
+    def offer(self, event: runtime.Event) -> None:
+        self._hear(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a run was asked for."""
+
+    assignments: dict[str, str]
+    strategy: str
+    metadata: dict[str, Any]
+    device_timeout: float
+
+    @classmethod
+    def of(
+        cls,
+        assignments: Mapping[str, str] | None,
+        strategy: str | None,
+        metadata: Mapping[str, Any] | None,
+        device_timeout: float,
+    ) -> Terms:
+        return cls(dict(assignments or {}), strategy or DEFAULT_STRATEGY, dict(metadata or {}), device_timeout)
+
+
+class Run:
+    """``synchronizer`` is the documented one, one of the user's own, or None: then nothing is reviewed."""
+
+    def __init__(
+        self,
+        naming: Naming,
+        live: LivingPlan,
+        manager: DeviceManager,
+        outlet: Outlet,
+        source_id: str,
+        synchronizer: Any,
+        terms: Terms,
+    ) -> None:
+        self.naming, self.live, self.outlet, self.source_id = naming, live, outlet, source_id
+        self.terms, self.synchronizer = terms, synchronizer
+        self.review = None if synchronizer is None else Review(synchronizer, live, outlet)
+        self.fleet = Fleet(manager, self._star, self._tell_device)
+        self._check_devices()
+        self.core = Orchestrator(
+            self.fleet.here.values(),
+            editor=None if synchronizer is None else self._review,
+            policy="global",
+            edit_timeout=float("inf"),  # the synchronizer has a timeout of its own
+            strategy=terms.strategy,
+            conditions=live.conditions,
+            no_device_timeout=terms.device_timeout,
+        )
+        self._look: asyncio.TimerHandle | None = None
+        self._begun: set[str] = set()  # the tasks that were told to have started
+        self.core.events.subscriptions.append(_Prompt(self.core.events, self._hear))
+
+    def _star(self, task_id: str) -> TaskStar:
+        star = self.live.get_task(task_id)
+        assert star is not None, "a task that runs cannot be removed"
+        return star
+
+    def _check_devices(self) -> None:
+        """Refuse what could never run: a task that is not there, a device that nobody has heard of."""
+        wanted = {task_id: node.task.device for task_id, node in self.live.plan.nodes.items()} | self.terms.assignments
+        problems = [
+            f"there is no task {task_id!r}" for task_id in self.terms.assignments if task_id not in self.live.plan
+        ]
+        problems += [
+            f"task {task_id!r} asks for the device {device!r}, which the device manager does not know"
+            for task_id, device in wanted.items()
+            if device is not None and device not in self.fleet.known and self._is_open(task_id)
+        ]
+        if not self.live.is_complete() and not self.fleet.known:
+            problems.append("the device manager has no device")
+        if problems:
+            raise ValueError(f"{self.live.plan_id!r} cannot be run: {'; '.join(problems)}")
+
+    def _is_open(self, task_id: str) -> bool:
+        star = self.live.get_task(task_id)
+        return star is not None and not star.is_terminal
+
+    async def to_the_end(self) -> dict[str, Any]:
+        plan = self.live.plan
+        recorded_progress.reopen(plan)
+        plan.ended_at = None
+        for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
+            plan.note(plan.clock(), "put back", node.id, "it was marked as running, and nobody was running it")
+            recorded_progress.state(plan, node, PENDING)
+        try:
+            await self.core.run(plan, assignments=self.terms.assignments)
+        finally:
+            if self._look is not None:
+                self._look.cancel()
+        why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
+        return {
+            "results": {node.id: execution_of(node, why.get(node.id)) for node in plan.nodes.values()},
+            "status": self.live.state.value,
+            "total_tasks": len(plan),
+            "statistics": self.live.get_statistics(),
+        }
+
+    async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
+        """The editor: it is done when every end it is told of is answered. The answers are applied as they come."""
+        assert self.review is not None
+        await self.review.over(tuple(event.task_id for event in events if isinstance(event, runtime.TaskEvent)))
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _hear(self, event: runtime.Event) -> None:
+        if isinstance(event, runtime.ConstellationEvent):
+            self._tell_plan(event)
+        elif isinstance(event, runtime.TaskEvent):
+            if event.kind == "task_started" and event.task_id not in self._begun:
+                self._begun.add(event.task_id)
+                self._tell_task(EventType.TASK_STARTED, event)
+            elif event.kind in _ENDS:
+                self._tell_task(_ENDS[event.kind], event)
+                self.fleet.refresh(self.core)
+            elif event.kind == "task_released":
+                asyncio.get_running_loop().call_soon(self.fleet.refresh, self.core)
+        elif event.kind == "no_device" and self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices)
+
+    def _look_for_devices(self) -> None:
+        """Ask for new devices while a task waits for one: the device manager has no way to tell of them."""
+        self.fleet.refresh(self.core)
+        waiting = self.core.stranded
+        self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices) if waiting else None
+
+    def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:
+        node = self.live.plan.nodes[event.task_id]
+        data: dict[str, Any] = {self.naming.id_key: self.live.plan_id, self.naming.noun: self.live}
+        told = TaskEvent(kind, self.source_id, event.at, data, node.id, event.status.value)
+        if kind is not EventType.TASK_STARTED:
+            told.result, told.error = execution_of(node), node.error
+            data["newly_ready_tasks"] = newly_ready(node)
+            data["result"], data["execution_time"] = told.result, node.worked
+        self.outlet.publish(told)
+
+    def _tell_plan(self, event: runtime.ConstellationEvent) -> None:
+        naming, what = self.naming, _TOLD.get(event.kind)
+        if what is None:
+            return
+        data = {
+            naming.id_key: self.live.plan_id,
+            naming.noun: self.live,
+            "total_tasks": len(self.live.plan),
+            "assignment_strategy": self.terms.strategy,
+            "device_assignments": self.terms.assignments,
+            "metadata": self.terms.metadata,
+        }
+        if what != "started":
+            data["statistics"] = self.live.get_statistics()
+            data["execution_duration"] = self.live.execution_duration
+        kind, state = naming.event_type(what), self.live.state.value
+        self.outlet.publish(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, state))
+
+    def _tell_device(self, device: str, status: str) -> None:
+        """A device came or went. Work that asks for it waits ``device_timeout`` seconds before it fails."""
+        came = status == CONNECTED
+        logger.log(logging.INFO if came else logging.WARNING, "%s: device %r has %s", self.live.plan_id, device, status)
+        devices = profiles_of(self.fleet.manager)
+        kind = EventType.DEVICE_CONNECTED if came else EventType.DEVICE_DISCONNECTED
+        data = {self.naming.id_key: self.live.plan_id}
+        at = self.live.plan.clock()
+        self.outlet.publish(DeviceEvent(kind, self.source_id, at, data, device, status, devices.get(device), devices))
+
+
+_ENDS = {"task_completed": EventType.TASK_COMPLETED, "task_failed": EventType.TASK_FAILED}
+
+_TOLD = {
+    "constellation_started": "started",
+    "constellation_completed": "completed",
+    "constellation_partially_failed": "completed",  # it came to its end; the state says how
+    "constellation_failed": "failed",
+    "constellation_cancelled": "failed",
+}
+
+
+def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
+    """How a task ended, as the device manager told it or, where it told nothing, as the plan knows it."""
+    if isinstance(node.value, ExecutionResult):
+        return node.value
+    if isinstance(node.error, TaskFailed):
+        return node.error.execution
+    return ExecutionResult(
+        node.id,
+        TaskStatus(node.status),
+        node.value,
+        why if node.error is None else node.error if isinstance(node.error, Exception) else repr(node.error),
+        start_time=moment(node.started_at),
+        end_time=moment(node.ended_at),
+    )

@@ -1,0 +1,250 @@
+"""What a task is to do, in the documented fields. Reading looks at the core's task, writing is an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Generic, Protocol, TypeVar, overload
+from uuid import uuid4
+
+from asterism.compat import recorded_progress
+from asterism.compat.checked_changes import refusing
+from asterism.compat.private_names import Alias, ReadOnly
+from asterism.compat.task_fields import RETRY_DELAY, changes_of, invalid_values, needs_of
+from asterism.compat.vocabulary import DeviceType, TaskConfiguration, TaskPriority, member
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import Edit, UpdateTask
+from asterism.core.plan.node import Node
+from asterism.core.plan.task import Priority, Task
+
+Value = TypeVar("Value")
+
+
+class Home(Protocol):
+    """The constellation that a star belongs to."""
+
+    def apply(self, *edits: Edit) -> Applied: ...
+
+    def tie(self, source: str, target: str) -> None: ...
+
+    def untie(self, source: str, target: str) -> None: ...
+
+
+class _Spec(Generic[Value]):
+    """An attribute that is kept in the core's task, as a field of it or inside its ``data``."""
+
+    def __init__(self, field: str | None = None) -> None:
+        self._field = field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, star: None, owner: type) -> _Spec[Value]: ...
+    @overload
+    def __get__(self, star: StarSpec, owner: type) -> Value: ...
+    def __get__(self, star: StarSpec | None, owner: type) -> Value | _Spec[Value]:
+        if star is None:
+            return self
+        if self._name in star.invalid:
+            refused: Value = star.invalid[self._name]
+            return refused
+        task = star.node.task
+        value: Value = task.data[self._name] if self._field is None else getattr(task, self._field)
+        return value
+
+    def __set__(self, star: StarSpec, value: Value) -> None:
+        star.update(**{self._name: value})
+
+
+class StarSpec:
+    """The asking half of a TaskStar."""
+
+    name = _Spec[str]()
+    description = _Spec[str]("description")
+    timeout = _Spec["float | None"]("timeout")
+    retry_count = _Spec[int]("retries")
+    expected_output_type = _Spec["str | None"]()
+
+    invalid: dict[str, Any]
+    """Values that no plan would take; ``validate`` names them."""
+
+    def __init__(
+        self,
+        task_id: str | None = None,
+        name: str = "",
+        description: str = "",
+        tips: list[str] | None = None,
+        target_device_id: str | None = None,
+        device_type: DeviceType | str | None = None,
+        priority: TaskPriority | int | str = TaskPriority.MEDIUM,
+        timeout: float | None = None,
+        retry_count: int = 0,
+        task_data: dict[str, Any] | None = None,
+        expected_output_type: str | None = None,
+        config: TaskConfiguration | None = None,
+    ) -> None:
+        task_id = task_id or str(uuid4())
+        kind = None if device_type is None else member(DeviceType, device_type)
+        delay = RETRY_DELAY
+        if config is not None:  # what it says comes before the other arguments
+            timeout, retry_count = config.timeout or timeout, config.retry_count or retry_count
+            priority, delay = config.priority or priority, config.retry_delay
+            task_data = {**(task_data or {}), **config.metadata}
+        invalid = invalid_values(timeout, retry_count)
+        self._errors: list[str] = []
+        self._begin(datetime.now(UTC))
+        self.stand_alone(
+            Task(
+                task_id,
+                description=description,
+                priority=Priority(member(TaskPriority, priority)),
+                retries=0 if "retry_count" in invalid else retry_count,
+                backoff=delay,
+                timeout=None if "timeout" in invalid else timeout,
+                device=target_device_id,
+                needs=needs_of(kind),
+                data={
+                    "name": name or f"task_{task_id[:8]}",
+                    "tips": None if tips is None else tuple(tips),
+                    "device_type": kind,
+                    "task_data": dict(task_data or {}),
+                    "expected_output_type": expected_output_type,
+                },
+            )
+        )
+        self.invalid = invalid
+
+    # -- where it belongs ----------------------------------------------------------------------------------------------
+
+    def _begin(self, created: datetime) -> None:
+        self.invalid = {}
+        self._created, self._edited = created, created
+
+    def restore(self, created: datetime, edited: datetime) -> None:
+        """When it was made and last edited, as it was written."""
+        self._created, self._edited = created, edited
+
+    def bind(self, plan: Constellation, node: Node, home: Home | None) -> None:
+        self.plan, self.node, self.home = plan, node, home
+
+    def stand_alone(self, task: Task) -> None:
+        """Belong to no constellation, with nothing done yet."""
+        plan = Constellation("star")
+        plan.add(task)
+        self.bind(plan, plan.nodes[task.id], None)
+
+    def update(self, **fields: Any) -> None:
+        """Change documented fields, all or none. Refused when the task has started or ended."""
+        with refusing():
+            self.edit(UpdateTask(self.task_id, **changes_of(self.node.task, fields)))
+        self.invalid = {name: value for name, value in self.invalid.items() if name not in fields}
+        self._edited = datetime.now(UTC)
+
+    def edit(self, edit: Edit) -> None:
+        """Change the plan that it is in, or its own."""
+        if self.home is not None:
+            self.home.apply(edit)
+            return
+        if self.plan.owner is None:
+            recorded_progress.reopen(self.plan)
+        self.plan.edit([edit])
+
+    # -- what is to be done --------------------------------------------------------------------------------------------
+
+    @property
+    def task_id(self) -> str:
+        return self.node.id
+
+    @property
+    def task_description(self) -> str:
+        """The same as ``description``."""
+        return self.description
+
+    @task_description.setter
+    def task_description(self, value: str) -> None:
+        self.description = value
+
+    @property
+    def tips(self) -> list[str] | None:
+        """A copy; assign another list to change them."""
+        tips = self.node.task.data["tips"]
+        return None if tips is None else list(tips)
+
+    @tips.setter
+    def tips(self, value: list[str] | None) -> None:
+        self.update(tips=value)
+
+    @property
+    def target_device_id(self) -> str | None:
+        """The device that has the task, or the one that it asks for."""
+        device = self.node.device
+        return device if device is not None and device != recorded_progress.BY_HAND else self.node.task.device
+
+    @target_device_id.setter
+    def target_device_id(self, value: str | None) -> None:
+        self.update(target_device_id=value)
+
+    @property
+    def device_type(self) -> DeviceType | None:
+        kind: DeviceType | None = self.node.task.data["device_type"]
+        return kind
+
+    @device_type.setter
+    def device_type(self, value: DeviceType | str | None) -> None:
+        self.update(device_type=value)
+
+    @property
+    def priority(self) -> TaskPriority:
+        return TaskPriority(self.node.task.priority)
+
+    @priority.setter
+    def priority(self, value: TaskPriority | int | str) -> None:
+        self.update(priority=value)
+
+    @property
+    def task_data(self) -> dict[str, Any]:
+        """A copy; ``update_task_data`` changes it."""
+        return dict(self.node.task.data["task_data"])
+
+    def update_task_data(self, data: Mapping[str, Any]) -> None:
+        self.update(task_data={**self.task_data, **data})
+
+    def to_request_string(self) -> str:
+        """What a device is asked for: the description, then the tips, one a line."""
+        tips = self.tips
+        lines = [f"Task Description: {self.description}"]
+        return "\n".join([*lines, "Tips for Completion:", *(f" - {tip}" for tip in tips)] if tips else lines)
+
+    def validate(self) -> bool:
+        """Whether all that a task should have is there and makes sense."""
+        self._errors = [
+            said
+            for wrong, said in (
+                (not self.name, "Task name must be a non-empty string"),
+                (not self.description, "Task description must be a non-empty string"),
+                ("timeout" in self.invalid, "Timeout must be a positive number"),
+                ("retry_count" in self.invalid, "Retry count must be a whole number, 0 or more"),
+            )
+            if wrong
+        ]
+        return not self._errors
+
+    def get_validation_errors(self) -> list[str]:
+        """What the last ``validate`` found."""
+        return list(self._errors)
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    _name = Alias("name")
+    _description = Alias("description")
+    _tips = Alias("tips")
+    _target_device_id = Alias("target_device_id")
+    _device_type = Alias("device_type")
+    _priority = Alias("priority")
+    _timeout = Alias("timeout")
+    _retry_count = Alias("retry_count")
+    _expected_output_type = Alias("expected_output_type")
+    _task_id = ReadOnly("task_id", "a task keeps its id; add another task instead")
+    _task_data = ReadOnly("task_data", "use update_task_data")

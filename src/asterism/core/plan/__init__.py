@@ -1,0 +1,1 @@
+"""The plan: tasks, dependencies, edits, the lock policy and the journal, as pure state machines."""

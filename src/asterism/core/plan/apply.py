@@ -1,0 +1,415 @@
+"""Apply a batch of edits: all of it, or nothing.
+
+The edits are carried out one after the other on the live plan, each checked against the plan as the ones before it
+left it. An edit that breaks a rule is noted and left out, so that one answer can name *every* violation; if there is
+any, what was done is taken back, newest first. All this happens in one synchronous call: nobody can see a state in
+between.
+
+Staleness: a batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it
+names. Progress of tasks is not staleness; whether a task may still be changed is I3's to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.errors import (
+    CycleFound,
+    DuplicateTask,
+    EditRejected,
+    InvalidTask,
+    UnknownTask,
+    Violation,
+    reason_of,
+    shown,
+)
+from asterism.core.plan import provisional
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    CancelTask,
+    Edit,
+    EditBatch,
+    Key,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.graph import Graph, is_modifiable
+from asterism.core.plan.node import Node
+from asterism.core.plan.ready_queue import lane_of
+from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS
+from asterism.core.plan.task import Dependency, Task, differences
+from asterism.core.plan.topological_order import parents_first
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an accepted batch did. Applying ``inverse`` undoes it; the inverse of that redoes it.
+
+    ``revoked`` and ``cancelled`` are the nodes it put back or ended, ``stopped`` the executions (task, epoch) that have
+    to stop for it. ``inverse`` is None if a task was cancelled, for that cannot be undone."""
+
+    version: int
+    batch: EditBatch
+    inverse: EditBatch | None
+    stopped: tuple[tuple[str, int], ...] = ()
+    revoked: tuple[Node, ...] = ()
+    cancelled: tuple[Node, ...] = ()
+
+
+def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:
+    """Of what an edit names, what an accepted batch after ``base_version`` has changed."""
+    if base_version is None or base_version >= graph.version:
+        return []
+    return [key for key in names if graph.touched.get(key, 0) > base_version]
+
+
+def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
+    """See the module. Raises EditRejected. An empty batch is accepted and changes nothing, not even the version."""
+    if graph.state in ENDED_STATES:
+        raise EditRejected([Violation(None, "ended", f"constellation {graph.id!r} has ended ({graph.state})")])
+    if batch.base_version is not None and type(batch.base_version) is not int:
+        raise EditRejected([Violation(None, "malformed", f"base_version is a number, not {batch.base_version!r}")])
+    if batch.base_version is not None and batch.base_version > graph.version:
+        words = f"base_version {batch.base_version} lies ahead of the plan, which is at version {graph.version}"
+        raise EditRejected([Violation(None, "malformed", words)])
+    if not batch.edits:
+        return Applied(graph.version, batch, batch)
+    attempt = _Attempt(graph, batch.base_version)
+    try:
+        for index, edit in enumerate(batch.edits):
+            attempt.carry_out(index, edit)
+        attempt.check_severed()
+        if attempt.violations:
+            raise EditRejected(attempt.violations)
+    except BaseException:  # also for what nobody thought of: half an edit is never left behind
+        attempt.roll_back()
+        raise
+    return attempt.conclude(batch, now)
+
+
+class _Attempt:
+    """One batch in the making: what was done, how to take it back, and what went wrong."""
+
+    def __init__(self, graph: Graph, base_version: int | None) -> None:
+        self.graph, self.base_version = graph, base_version
+        self.violations: list[Violation] = []
+        self.undo: list[Callable[[], Any]] = []
+        self.inverse: list[Edit] = []
+        self.touched: set[Key] = set()
+        self.severed: dict[str, dict[str, tuple[int, Dependency]]] = {}  # target -> source: edges nobody took care of
+        self.relinked: set[tuple[str, str]] = set()  # edges that a replacement took over without being told
+        self.rewired: set[tuple[str, str]] = set()  # edges that the batch added
+        self.changed: dict[str, Node] = {}  # nodes whose counters may have changed
+        self.doomed: list[Node] = []  # provisional nodes that an accepted batch revokes
+        self.cancelled: list[tuple[Node, str]] = []
+        self.added: set[str] = set()
+        self.removed: list[Node] = []
+        self.moved: set[Node] = set()  # nodes that belong to another place in the queue now
+
+    def violate(self, index: int | None, rule: str, message: str) -> None:
+        self.violations.append(Violation(index, rule, message))
+
+    def carry_out(self, index: int, edit: Edit) -> None:
+        problem = _malformed(edit)
+        if problem is not None:
+            self.violate(index, "malformed", problem)
+            return
+        for key in stale_keys(self.graph, self.base_version, edit.names()):
+            self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
+        carry = _HANDLERS[type(edit)]
+        try:
+            carry(self, index, edit)
+        except UnknownTask as error:
+            self.violate(index, "unknown_task", f"{error}; it is named in: {edit}")
+        except DuplicateTask as error:
+            self.violate(index, "duplicate_task", str(error))
+        except CycleFound as error:
+            self.violate(index, "cycle", str(error))
+        except InvalidTask as error:
+            self.violate(index, "invalid", str(error))
+        except _Refused as error:
+            self.violate(index, error.rule, str(error))
+        except Exception as error:  # nonsense that no check foresaw is the editor's mistake, not ours to die of
+            self.violate(index, "invalid", f"the edit cannot be carried out: {reason_of(error)}")
+
+    # -- the primitives: each does one thing, and remembers how to take it back and how to invert it -------------------
+
+    def _insert(self, task: Task) -> None:
+        graph, node = self.graph, Node(task, self.graph.order.fresh())
+        graph.insert(node)
+
+        def back() -> None:
+            del graph.nodes[node.id]
+            graph.counts[PENDING] -= 1
+
+        self.undo.append(back)
+        self.added.add(task.id)
+        self._touch(node, task.id)
+        self.inverse.append(RemoveTask(task.id))
+
+    def _delete(self, node: Node) -> None:
+        del self.graph.nodes[node.id]
+        self.removed.append(node)  # it leaves the counts when the batch is accepted: it may still have to be revoked
+        self.undo.append(lambda: self.graph.nodes.__setitem__(node.id, node))
+        self.changed.pop(node.id, None)
+        self.touched.add(node.id)
+        self.inverse.append(AddTask(node.task))
+
+    def _replace(self, node: Node, task: Task) -> None:
+        before, node.task = node.task, task
+        if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
+            self.moved.add(node)
+        self.graph.rerank(node)
+
+        def back() -> None:
+            node.task = before
+            self.graph.rerank(node)
+
+        self.undo.append(back)
+        self._touch(node, node.id)
+        self.inverse.append(UpdateTask(node.id, **differences(task, before)))
+
+    def _link(self, dependency: Dependency) -> None:
+        graph = self.graph
+        graph.link(dependency)
+        self.undo.append(lambda: graph.unlink(dependency))
+        self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
+        self.inverse.append(RemoveDependency(dependency.source, dependency.target))
+
+    def _unlink(self, dependency: Dependency) -> None:
+        graph, target = self.graph, self.graph.nodes[dependency.target]
+        order = tuple(target.parents)
+        verdict = graph.unlink(dependency)
+        self.relinked.discard((dependency.source, dependency.target))
+
+        def back() -> None:
+            graph.link(dependency, verdict)
+            target.parents = {source: target.parents[source] for source in order}
+
+        self.undo.append(back)
+        self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
+        self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+
+    def _touch(self, node: Node, key: Key) -> None:
+        self.changed[node.id] = node
+        self.touched.add(key)
+
+    # -- the edits -----------------------------------------------------------------------------------------------------
+
+    def _modifiable(self, task_id: str) -> Node:
+        """The node, if I3 allows it to change; a provisional one is then doomed, with what was started on its
+        strength."""
+        node = self.graph.node(task_id)
+        if not is_modifiable(node):
+            hint = "; use cancel_task to stop it" if node.status == "running" else ""
+            raise _Refused(
+                "immutable",
+                f"task {task_id!r} is {node.status}: it and the edges into it cannot change{hint}",
+            )
+        if node.provisional:
+            self.doomed.extend(provisional.below(node))
+        return node
+
+    def add_task(self, index: int, edit: AddTask) -> None:
+        task_id = edit.task.id
+        if task_id in self.graph.nodes:
+            raise DuplicateTask(task_id)
+        self._insert(edit.task)
+        if any(node.id == task_id for node in self.removed):
+            self._take_over(task_id)
+
+    def _take_over(self, task_id: str) -> None:
+        """A replacement under the same name takes over the dependents."""
+        for target, sources in self.severed.items():
+            if task_id in sources:
+                self._link(sources.pop(task_id)[1])
+                self.relinked.add((task_id, target))
+
+    def remove_task(self, index: int, edit: RemoveTask) -> None:
+        node = self._modifiable(edit.task_id)
+        if edit.dependents == "remove":
+            everything = [self._modifiable(below.id) for below in _descendants(node)]
+            unseen: list[Key] = [below.id for below in everything]
+            unseen += [(source, below.id) for below in everything for source in below.parents]
+            for key in stale_keys(self.graph, self.base_version, unseen):  # it names all of them, if not by name
+                self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
+            for below in everything:
+                self._take_out(index, below, sever=False)
+        elif edit.dependents == "bridge":
+            self._bridge(node)
+        self._take_out(index, node, sever=edit.dependents is None)
+
+    def _take_out(self, index: int, node: Node, sever: bool) -> None:
+        for child in list(node.children.values()):
+            dependency = child.parents[node.id]
+            self._modifiable(child.id)
+            self._unlink(dependency)
+            if sever:
+                self.severed.setdefault(child.id, {})[node.id] = (index, dependency)
+        for dependency in list(node.parents.values()):
+            self._unlink(dependency)
+        self.severed.pop(node.id, None)
+        self._delete(node)
+
+    def _bridge(self, node: Node) -> None:
+        for child in node.children.values():
+            for dependency in node.parents.values():
+                if dependency.source not in child.parents:
+                    self._link(Dependency(dependency.source, child.id, dependency.on, dependency.when))
+
+    def update_task(self, index: int, edit: UpdateTask) -> None:
+        node = self._modifiable(edit.task_id)
+        task = node.task.changed(edit.changes)
+        if task != node.task:
+            self._replace(node, task)
+
+    def add_dependency(self, index: int, edit: AddDependency) -> None:
+        dependency = self._checked(edit)
+        self.graph.node(edit.source)
+        target, key = self._modifiable(edit.target), (edit.source, edit.target)
+        if key in self.relinked:  # spelled out after all: this is how it is meant
+            self._unlink(target.parents[edit.source])
+        elif edit.source in target.parents:
+            raise _Refused("duplicate_dependency", f"{edit.target!r} depends on {edit.source!r} already")
+        self._link(dependency)
+        self.rewired.add(key)
+
+    def update_dependency(self, index: int, edit: UpdateDependency) -> None:
+        dependency = self._checked(edit)
+        self._unlink(self._existing(edit.source, edit.target))
+        self._link(dependency)
+
+    def remove_dependency(self, index: int, edit: RemoveDependency) -> None:
+        if self.severed.get(edit.target, {}).pop(edit.source, None) is None:
+            self._unlink(self._existing(edit.source, edit.target))
+
+    def cancel_task(self, index: int, edit: CancelTask) -> None:
+        node = self.graph.node(edit.task_id)
+        if node.status not in TRANSITIONS["cancel"]:
+            raise _Refused("immutable", f"task {edit.task_id!r} is {node.status} already: there is nothing to cancel")
+        self.cancelled.append((node, edit.reason))
+        self.touched.add(node.id)
+
+    def _checked(self, edit: AddDependency | UpdateDependency) -> Dependency:
+        dependency = Dependency(edit.source, edit.target, edit.on, edit.when)
+        problem = None if edit.when is None else self.graph.check_condition(edit.when)
+        if problem is not None:
+            raise _Refused("condition", f"the condition {edit.when!r} is not valid: {problem}")
+        return dependency
+
+    def _existing(self, source: str, target: str) -> Dependency:
+        self.graph.node(source)
+        dependency = self._modifiable(target).parents.get(source)
+        if dependency is None:
+            raise _Refused("unknown_dependency", f"{target!r} does not depend on {source!r}")
+        return dependency
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def check_severed(self) -> None:
+        """An edge is never dropped silently, for that would start its target early."""
+        nodes = self.graph.nodes
+        rewired = {target for source, target in self.rewired if target in nodes and source in nodes[target].parents}
+        loose = [(s, t, index) for t, sources in self.severed.items() for s, (index, _) in sources.items()]
+        for source, target, index in sorted(loose, key=lambda edge: edge[2]):
+            if target not in rewired:
+                self.violate(
+                    index,
+                    "dependents",
+                    f"task {target!r} depends on {source!r}, which is removed; rewire or remove it in the same batch, "
+                    "or say dependents='remove' or dependents='bridge'",
+                )
+
+    def roll_back(self) -> None:
+        for back in reversed(self.undo):
+            back()
+
+    def conclude(self, batch: EditBatch, now: float) -> Applied:
+        graph = self.graph
+        graph.version += 1
+        for key in self.touched:
+            graph.touched[key] = graph.version
+        why = f"version {graph.version} by {batch.author or 'somebody'}" + (f": {batch.reason}" if batch.reason else "")
+        graph.tell(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        revoked = [node for node in dict.fromkeys(self.doomed) if node.provisional]
+        stopped = provisional.revoke(graph, revoked, now, why)
+        cancelled = []
+        for node, reason in self.cancelled:
+            # the same batch may have removed or cancelled it already
+            if graph.nodes.get(node.id) is node and node.status in TRANSITIONS["cancel"]:
+                revoked += [below for below in provisional.below(node) if below.provisional and below is not node]
+                stopped += graph.cancel(node, now, reason or why)
+                cancelled.append(node)
+        for node in self.removed:
+            graph.counts[PENDING] -= 1
+            node.entry = None
+            graph.tell(now, "removed", node.id, why)
+        for node in self.changed.values():
+            if node in self.moved:
+                node.entry = None
+            graph.requeue(node)
+            graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
+        base = graph.version
+        inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
+        undo = None if self.cancelled else inverse
+        return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled))
+
+
+class _Refused(Exception):
+    """An edit that breaks a rule of its own."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        self.rule = rule
+        super().__init__(message)
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    AddTask: _Attempt.add_task,
+    RemoveTask: _Attempt.remove_task,
+    UpdateTask: _Attempt.update_task,
+    AddDependency: _Attempt.add_dependency,
+    UpdateDependency: _Attempt.update_dependency,
+    RemoveDependency: _Attempt.remove_dependency,
+    CancelTask: _Attempt.cancel_task,
+}
+
+
+def _descendants(node: Node) -> list[Node]:
+    """Everything below a node, the farthest first."""
+    found: dict[Node, None] = {}
+    stack = list(node.children.values())
+    while stack:
+        below = stack.pop()
+        if below not in found:
+            found[below] = None
+            stack.extend(below.children.values())
+    return parents_first(found)[::-1]
+
+
+def _malformed(edit: Edit) -> str | None:
+    """What is wrong with the shape of an edit, so that nonsense from an editor is a violation and not a crash."""
+    if type(edit) not in _HANDLERS:
+        return f"{shown(edit)} is not an edit"
+    if isinstance(edit, AddTask):
+        return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {shown(edit.task)}"
+    if isinstance(edit, CancelTask) and not isinstance(edit.reason, str):
+        return f"the reason of a cancellation is a text, not {shown(edit.reason)}"
+    if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
+        return f"dependents is 'remove' or 'bridge', not {shown(edit.dependents)}"
+    for key in edit.names():
+        if not all(isinstance(name, str) for name in (key if isinstance(key, tuple) else (key,))):
+            return f"a task is named by a string, not by {shown(key)}"
+    return None
+
+
+def _stale_message(graph: Graph, base_version: int | None, key: Key) -> str:
+    what = f"task {key!r}" if isinstance(key, str) else f"the dependency {key[0]!r} -> {key[1]!r}"
+    return (
+        f"{what} was changed in version {graph.touched[key]}, after the version {base_version} this edit is based on; "
+        "look again and decide anew"
+    )

@@ -1,0 +1,237 @@
+"""Edits: the operations by which a plan is rewritten, and the batch that is applied all or nothing.
+
+Each is plain data with a JSON form ``{"op": "add_task", …}``, so that an editor may be a function, a person or a
+language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from asterism.core.errors import InvalidTask
+from asterism.core.plan.task import Dependency, Task
+
+Key = str | tuple[str, str]
+"""What an edit can name: a task, or a dependency as (source, target)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddTask:
+    """Add a task. What it waits for is said by AddDependency in the same batch."""
+
+    op: ClassVar = "add_task"
+    task: Task
+
+    def names(self) -> tuple[Key, ...]:
+        return (self.task.id,)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": self.op, "task": self.task.to_json()}
+
+    def __str__(self) -> str:
+        return f"add task {self.task.id!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTask:
+    """Remove a task that has not started (or only provisionally).
+
+    If others depend on it the batch must rewire or remove them, or ``dependents`` says what to do: ``"remove"`` takes
+    everything below it out as well, ``"bridge"`` makes its parents theirs."""
+
+    op: ClassVar = "remove_task"
+    task_id: str
+    dependents: str | None = None
+
+    def names(self) -> tuple[Key, ...]:
+        return (self.task_id,)
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"op": self.op, "task_id": self.task_id}
+        return out if self.dependents is None else {**out, "dependents": self.dependents}
+
+    def __str__(self) -> str:
+        extra = {"remove": " and what depends on it", "bridge": ", bridged"}.get(self.dependents or "", "")
+        return f"remove task {self.task_id!r}{extra}"
+
+
+class UpdateTask:
+    """Change some fields of a task that has not started: ``UpdateTask("build", timeout=120)``."""
+
+    op: ClassVar = "update_task"
+    __slots__ = ("changes", "task_id")
+
+    def __init__(self, task_id: str, /, **changes: Any) -> None:
+        self.task_id = task_id
+        self.changes: Mapping[str, Any] = changes
+
+    def names(self) -> tuple[Key, ...]:
+        return (self.task_id,)
+
+    def to_json(self) -> dict[str, Any]:
+        changed = Task(self.task_id).changed(self.changes)
+        changes = {name: changed.field_to_json(name) for name in self.changes}
+        return {"op": self.op, "task_id": self.task_id, "changes": changes}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UpdateTask) and (self.task_id, self.changes) == (
+            other.task_id,
+            other.changes,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"UpdateTask({self.task_id!r}, **{dict(self.changes)!r})"
+
+    def __str__(self) -> str:
+        return f"update task {self.task_id!r}: {', '.join(self.changes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _DependencyTerms:
+    """An edge and what it waits for."""
+
+    op: ClassVar[str]
+    source: str
+    target: str
+    on: str = "success"
+    when: str | None = None
+
+    def names(self) -> tuple[Key, ...]:
+        return ((self.source, self.target), self.source, self.target)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": self.op, **Dependency(self.source, self.target, self.on, self.when).to_json()}
+
+    def __str__(self) -> str:
+        terms = f" on {self.on}" + (f" when {self.when}" if self.when else "")
+        return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{terms}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddDependency(_DependencyTerms):
+    """Make ``target`` wait for ``source``."""
+
+    op: ClassVar = "add_dependency"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDependency(_DependencyTerms):
+    """Change what an existing dependency waits for; what is left out is the default again."""
+
+    op: ClassVar = "update_dependency"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDependency:
+    """``target`` no longer waits for ``source``."""
+
+    op: ClassVar = "remove_dependency"
+    source: str
+    target: str
+
+    def names(self) -> tuple[Key, ...]:
+        return ((self.source, self.target), self.source, self.target)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": self.op, "source": self.source, "target": self.target}
+
+    def __str__(self) -> str:
+        return f"remove dependency {self.source!r} -> {self.target!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Stop a running task, or decide that a pending one will not run. It stays in the record and satisfies no
+    dependency."""
+
+    op: ClassVar = "cancel_task"
+    task_id: str
+    reason: str = ""
+
+    def names(self) -> tuple[Key, ...]:
+        return (self.task_id,)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": self.op, "task_id": self.task_id, "reason": self.reason}
+
+    def __str__(self) -> str:
+        return f"cancel task {self.task_id!r}"
+
+
+Edit = AddTask | RemoveTask | UpdateTask | AddDependency | UpdateDependency | RemoveDependency | CancelTask
+EDITS: dict[str, type[Any]] = {
+    kind.op: kind
+    for kind in (
+        AddTask,
+        RemoveTask,
+        UpdateTask,
+        AddDependency,
+        UpdateDependency,
+        RemoveDependency,
+        CancelTask,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EditBatch:
+    """Edits that are applied all or nothing.
+
+    ``base_version`` is the version of the plan its author had seen; None skips the check for staleness. ``triggers``
+    are the tasks whose ends it answers."""
+
+    edits: tuple[Edit, ...]
+    author: str = ""
+    reason: str = ""
+    base_version: int | None = None
+    triggers: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "edits": [edit.to_json() for edit in self.edits],
+            "author": self.author,
+            "reason": self.reason,
+            "base_version": self.base_version,
+            "triggers": list(self.triggers),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
+        """The batch that ``to_json`` wrote, or that a person or a model wrote in the same form."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):
+            raise InvalidTask("a batch is an object with a list 'edits'")
+        author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
+        triggers = data.get("triggers", ())
+        if not isinstance(author, str) or not isinstance(reason, str):
+            raise InvalidTask("author and reason of a batch are texts")
+        if base is not None and type(base) is not int:
+            raise InvalidTask(f"base_version of a batch is a whole number, not {base!r}")
+        if not isinstance(triggers, list | tuple) or not all(isinstance(trigger, str) for trigger in triggers):
+            raise InvalidTask("triggers of a batch is a list of ids of tasks")
+        return cls(tuple(edit_from_json(item) for item in data["edits"]), author, reason, base, tuple(triggers))
+
+
+def edit_from_json(data: Any) -> Edit:
+    """One edit from its JSON form; InvalidTask says what is wrong with it."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("op"), str) or data["op"] not in EDITS:
+        raise InvalidTask(f"an edit is an object whose 'op' is one of {', '.join(EDITS)}; this is {data!r}")
+    fields = {name: value for name, value in data.items() if name != "op"}
+    kind = EDITS[data["op"]]
+    try:
+        if kind is AddTask:
+            return AddTask(Task.from_json(fields.pop("task")), **fields)
+        if kind is UpdateTask:
+            return UpdateTask(fields.pop("task_id"), **fields.pop("changes"), **_nothing(**fields))
+        made: Edit = kind(**fields)
+        return made
+    except (TypeError, KeyError) as error:
+        raise InvalidTask(f"edit {data['op']!r} is incomplete or has a field too many: {error}") from None
+
+
+def _nothing() -> dict[str, Any]:
+    """Called with what is left of an edit: a TypeError names the first field too many."""
+    return {}

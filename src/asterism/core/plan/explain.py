@@ -1,0 +1,137 @@
+"""Why is this task not running? The answer names the actual holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asterism.core.errors import reason_of
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.lock import AssignmentLock, EditCycle
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One thing that stands in the way: ``kind`` is a fixed word, ``name`` what it is called, ``text`` the sentence."""
+
+    kind: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``str(why)`` is the whole answer in a line."""
+
+    task_id: str
+    status: str
+    holders: tuple[Holder, ...]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} is {self.status}: {'; '.join(holder.text for holder in self.holders)}"
+
+
+def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
+    """``placement`` is what the runtime knows about devices and pauses; it counts once the plan itself lets the task
+    go."""
+    if node.status is PENDING:
+        holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
+        return Why(node.id, "waiting" if node.open else "pending", holders)
+    if node.tentative is not None:
+        return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))
+    if node.status is RUNNING:
+        return Why(
+            node.id,
+            "running",
+            (_running(node, now), *([placement] if node.device is None and placement else [])),
+        )
+    said = reason_of(node.error) or node.reason
+    text = f"it is over since {node.ended_at:.3f}" + (f" ({said})" if said else "")
+    return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
+
+
+def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
+    found = []
+    for source, dependency in node.parents.items():
+        parent = graph.nodes[source]
+        if parent.satisfies(dependency, node):
+            continue
+        verdict = node.verdicts.get(source) if node.verdicts else None
+        if isinstance(verdict, str):
+            said = f"and the condition {dependency.when!r} on it could not be evaluated: {verdict}"
+        elif verdict is False:
+            said = f"and the condition {dependency.when!r} on it does not hold"
+        else:
+            said = f"which is {parent.status if parent.tentative is None else f'{parent.tentative} provisionally'}"
+        found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, {said}"))
+    return tuple(found)
+
+
+def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+    if graph.speculative and node.task.revocable:  # it may start all the same
+        return ()
+    if not lock.holds_everything:
+        return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
+    holders = [_cycle(cycle, _ends_of(cycle), now) for cycle in lock.cycles.values()]
+    if lock.waiting:
+        first, others = lock.waiting[0][0], len(lock.waiting) - 1
+        one = f"the end of {first!r} waits for its review"
+        text = one if not others else f"the ends of {first!r} and {others} more wait for their review"
+        holders.append(Holder("review", first, text))
+    return tuple(holders)
+
+
+def _ends_of(cycle: EditCycle) -> str:
+    """What a cycle reviews, in a few words however much it is."""
+    if cycle.stuck:
+        return "that nothing can move"
+    named = ", ".join(map(repr, cycle.tasks[:3]))
+    more = f" and {len(cycle.tasks) - 3} more" if len(cycle.tasks) > 3 else ""
+    return f"the end of {named}{more}"
+
+
+def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:
+    by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
+    age = f"{now - cycle.opened_at:.1f} s"
+    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}")
+
+
+def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:
+    end = (source, graph.nodes[source].epoch)
+    for cycle in lock.cycles.values():
+        if end in cycle.ends:
+            return _cycle(cycle, f"the end of {source!r}", now)
+    if graph.nodes[source].provisional:
+        return Holder(
+            "provisional",
+            source,
+            f"{source!r} has ended only provisionally: what lies above it is under review",
+        )
+    count = len(lock.cycles)
+    are = "1 cycle is" if count == 1 else f"{count} cycles are"
+    return Holder("review", source, f"the end of {source!r} waits for its review: {are} open")
+
+
+def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+    """What an end waits for that does not count yet."""
+    said = reason_of(node.error)
+    text = f"it is over since {node.ended_at:.3f}{f' ({said})' if said else ''}, and counts once it is confirmed"
+    above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
+    return Holder("provisional", node.id, text), *above
+
+
+def _placed(placement: Holder | None) -> tuple[Holder, ...]:
+    return (placement or Holder("turn", "", "it is ready and about to be assigned"),)
+
+
+def _running(node: Node, now: float) -> Holder:
+    if node.device is None:
+        return Holder("retry", "", f"attempt {node.attempts} failed and the next one has not begun")
+    since = now - node.started_at if node.started_at is not None else 0.0
+    kind = " provisionally" if node.provisional else ""
+    return Holder(
+        "device",
+        node.device,
+        f"it runs{kind} on {node.device!r} for {since:.1f} s, attempt {node.attempts}",
+    )

@@ -1,0 +1,70 @@
+"""Recompute every derived fact of a graph from scratch and compare. For tests and simulation: it visits everything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
+
+
+def verify(graph: Graph, outside: Collection[Node] = ()) -> None:
+    """Raise AssertionError if an invariant of the design or a counter does not hold. ``outside`` are ready nodes that
+    their runtime keeps outside the queue: no device could take them, or their last execution has not stopped."""
+    queued = {id(entry) for heap in graph.queue.lanes.values() for entry in heap}
+    for node in graph.nodes.values():
+        _verify_edges(graph, node)
+        _verify_counters(graph, node)
+        _verify_progress(node)
+        if node not in outside:
+            _verify_queue(graph, node, queued)
+    for status, count in graph.counts.items():
+        assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
+    assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
+    epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
+    assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
+
+
+def _verify_edges(graph: Graph, node: Node) -> None:
+    for source, dependency in node.parents.items():
+        parent = graph.nodes.get(source)
+        assert parent is not None, f"I4: {node.id} depends on {source}, which is gone"
+        assert parent.children.get(node.id) is node, f"I4: {source} does not know its child {node.id}"
+        assert (dependency.source, dependency.target) == (source, node.id), "I4: an edge under a wrong name"
+        assert parent.label < node.label, f"I2: {source} is not ordered before {node.id}"
+    for child in node.children.values():
+        assert node.id in child.parents, f"I4: {child.id} does not know its parent {node.id}"
+        assert graph.nodes.get(child.id) is child, f"I4: {child.id}, a child of {node.id}, is gone"
+
+
+def _verify_counters(graph: Graph, node: Node) -> None:
+    parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
+    assert node.open == sum(not parent.satisfies(d, node) for parent, d in parents), f"open of {node.id}"
+    assert node.held == sum(parent.unsettled for parent, _ in parents), f"held of {node.id}"
+
+
+def _verify_progress(node: Node) -> None:
+    if node.status is PENDING:
+        assert node.epoch == 0, f"{node.id} is pending and has an epoch"
+        assert node.tentative is None, f"{node.id} is pending and has ended"
+    if node.status is RUNNING:
+        assert node.open == 0, f"I3: {node.id} runs with open dependencies"
+        assert node.held == 0 or node.provisional, f"P2: {node.id} runs below an unreviewed end"
+    if node.provisional:
+        assert node.status is RUNNING, f"{node.id} is provisional and not running"
+        assert node.task.revocable, f"{node.id} is provisional and not revocable"
+        assert node.held > 0, f"{node.id} is provisional with nothing to wait for"
+    if node.unsettled:
+        assert node.tentative is not None or node.status in TERMINAL, f"{node.id} is unsettled and has not ended"
+    elif not node.reviewed:
+        raise AssertionError(f"the end of {node.id} is not reviewed and holds nobody")
+
+
+def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:
+    if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
+        ready = node.open == 0 and (node.held == 0 or (graph.speculative and node.task.revocable))
+        assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
+        assert not ready or id(node.entry) in queued, f"{node.id} is in no heap"
+    if node.status in TERMINAL:
+        assert node.entry is None, f"{node.id} has ended and is queued"

@@ -1,0 +1,214 @@
+"""The assignment lock: all open edit cycles together.
+
+The race it removes: task A ends, its editor begins to think, and a dependent of A is dispatched from the plan that
+the editor is about to change. So the step that records A's end is the step that holds A's dependents (``finish``),
+and they stay held until the cycle that reviews the end is closed (``close``).
+
+Ends wait in ``waiting`` until a cycle takes them; at most ``max_cycles`` cycles are open, and one cycle takes
+everything that waits. The hold begins with the end, not with the cycle.
+
+What is held while a cycle is open depends on the policy::
+
+    global       every new assignment
+    scoped       tasks downstream of an unreviewed end (the counter ``held`` of their nodes)
+    speculative  as scoped, but revocable tasks may start provisionally
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asterism.core.errors import AsterismError
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import FAILED, TaskStatus
+
+POLICIES = ("global", "scoped", "speculative")
+
+EditOn = Callable[[Node, TaskStatus, Any, BaseException | None], bool]
+"""Which ends open a cycle, given (task, status, result, error)."""
+
+
+class CycleGone(AsterismError):
+    """There is no such open cycle: it was answered, timed out, or never was."""
+
+
+class CycleClaimed(AsterismError):
+    """Somebody else is working on the cycle, and their lease has not run out."""
+
+
+@dataclass(slots=True, eq=False)
+class EditCycle:
+    """From the end of some tasks to the moment their editor has answered."""
+
+    id: int
+    version: int  # of the plan when the cycle opened: the base version of its answer
+    opened_at: float
+    ends: tuple[tuple[str, int], ...]  # (task, epoch)
+    stuck: bool = False  # nothing can move any more: the editor's last chance
+    expires_at: float = float("inf")
+    claim_by: float = float("inf")
+    claimed_by: str | None = None
+    rejections: int = 0
+    edits: int = 0
+    closed_at: float | None = None
+    outcome: str = "open"
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(task_id for task_id, _ in self.ends)
+
+
+@dataclass(slots=True, eq=False)
+class AssignmentLock:
+    """See the module. ``edit_on`` None means that there is no editor: no cycle, no hold."""
+
+    graph: Graph
+    policy: str = "scoped"
+    max_cycles: int = 4
+    edit_on: EditOn | None = None
+    edit_timeout: float = 600.0
+    claim_timeout: float | None = None  # None: the editor is in this process and needs no claim
+    waiting: list[tuple[str, int]] = field(default_factory=list)
+    cycles: dict[int, EditCycle] = field(default_factory=dict)
+    history: list[EditCycle] = field(default_factory=list)
+    opened: int = 0  # how many cycles there were: each has the number of its opening for a name
+    progress_at_stuck: int = -1
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}")
+        if self.max_cycles < 1:
+            raise ValueError(f"max_cycles is 1 or more, not {self.max_cycles}")
+        self.graph.speculative = self.policy == "speculative"
+
+    # -- the step without a gap ----------------------------------------------------------------------------------------
+
+    def finish(
+        self,
+        node: Node,
+        status: TaskStatus,
+        now: float,
+        value: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Record an end and, in the same step, hold what lies below it until its review is over."""
+        try:
+            review = self.edit_on is not None and self.edit_on(node, status, value, error)
+        except Exception:  # a predicate that fails must not lose the end; when in doubt, ask
+            review = True
+        self.graph.finish(node, status, now, value, error, review)
+        if review:
+            self.waiting.append((node.id, node.epoch))
+
+    @property
+    def holds_everything(self) -> bool:
+        """Under ``global`` nothing at all may be assigned while an end is unreviewed."""
+        return self.policy == "global" and not self.quiet
+
+    @property
+    def quiet(self) -> bool:
+        """No cycle is open and none is due."""
+        return not self.waiting and not self.cycles
+
+    # -- cycles --------------------------------------------------------------------------------------------------------
+
+    def open(self, now: float) -> EditCycle | None:
+        """The next cycle, with everything that waits; None if nothing does or too many editors are thinking."""
+        return self.review(now) if self.waiting and len(self.cycles) < self.max_cycles else None
+
+    def review(self, now: float) -> EditCycle | None:
+        """A cycle for everything that waits, however many are open."""
+        nodes = self.graph.nodes
+        stands = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
+        self.waiting = []
+        return self._open(tuple(stands), now) if stands else None  # what was revoked meanwhile needs no review
+
+    def open_stuck(self, now: float) -> EditCycle | None:
+        """One last cycle when nothing can move; not again before something has ended since the last one."""
+        if self.edit_on is None or self._progress == self.progress_at_stuck:
+            return None
+        return self.last_chance(now)
+
+    def last_chance(self, now: float) -> EditCycle:
+        self.progress_at_stuck = self._progress
+        return self._open((), now, stuck=True)
+
+    @property
+    def _progress(self) -> int:
+        """How many tasks have ended."""
+        return sum(self.graph.counts[status] for status in self.graph.counts if status not in ("pending", "running"))
+
+    def _open(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
+        self.opened += 1
+        cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
+        self.restart(cycle, now)
+        self.cycles[cycle.id] = cycle
+        self.history.append(cycle)
+        return cycle
+
+    def restart(self, cycle: EditCycle, now: float) -> None:
+        """Its time begins, and nobody has claimed it."""
+        cycle.expires_at = now + self.edit_timeout
+        cycle.claimed_by, cycle.claim_by = None, float("inf")
+        if self.claim_timeout is not None:
+            cycle.claim_by = now + self.claim_timeout
+
+    def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
+        """The review is over. Returns the provisional tasks that this confirms."""
+        del self.cycles[cycle.id]
+        cycle.closed_at, cycle.outcome = now, outcome
+        return self.graph.settle(cycle.ends, now)
+
+    def rejected(self, cycle: EditCycle) -> None:
+        """An answer was rejected: the next one is based on the plan as it is now."""
+        cycle.rejections += 1
+        cycle.version = self.graph.version
+
+    # -- editors outside the process -----------------------------------------------------------------------------------
+
+    def get(self, cycle_id: int) -> EditCycle:
+        try:
+            return self.cycles[cycle_id]
+        except KeyError:
+            raise CycleGone(f"cycle {cycle_id} is not open: it was answered, timed out, or never was") from None
+
+    def claim(self, cycle_id: int, who: str, now: float, lease: float) -> EditCycle:
+        """Take a cycle for ``lease`` seconds; the holder may renew. Raises CycleGone or CycleClaimed."""
+        cycle = self.get(cycle_id)
+        if self.claim_timeout is None:
+            raise CycleClaimed(f"cycle {cycle_id} belongs to {cycle.claimed_by!r}, the editor of this process")
+        if cycle.claimed_by not in (None, who) and now < cycle.claim_by:
+            raise CycleClaimed(
+                f"cycle {cycle_id} is claimed by {cycle.claimed_by!r} for {cycle.claim_by - now:.0f} s more"
+            )
+        cycle.claimed_by, cycle.claim_by = who, now + lease
+        return cycle
+
+    def overdue(self, now: float) -> list[tuple[EditCycle, str]]:
+        """The cycles that have to close now, with the reason. A lease that ran out makes its cycle free to claim
+        again."""
+        due = []
+        for cycle in self.cycles.values():
+            if now >= cycle.expires_at:
+                due.append((cycle, "timeout"))
+            elif now >= cycle.claim_by:
+                if cycle.claimed_by is None or self.claim_timeout is None:
+                    due.append((cycle, "unclaimed"))
+                else:
+                    cycle.claimed_by, cycle.claim_by = None, now + self.claim_timeout
+        return due
+
+    def next_deadline(self) -> float:
+        """When ``overdue`` has to be asked again."""
+        return min((min(c.expires_at, c.claim_by) for c in self.cycles.values()), default=float("inf"))
+
+
+def edit_on_all(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
+    return True
+
+
+def edit_on_failure(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
+    return status is FAILED

@@ -1,0 +1,78 @@
+"""How well a run went: the longest chain of work, the whole work, and how close the makespan came to the best
+possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """``critical_path`` is L (seconds along the longest chain, named in ``path``), ``work`` is W, ``width`` the most
+    tasks in one layer."""
+
+    critical_path: float
+    path: tuple[str, ...]
+    work: float
+    width: int
+
+    @property
+    def ratio(self) -> float:
+        """W / L: how many devices the plan could keep busy on average."""
+        return self.work / self.critical_path if self.critical_path else 0.0
+
+    def lower_bound(self, slots: int | None) -> float:
+        """No schedule on that many slots can be shorter."""
+        return max(self.critical_path, self.work / slots if slots else 0.0)
+
+
+def durations(graph: Graph) -> dict[str, float]:
+    """Seconds per task: measured where it ran (all its attempts, without the waits between them), its estimate (or 1)
+    where it has not, 0 where it never will."""
+    return {node.id: _duration(node) for node in graph.nodes.values()}
+
+
+def _duration(node: Node) -> float:
+    if node.ended_at is not None:
+        return node.worked
+    return node.task.estimate if node.task.estimate is not None else 1.0
+
+
+def parallelism(graph: Graph, seconds: Mapping[str, float] | None = None) -> Parallelism:
+    """Visits every task and dependency once."""
+    seconds = durations(graph) if seconds is None else seconds
+    reach: dict[str, float] = {}
+    layer: dict[str, int] = {}
+    before: dict[str, str | None] = {}
+    for node in sorted(graph.nodes.values(), key=lambda node: node.label):
+        last = max(node.parents, key=lambda source: reach[source], default=None)
+        before[node.id] = last
+        reach[node.id] = seconds[node.id] + (reach[last] if last is not None else 0.0)
+        layer[node.id] = 1 + max((layer[source] for source in node.parents), default=-1)
+    width: dict[int, int] = {}
+    for depth in layer.values():
+        width[depth] = width.get(depth, 0) + 1
+    end = max(reach, key=lambda task_id: reach[task_id], default=None)
+    longest = reach[end] if end is not None else 0.0
+    return Parallelism(longest, _walk_back(before, end), sum(seconds.values()), max(width.values(), default=0))
+
+
+def _walk_back(before: Mapping[str, str | None], end: str | None) -> tuple[str, ...]:
+    path: list[str] = []
+    while end is not None:
+        path.append(end)
+        end = before[end]
+    return tuple(reversed(path))
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

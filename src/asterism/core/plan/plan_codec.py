@@ -1,0 +1,206 @@
+"""A whole constellation as JSON data, and copies of one.
+
+Only facts are written. Everything derived (counters, order, queue) is computed again by linking the edges, so a file
+cannot contradict itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
+from asterism.core.json_values import plain
+from asterism.core.plan.edits import Key
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
+from asterism.core.plan.task import Dependency, Task
+
+if TYPE_CHECKING:
+    from asterism.core.plan.snapshot import Facts
+
+SCHEMA = 1
+
+PROGRESS: dict[str, Any] = {
+    "status": PENDING,
+    "provisional": False,
+    "tentative": None,
+    "reviewed": True,
+    "needless": False,
+    "epoch": 0,
+    "device": None,
+    "attempts": 0,
+    "losses": 0,
+    "started_at": None,
+    "ended_at": None,
+    "reason": "",
+    "begun_at": 0.0,
+    "worked": 0.0,
+}
+"""The facts about a task's progress with their values at the outset; only what differs is written."""
+
+_progress_of = attrgetter(*PROGRESS)
+_UNTOUCHED = tuple(PROGRESS.values())
+"""How most tasks are when a plan is written for the first time: seen at a glance."""
+
+_LASTING = frozenset({str, int, bool, type(None)})
+"""What is JSON as it is, and never changes."""
+
+AnyGraph = TypeVar("AnyGraph", bound=Graph)
+
+
+def encode(graph: Graph) -> dict[str, Any]:
+    """See ``Constellation.to_json``. The same plan is always the same text, whatever was tried and rejected."""
+    return _encode(graph, _task_to_json)
+
+
+def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
+    """What ``decode`` makes of what ``encode`` writes, without the detour: a task that holds nothing that could ever
+    change is shared."""
+    return _decode(_encode(graph, _task_as_data), make)
+
+
+def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
+    nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
+    return {
+        **about(graph),
+        "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
+        "dependencies": [encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
+        "touched": sorted(encode_touched(graph.touched.items()), key=str),
+        "story": [list(entry) for entry in graph.story()],
+    }
+
+
+def about(graph: Graph) -> dict[str, Any]:
+    """What is said of the plan as a whole, before its tasks."""
+    return {
+        "schema": SCHEMA,
+        "id": graph.id,
+        "version": graph.version,
+        "state": str(graph.state),
+        "epochs": graph.epochs,
+        "started_at": graph.started_at,
+        "ended_at": graph.ended_at,
+    }
+
+
+def encode_task(node: Node | Facts) -> dict[str, Any]:
+    return {"task": _task_to_json(node.task), **_progress(node)}
+
+
+def encode_touched(touched: Iterable[tuple[Key, int]]) -> list[list[Any]]:
+    """In no order; in that of their texts they are always the same."""
+    return [[list(key) if isinstance(key, tuple) else key, version] for key, version in touched]
+
+
+def _task_to_json(task: Task) -> dict[str, Any]:
+    return plain(task.to_json(), f"task {task.id!r}")  # type: ignore[no-any-return]
+
+
+def _task_as_data(task: Task) -> Task:
+    given = (task.inputs, task.env, task.data, task.http or {})
+    lasting = all(_LASTING.issuperset(map(type, values.values())) for values in given)
+    named = task.call is None or isinstance(task.call, str)
+    return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
+
+
+def _progress(node: Node | Facts) -> dict[str, Any]:
+    values = _progress_of(node)
+    if values == _UNTOUCHED:
+        progress = {}
+    else:
+        progress = {name: value for name, value in zip(PROGRESS, values, strict=True) if value != PROGRESS[name]}
+    if node.value is not None:
+        try:
+            progress["value"] = plain(node.value)
+        except NotJson as error:
+            raise NotJson(f"the result of task {node.id!r} cannot be stored or sent: {error}") from None
+    if node.error is not None:
+        recorded = RecordedError.of(node.error)
+        progress["error"] = {"type": recorded.kind, "message": recorded.message}
+    return progress
+
+
+def encode_edge(dependency: Dependency, target: Node | Facts) -> dict[str, Any]:
+    verdict = target.verdicts.get(dependency.source) if target.verdicts else None
+    return dependency.to_json() if verdict is None else {**dependency.to_json(), "verdict": verdict}
+
+
+def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
+    """See ``Constellation.from_json``."""
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        raise PlanError(f"this is not a constellation of schema {SCHEMA} (it says {schema!r})")
+    try:
+        return _decode(data, make)
+    except PlanError:
+        raise
+    except KeyError as error:
+        raise PlanError(f"this constellation lacks {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"this constellation cannot be read: {error}") from None
+
+
+def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
+    graph = make(data["id"])
+    graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
+    graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
+    for item in data["tasks"]:
+        node = _decode_node(graph, item)
+        if node.id in graph.nodes:
+            raise DuplicateTask(node.id)
+        _place(graph, node)
+    for item in data["dependencies"]:
+        edge = dict(item)
+        verdict = edge.pop("verdict", None)
+        dependency = Dependency(**edge)
+        if dependency.source in graph.node(dependency.target).parents:
+            raise PlanError(f"{dependency.target!r} depends on {dependency.source!r} twice")
+        graph.link(dependency, verdict)
+    graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
+    for entry in data["story"]:
+        graph.tell(*entry)
+    for node in graph.nodes.values():
+        graph.requeue(node)
+    return graph
+
+
+def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
+    task = item["task"]
+    node = Node(task if type(task) is Task else Task.from_json(task), graph.order.fresh())
+    for name in PROGRESS.keys() & item.keys():
+        setattr(node, name, item[name])
+    node.status = TaskStatus(node.status)
+    node.tentative = None if node.tentative is None else TaskStatus(node.tentative)
+    node.value = item.get("value")
+    if "error" in item:
+        node.error = RecordedError(item["error"]["type"], item["error"]["message"])
+    return node
+
+
+def _place(graph: Graph, node: Node) -> None:
+    """Put a node with its progress into a graph; its edges follow."""
+    graph.place(node)
+    graph.counts[node.status] += 1
+    graph.provisionals += node.provisional
+    node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)
+
+
+def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
+    """The plan and its progress in another graph that nobody runs. What was only provisional is pending there."""
+    into.version, into.epochs = graph.version, graph.epochs
+    for node in graph.nodes.values():
+        twin = Node(node.task, into.order.fresh())
+        if not node.provisional:
+            for name in PROGRESS:
+                setattr(twin, name, getattr(node, name))
+            twin.value, twin.error, twin.reviewed = node.value, node.error, True
+        _place(into, twin)
+    for node in graph.nodes.values():
+        for dependency in node.parents.values():
+            provisional = graph.nodes[dependency.source].provisional
+            verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
+            into.link(dependency, verdict)
+    return into

@@ -1,0 +1,101 @@
+"""Provisional tasks: started before the plan above them is certain.
+
+A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of
+its children counts it in ``held``. Under the policy ``speculative`` a revocable task starts even when ``held`` is not
+zero, and is then provisional. From that follows all the rest:
+
+* it is **confirmed** when ``held`` reaches zero: every parent is confirmed and reviewed;
+* if it had ended by then, its end counts from that moment, and may settle it, and so confirm its children in turn;
+* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs
+  are void, their results gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from asterism.core.errors import reason_of
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import EVENTS
+
+if TYPE_CHECKING:
+    from asterism.core.plan.graph import Graph
+
+
+def below(node: Node) -> list[Node]:
+    """A provisional node and every provisional one that was started on the strength of it."""
+    found = {node: None}
+    stack = [node]
+    while stack:
+        for child in stack.pop().children.values():
+            if child.provisional and child not in found:
+                found[child] = None
+                stack.append(child)
+    return sorted(found, key=lambda node: node.number)
+
+
+def revoke(graph: Graph, nodes: Iterable[Node], now: float, why: str) -> list[tuple[str, int]]:
+    """Put provisional nodes back to pending. Returns the executions (task, epoch) that have to stop."""
+    stopped = []
+    revoked = [node for node in nodes if node.provisional]
+    for node in revoked:
+        if node.tentative is None and node.device is not None:
+            stopped.append((node.id, node.epoch))
+        reset(graph, node)
+        graph.tell(now, "revoked", node.id, why)
+    for node in revoked:
+        graph.requeue(node)
+    return stopped
+
+
+def reset(graph: Graph, node: Node) -> None:
+    """A running node becomes one that never ran; children that counted on its provisional end forget it."""
+    if node.tentative is not None:
+        for child in node.children.values():
+            if node.satisfies(child.parents[node.id], child):
+                child.open += 1
+            if child.verdicts:
+                child.verdicts.pop(node.id, None)
+            child.held -= 1
+            graph.requeue(child)
+    if node.provisional:
+        graph.provisionals -= 1
+    graph.move(node, "release")
+    node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
+    node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
+    node.epoch = node.attempts = node.losses = 0
+    node.worked = 0.0
+
+
+def settle(graph: Graph, reviewed: Iterable[Node], now: float) -> list[Node]:
+    """Let reviewed ends stand; whatever that confirms is returned, in order."""
+    confirmed = []
+    stack = [node for node in reviewed if node.unsettled and not node.provisional]
+    while stack:
+        node = stack.pop()
+        node.unsettled = False
+        for child in sorted(node.children.values(), key=lambda child: child.number):
+            child.held -= 1
+            if child.held:
+                continue
+            if not child.provisional:
+                graph.requeue(child)
+                continue
+            confirmed.append(child)
+            if _confirm(graph, child, now):
+                stack.append(child)
+    return confirmed
+
+
+def _confirm(graph: Graph, node: Node, now: float) -> bool:
+    """Whether the confirmed node is settled by that at once."""
+    node.provisional = False
+    graph.provisionals -= 1
+    graph.tell(now, "confirmed", node.id)
+    if node.tentative is None:
+        return False
+    status, node.tentative = node.tentative, None
+    graph.move(node, EVENTS[status])
+    graph.tell(now, status, node.id, reason_of(node.error))
+    return node.reviewed

@@ -1,0 +1,96 @@
+"""The tasks that may start now, best first.
+
+One heap per *lane*: the tasks of a lane ask for the same kind of device, so one look at the best of each lane is
+enough to know what can be placed, and a task that waits for a busy device never stands in the way of the others.
+
+Entries are never searched for. A node knows its current entry; an entry that is no longer its node's is dropped when it
+comes to the top.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from asterism.core.plan.node import Node
+from asterism.core.plan.task import Task
+
+Lane = tuple[str | None, frozenset[str]] | None
+"""The device and the capabilities that a task asks for; None if any device will do."""
+
+ANYWHERE: Lane = None
+
+Entry = tuple[int, float, int, int, Node]
+"""Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
+
+
+def lane_of(task: Task) -> Lane:
+    """What kind of device the task asks for."""
+    if task.device is None and not task.needs:
+        return ANYWHERE
+    return (task.device, task.needs)
+
+
+class ReadyQueue:
+    __slots__ = ("_pushed", "lanes", "worth_a_look")
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, list[Entry]] = {}
+        self.worth_a_look: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
+        self._pushed = 0
+
+    def push(self, node: Node) -> None:
+        """Queue a node, or move one that is queued already to where it now belongs."""
+        task = node.task
+        self._pushed += 1
+        since = self._pushed if node.entry is None else node.entry[2]  # moved, it keeps its place among equals
+        entry = (-task.priority, -node.rank, since, self._pushed, node)
+        node.entry = entry
+        lane = lane_of(task)
+        heap = self.lanes.get(lane)
+        if heap is None:
+            heap = self.lanes[lane] = []
+            self.worth_a_look[lane] = None
+        heappush(heap, entry)
+
+    def best(self, lane: Lane) -> Entry | None:
+        """The first entry of a lane that still stands, left in its place."""
+        heap = self.lanes.get(lane)
+        while heap:
+            entry = heap[0]
+            if entry[4].entry is entry:
+                return entry
+            heappop(heap)
+        self._drop(lane)
+        return None
+
+    def take(self, lane: Lane) -> Node:
+        """Remove and return what ``best`` has just shown."""
+        heap = self.lanes[lane]
+        node = heappop(heap)[4]
+        node.entry = None
+        if not heap:
+            self._drop(lane)
+        return node
+
+    def _drop(self, lane: Lane) -> None:
+        self.lanes.pop(lane, None)
+        self.worth_a_look.pop(lane, None)
+
+    def set_aside(self, lane: Lane) -> None:
+        """Every device that could serve the lane is busy: no need to look at it again until one is free."""
+        self.worth_a_look.pop(lane, None)
+
+    def look_again(self, lane: Lane) -> None:
+        if lane in self.lanes:
+            self.worth_a_look[lane] = None
+
+    def look_at_everything(self) -> None:
+        self.worth_a_look = dict.fromkeys(self.lanes)
+
+    def anything(self) -> bool:
+        """Whether any task is queued."""
+        return any(self.best(lane) is not None for lane in tuple(self.lanes))
+
+    def __len__(self) -> int:
+        """How many tasks are queued. Counts; for people, not for the loop."""
+        return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)

@@ -1,0 +1,121 @@
+"""A topological order that is kept up to date edge by edge.
+
+Each node carries a unique integer label, and every edge points from a smaller to a greater one. An added edge that
+agrees with the labels costs nothing. One that does not is repaired as Pearce and Kelly describe: only the nodes
+between the two ends are visited, and they share out the labels they already have. So an edge costs what it disturbs,
+not the size of the graph.
+
+A node without neighbours is moved next to the one it is joined to, for otherwise a task inserted in the middle of a
+large plan would have to drag everything behind it past its own place at the end of the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from asterism.core.errors import CycleFound
+from asterism.core.plan.node import Node
+
+_BITS = 40  # the low bits keep labels with the same position apart
+
+
+class Order:
+    """Hands out labels and repairs them."""
+
+    __slots__ = ("_labels", "_nodes")
+
+    def __init__(self, nodes: dict[str, Node]) -> None:
+        self._nodes = nodes
+        self._labels = 0
+
+    def fresh(self) -> int:
+        """A label behind every other one."""
+        self._labels += 1
+        return self._labels << _BITS | self._labels
+
+    def _near(self, label: int, step: int) -> int:
+        self._labels += 1
+        return (label >> _BITS) + step << _BITS | self._labels
+
+    def connect(self, source: Node, target: Node) -> None:
+        """Make the labels agree with an edge that is about to be added. Raises CycleFound, with nothing changed."""
+        if not target.parents and not target.children:
+            target.label = self._near(source.label, +1)
+        elif not source.parents and not source.children:
+            source.label = self._near(target.label, -1)
+        elif source.label > target.label:
+            if not target.children:  # nothing lies below it: it can step back without disturbing anybody
+                target.label = self._near(source.label, +1)
+            elif not source.parents:
+                source.label = self._near(target.label, -1)
+            else:
+                self._repair(source, target)
+
+    def _repair(self, source: Node, target: Node) -> None:
+        forward = _reach_forward(target, source)
+        backward = self._reach_backward(source, target.label)
+        moved = sorted(backward, key=_label) + sorted(forward, key=_label)
+        for label, node in zip(sorted(node.label for node in moved), moved, strict=True):
+            node.label = label
+
+    def _reach_backward(self, start: Node, floor: int) -> list[Node]:
+        """Everything above ``start`` that is labelled behind ``floor``."""
+        seen = {start}
+        stack = [start]
+        while stack:
+            for parent_id in stack.pop().parents:
+                parent = self._nodes[parent_id]
+                if parent.label > floor and parent not in seen:
+                    seen.add(parent)
+                    stack.append(parent)
+        return list(seen)
+
+
+def _label(node: Node) -> int:
+    return node.label
+
+
+def _reach_forward(start: Node, goal: Node) -> list[Node]:
+    """Everything below ``start`` that is labelled before ``goal``; a cycle if ``goal`` itself is below it."""
+    came_from: dict[Node, Node | None] = {start: None}
+    stack = [start]
+    while stack:
+        node = stack.pop()
+        for child in node.children.values():
+            if child is goal:
+                raise CycleFound(_path(came_from, node, goal))
+            if child.label < goal.label and child not in came_from:
+                came_from[child] = node
+                stack.append(child)
+    return list(came_from)
+
+
+def _path(came_from: dict[Node, Node | None], last: Node, goal: Node) -> list[str]:
+    """The circle that the new edge ``goal -> start`` would close, beginning and ending at ``goal``."""
+    path = [goal.id]
+    node: Node | None = last
+    while node is not None:
+        path.append(node.id)
+        node = came_from[node]
+    path.append(goal.id)
+    return path[::-1]
+
+
+def parents_first(nodes: Iterable[Node]) -> list[Node]:
+    """Some nodes in an order that depends on nothing but the plan. The labels will not do: they remember edits that
+    were rejected, and differ from those of the same plan when it was read from a record."""
+    chosen = {node.id: node for node in nodes}
+    left = {id: sum(source in chosen for source in node.parents) for id, node in chosen.items()}
+    heap = [(chosen[id].number, id) for id, count in left.items() if not count]
+    heapify(heap)
+    found = []
+    while heap:
+        node = chosen[heappop(heap)[1]]
+        found.append(node)
+        for id, child in node.children.items():
+            if id in left:
+                left[id] -= 1
+                if not left[id]:
+                    heappush(heap, (child.number, id))
+    return found

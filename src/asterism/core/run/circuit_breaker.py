@@ -1,0 +1,123 @@
+"""The circuit breaker of a device: when it stops taking work, and when it tries again.
+
+A device without file descriptors, or with a full disk, ends whatever it takes at once and is free for the next run: it
+would empty the queue of a whole fleet. Three kinds of ends are told apart:
+
+=============  =========================================================================================================
+good           the work completed, or failed after it had run for a while: the device is able to work
+trouble        the device could not do its own part (DeviceTrouble); that says nothing about the work
+quick failure  the work itself failed within QUICK seconds
+=============  =========================================================================================================
+
+TROUBLES in a row open the breaker. A quick failure proves nothing by itself, since a command that exits with 1 does so
+everywhere. After FAILURES of them in a row the device compares itself with the others: the breaker opens only if
+another device has completed a run of one of the same workflows since the row began (``contradicted_by``). So work that
+fails everywhere stops no device, and work that fails here and there never stops all of them: whoever completed
+something after all others had begun to fail is not stopped. A good end forgets everything.
+
+An open breaker lets nothing in for a pause. Then it is half-open and lets one run in, if the device finds that it can
+do its own part (``fleet/device/health.py``); else that is one more trouble. A good end closes it; so does a
+quick failure, if trouble had opened it, since the work did begin. Any other end opens it for twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from asterism.core.run.run import COMPLETED, Run
+
+TROUBLES = 3
+"""So many troubles in a row open the breaker."""
+
+FAILURES = 5
+"""After so many quick failures in a row a device compares itself with the others."""
+
+QUICK = 5.0
+"""A failure is quick if the work ran for less than this, in seconds."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
+"""How long an open breaker lets nothing in, in seconds: at first, and after it has opened again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """``now`` is the device's own clock, ``at`` the store's. ``failing`` are the workflows of the present row of quick
+    failures, ``failing_since`` is when its first one ended. ``retry_at`` is None while the breaker is closed; ``why``
+    says what opened it, and ``compared`` whether that were quick failures. ``opened`` counts how often it has opened
+    without a good end in between."""
+
+    troubles: int = 0
+    failures: int = 0
+    failing: frozenset[str] = frozenset()
+    failing_since: float = 0.0
+    opened: int = 0
+    retry_at: float | None = None
+    why: str = ""
+    compared: bool = False
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self.retry_at is None
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the device should compare itself with the others."""
+        return self.closed and self.failures >= FAILURES
+
+    def allowance(self, now: float, taken: int) -> int | None:
+        """How many more runs may be taken; None for as many as there is room for. ``taken`` is how many are here that
+        came since ``retry_at``."""
+        if self.retry_at is None:
+            return None
+        return 0 if now < self.retry_at else max(0, 1 - taken)
+
+    def contradicted_by(self, device: str, runs: Iterable[Run]) -> Run | None:
+        """A run that another device has completed, of a workflow that fails here, since it fails here."""
+        for run in runs:
+            elsewhere = run.status is COMPLETED and run.device != device
+            if elsewhere and run.workflow in self.failing and (run.ended_at or 0.0) > self.failing_since:
+                return run
+        return None
+
+    # -- what happens to it ------------------------------------------------------------------------------------------
+
+    def good(self) -> Breaker:
+        """The device is able to work."""
+        return CLOSED
+
+    def trouble(self, now: float, why: str) -> Breaker:
+        """The device could not do its own part."""
+        after = replace(self, troubles=self.troubles + 1)
+        if self.retry_at is None and after.troubles < TROUBLES:
+            return after
+        times = f"{after.troubles} times in a row" if after.troubles > 1 else "again"
+        return after._open(now, f"it could not begin work, {times}: {why}", compared=False)
+
+    def failed(self, now: float, at: float, workflow: str) -> Breaker:
+        """The work failed, soon after it had begun."""
+        after = replace(
+            self,
+            troubles=0,
+            failures=self.failures + 1,
+            failing=self.failing | {workflow},
+            failing_since=self.failing_since if self.failures else at,
+        )
+        if self.retry_at is None or now < self.retry_at:
+            return after
+        return after._open(now, self.why, compared=True) if self.compared else replace(after, opened=0, retry_at=None)
+
+    def contradicted(self, now: float, why: str) -> Breaker:
+        """What fails here at once, another device has completed."""
+        return self._open(now, why, compared=True) if self.suspicious else self
+
+    def _open(self, now: float, why: str, *, compared: bool) -> Breaker:
+        if self.retry_at is not None and now < self.retry_at:
+            return self  # by something that was taken before it opened
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.opened, 10))
+        return replace(self, opened=self.opened + 1, retry_at=now + pause, why=why, compared=compared)
+
+
+CLOSED = Breaker()

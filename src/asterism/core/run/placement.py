@@ -1,0 +1,215 @@
+"""Which device gets a run: the filter and the score, over the sessions that the store knows.
+
+A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
+``requires``, its own rule accepts the run, and it is not resting: both sides must agree. A run waits for a device that
+only rest keeps from it. Among the candidates with a free slot ``prefers``
+narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, devices near
+the creator go before others, and the strategy decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from asterism.core.run.run import Owner, Run
+from asterism.core.run.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score_parts
+from asterism.core.run.session import OPEN, Session, ranks
+from asterism.core.run.workflow import Workflow
+
+Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
+"""Whether an expression holds over some names, or why that cannot be told."""
+
+_Asked = tuple[frozenset[str], frozenset[str]]
+"""The capabilities that a workflow needs, and those that it wants: the score depends on nothing else of it."""
+
+MOST_SCORES = 100
+"""How many scores are kept with an assignment: the best ones."""
+
+
+class Choice(NamedTuple):
+    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, ``busy``
+    names candidates that have no room, and ``resting`` those of the refused that will take it when they have rested."""
+
+    owner: Owner | None
+    scores: Mapping[str, float]
+    refused: Mapping[str, str]
+    busy: tuple[str, ...]
+    resting: tuple[str, ...] = ()
+
+
+class Outlook:
+    """The fleet at one moment, and what has been given out since."""
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        now: float,
+        evaluate: Evaluate,
+        *,
+        coordinator: str | None = None,
+        weights: Weights = DEFAULT_WEIGHTS,
+        given: Mapping[str, int] | None = None,
+    ) -> None:
+        self.now, self.coordinator, self.weights = now, coordinator, weights
+        self.sessions = {session.device: session for session in sessions if session.reachable(now)}
+        # those of peers are elected nowhere here
+        here = ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
+        self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
+        self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
+        self._ask = evaluate
+        self._profiles: dict[str, Mapping[str, Any]] = {}
+        self._verdicts: dict[int, dict[str, bool | str]] = {}  # by the identity of a profile, which we keep
+        self._used = {name: session.used for name, session in self.sessions.items()}
+        self._last = max(self.given.values(), default=0)
+        # what was found out for one run is good for the next, but for the device that got it
+        self._candidates: dict[str, Candidate] = {}
+        self._scores: dict[_Asked, dict[str, float]] = {}
+
+    def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+        """Why a device is no candidate for a run, in words; None if it is one."""
+        return self._mismatch(session, run, workflow) or rest_objection(session.resting)
+
+    def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
+        """Whether a device will take a run when it has rested, or takes work again: nothing else keeps it from that."""
+        away = session.resting is not None or session.suspended is not None
+        return away and self._mismatch(session.resumed(), run, workflow) is None
+
+    def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+        judged = workflow.requires is not None or session.accepts is not None
+        return mismatch(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+
+    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
+        """The device for a run. With ``state`` only one whose session is in it is chosen. Devices that are ``near``
+        whoever creates it go before others, as far as the workflow does not prefer those."""
+        refused: dict[str, str] = {}
+        scores: dict[str, float] = {}
+        free: list[Session] = []
+        busy: list[str] = []
+        resting: list[str] = []
+        known = self._scores.setdefault((workflow.needs, workflow.wants), {})
+        for name, session in self.sessions.items():
+            why = self._mismatch(session, run, workflow)
+            if why is None and session.resting is not None:
+                why = rest_objection(session.resting)
+                resting.append(name)
+            if why is not None:
+                refused[name] = why
+                continue
+            if name not in known:
+                known[name] = sum(self.score_parts(session, workflow).values())
+            scores[name] = known[name]
+            if self._used[name] >= session.slots:
+                busy.append(name)
+            elif state in (None, session.state):
+                free.append(session)
+        if not free:
+            return Choice(None, _best(scores), refused, tuple(busy), tuple(resting))
+        chosen = self._pick(self._preferred(free, workflow, near), workflow, scores)
+        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy), tuple(resting))
+
+    def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
+        """What the score of a candidate is made of, by the names of the weights."""
+        return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
+
+    def gave(self, device: str) -> None:
+        """Remember that a device was given a run."""
+        if device in self._used:
+            self._used[device] += 1
+        self._last += 1
+        self.given[device] = self._last
+        self._candidates.pop(device, None)
+        for scores in self._scores.values():
+            scores.pop(device, None)
+
+    def _shown(self, session: Session) -> Mapping[str, Any]:
+        name = session.device
+        if name not in self._profiles:
+            self._profiles[name] = shown = session.shown(self.ranks[name])
+            self._verdicts[id(shown)] = {}
+        return self._profiles[name]
+
+    def _evaluate(self, expression: str, names: Mapping[str, Any]) -> bool | str:
+        """What a workflow's rule says of a device is found out once for all runs. A device's own rule sees the run,
+        too, and is asked each time."""
+        known = self._verdicts.get(id(names))
+        if known is None:
+            return self._ask(expression, names)
+        if expression not in known:
+            known[expression] = self._ask(expression, names)
+        return known[expression]
+
+    def _candidate(self, session: Session) -> Candidate:
+        name = session.device
+        if name not in self._candidates:
+            candidate = session.candidate(self.now, self.ranks[name], self.given.get(name, 0))
+            candidate.running = self._used[name]
+            self._candidates[name] = candidate
+        return self._candidates[name]
+
+    def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
+        if workflow.prefers is not None:
+            liked = [one for one in free if not against(workflow.prefers, self._shown(one), self._evaluate)]
+            free = liked or free
+        if workflow.orchestration:
+            free = [one for one in free if one.device == self.coordinator] or free
+        return [one for one in free if one.device in near] or free
+
+    def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
+        if workflow.strategy == "score":
+            return max(free, key=lambda session: scores[session.device])
+        choose = STRATEGIES[workflow.strategy]
+        asked = workflow.needs | workflow.wants
+        return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
+
+
+def rest_objection(resting: str | None) -> str | None:
+    """That of a device that would hand work back, which says why in ``resting``."""
+    return None if resting is None else f"resting: it would hand this back because {resting}"
+
+
+def mismatch(
+    session: Session, run: Run, workflow: Workflow, shown: Mapping[str, Any], evaluate: Evaluate
+) -> str | None:
+    """Why a device is no candidate for a run, whether it is resting or not; None if it is one. ``shown`` is its
+    profile."""
+    if run.pinned is not None and run.pinned != session.device:
+        return f"the run is for {run.pinned} alone"
+    if not workflow.needs <= session.can:
+        return f"it cannot {', '.join(sorted(workflow.needs - session.can))}"
+    if session.draining:
+        return "it is being drained"
+    if session.slots == 0:
+        return "it does no work, it only watches"
+    if session.suspended is not None:
+        return f"it has stopped taking work: {session.suspended}"
+    if session.device in run.avoid:
+        return run.declined.get(session.device) or "it was tried already, others first"
+    if workflow.requires is not None and (why := against(workflow.requires, shown, evaluate)):
+        return why
+    if session.accepts is not None and (why := against(session.accepts, _names(run, shown), evaluate)):
+        return f"its own rule: {why}"
+    return None
+
+
+def against(expression: str, names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
+    """Why an expression does not hold; None if it does."""
+    verdict = evaluate(expression, names)
+    if verdict is True:
+        return None
+    return f"{expression!r} does not hold" if verdict is False else str(verdict)
+
+
+def _names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """What a device's own rule sees."""
+    told = {"workflow": run.workflow, "priority": run.priority, "series": run.series or "", "by": run.created_by}
+    return {"run": told, "device": shown}
+
+
+def _best(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
+    """The best ones, and that of the chosen one: a strategy may choose by something else."""
+    kept: Iterable[tuple[str, float]] = scores.items()
+    if len(scores) > MOST_SCORES:
+        kept = heapq.nsmallest(MOST_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
+    return {name: round(one, 2) for name, one in kept}

@@ -1,0 +1,132 @@
+"""The steps that all changes of a run are made of: how a status changes, and what changes with it.
+
+Whose word counts, and what it means, is decided in assigning.py; here is what becomes of the record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asterism.core.errors import RunRefused, brief
+from asterism.core.history import Entry
+from asterism.core.plan.task import NOTHING
+from asterism.core.run.run import MOST_EPOCHS, TERMINAL, TRANSITIONS, Assignment, Owner, Run
+
+
+def refusal(run: Run, what: str) -> RunRefused:
+    if run.status in TERMINAL:
+        why = f"it is {run.reported_status} and will not change any more: it cannot {what}"
+        return RunRefused(run.id, why, run.story)
+    return RunRefused(run.id, f"it is {run.status}: it cannot {what}", run.story)
+
+
+def may_be_given(run: Run, what: str) -> None:
+    if run.offered:
+        return
+    if run.paused is not None:
+        raise RunRefused(run.id, f"it is paused {run.paused}: it cannot {what}", run.story)
+    if run.held:
+        raise RunRefused(run.id, f"series {run.series} has not come to it: it cannot {what}", run.story)
+    raise refusal(run, what)
+
+
+def moved(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
+    """The one way in which a status changes, beside ``granted``. ``at`` is a time for the record, as in those."""
+    status = TRANSITIONS[event].get(run.status)
+    if status is None:
+        raise refusal(run, event)
+    changes["status"] = status
+    changes["revision"] = run.revision + 1
+    changes["story"] = (*run.story, Entry(at, str(status), None, why), *then)
+    return run.with_changes(changes)
+
+
+def granted(
+    run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, told: tuple[Entry, ...], **changes: Any
+) -> Run:
+    may_be_given(run, "be given to a device")
+    if run.pinned is not None and run.pinned != to.device:
+        raise refusal(run, f"be given to {to.device}: it is for {run.pinned} alone")
+    status = run.status
+    for event in events:
+        status = TRANSITIONS[event][status]
+    changes["status"] = status
+    changes["revision"] = run.revision + 1
+    changes["epoch"] = run.epoch + 1
+    changes["device"], changes["session"] = to
+    changes["assigned_by"], changes["assigned_at"] = by, at
+    changes["waiting_since"] = None
+    changes["story"] = run.story + told
+    return run.with_changes(changes)
+
+
+def closed(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
+    """What changes whenever an assignment ends before its time."""
+    changes: dict[str, Any] = {"session": None, "due_at": None, "wish": None, "wished_by": None}
+    if run.session is not None:
+        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
+        changes["previous"] = (*run.previous, ended)
+    return changes
+
+
+def reassigned(
+    run: Run, now: float, reason: str, detail: str, delay: float = 0.0, *, paused: str | None = None, **changes: Any
+) -> Run:
+    detail = brief(detail)
+    if run.epoch >= MOST_EPOCHS:
+        error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
+        return failed(run, now, error, reason, **changes)
+    if run.wish == "pause":
+        paused = f"by {run.wished_by}"
+    at = run.time_of(now)
+    then = (Entry(at, "paused", None, paused),) if paused is not None else ()
+    return moved(
+        run,
+        "reassign",
+        at,
+        f"{reason}: {detail}" if detail else reason,
+        *then,
+        device=None,
+        assigned_by=None,
+        assigned_at=None,
+        claimed_at=None,
+        started_at=None,
+        scores=NOTHING,
+        waiting_since=now + delay,
+        not_before=now + delay,
+        paused=paused,
+        **closed(run, at, reason, detail),
+        **changes,
+    )
+
+
+def failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
+    error, at = brief(error), run.time_of(now)
+    return moved(
+        run,
+        "fail",
+        at,
+        error,
+        error=error,
+        ended_at=at,
+        waiting_since=None,
+        held=False,
+        paused=None,
+        **closed(run, at, reason, error),
+        **changes,
+    )
+
+
+def cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) -> Run:
+    error = f"cancelled by {by} ({detail})" if detail else f"cancelled by {by}"
+    return failed(run, now, error, reason, cancelled=True)
+
+
+def wished(run: Run, wish: str, now: float, by: str) -> Run:
+    story = run.told(now, f"asked to {wish}", f"by {by}")
+    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
+
+
+def avoiding(run: Run) -> tuple[str, ...]:
+    """The devices that are not asked for now, with its present one among them."""
+    return run.avoid if run.device is None or run.device in run.avoid else (*run.avoid, run.device)

@@ -1,0 +1,213 @@
+"""Whether a record that somebody sent can be one of a run: its types, its sizes, and what its fields say of each other.
+
+It does not say whether it is true. But a record that passes goes through every function of core/run/transitions.py and
+core/run/merge.py, and fits into every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+from asterism.core.history import Entry
+from asterism.core.run.merge import line_of
+from asterism.core.run.run import (
+    CLAIMED,
+    COMPLETED,
+    CREATED,
+    FAILED,
+    KEEPS,
+    MOST_EPOCHS,
+    OWNED,
+    PROCESSING,
+    REASONS,
+    REASSIGNING,
+    Assignment,
+    Progress,
+    Run,
+    RunStatus,
+    Superseded,
+)
+
+MOST_ENTRIES = 10_000
+"""How long a story may be, how many assignments and so on: each of them."""
+
+MOST = 1 << 53
+"""No whole number is greater: it is the same in every language, and fits into every column."""
+
+LONGEST_NAME = 500
+LONGEST_TEXT = 100_000
+
+
+def check(run: Run) -> list[str]:
+    """Everything that is wrong with a record, in words; nothing, if it can be one."""
+    wrong = [f"{name} cannot be {_short(value)}" for name, value in _fields(run)]
+    return wrong or list(_contradictions(run))
+
+
+# -- each field for itself ---------------------------------------------------------------------------------------------
+
+
+def _fields(run: Run) -> Iterator[tuple[str, Any]]:
+    given = run.__dict__
+    for name, good in _GOOD.items():
+        if name not in given or not good(given[name]):
+            yield name, given.get(name)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _id(value: Any) -> bool:
+    return _name(value) and len(value) <= 200 and " " not in value
+
+
+def _text(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        return False
+    return "\0" not in value and (value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value))
+
+
+def _time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST and isfinite(value)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_ENTRIES
+
+
+def _optional(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or good(value)
+
+
+def _many(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and len(value) <= MOST_ENTRIES and all(good(one) for one in value)
+
+
+def _mapping(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        if not isinstance(value, Mapping) or len(value) > MOST_ENTRIES:
+            return False
+        return all(_name(name) and good(one) for name, one in value.items())
+
+    return check
+
+
+def _entry(one: Any) -> bool:
+    return isinstance(one, Entry) and _time(one.at) and _text(one.what) and one.task is None and _text(one.why)
+
+
+def _assignment(one: Any) -> bool:
+    return (
+        isinstance(one, Assignment)
+        and _name(one.device)
+        and _count(one.epoch)
+        and _time(one.assigned_at)
+        and _time(one.ended_at)
+        and one.reason in REASONS
+        and _text(one.detail)
+    )
+
+
+def _superseded(one: Any) -> bool:
+    return isinstance(one, Superseded) and _name(one.device) and _count(one.epoch) and _time(one.ended_at)
+
+
+def _progress(one: Any) -> bool:
+    return isinstance(one, Progress) and _number(one.step) and (one.total is None or _number(one.total))
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+_GOOD: dict[str, Callable[[Any], bool]] = {
+    "id": _id,
+    "workflow": _name,
+    "version": _number,
+    "created_at": _time,
+    "created_by": _text,
+    "input": lambda value: isinstance(value, Mapping),
+    "key": _optional(_name),
+    "series": _optional(_name),
+    "priority": lambda value: type(value) is int and abs(value) <= 1_000_000,
+    "pinned": _optional(_name),
+    "retry_of": _optional(_id),
+    "keep": lambda value: value in KEEPS,
+    "timeout": lambda value: _time(value) and value > 0,
+    "revision": lambda value: _number(value) and value > 0,
+    "status": lambda value: isinstance(value, RunStatus),
+    "epoch": _count,
+    "device": _optional(lambda value: _name(value) and "|" not in value),
+    "session": _optional(_id),
+    "assigned_by": _optional(_text),
+    **dict.fromkeys(
+        ("assigned_at", "claimed_at", "started_at", "ended_at", "due_at", "waiting_since"), _optional(_time)
+    ),
+    "not_before": _time,
+    "held": lambda value: isinstance(value, bool),
+    "paused": _optional(_text),
+    "wish": lambda value: value in (None, "pause", "cancel"),
+    "wished_by": _optional(_text),
+    "failures": _count,
+    "losses": _count,
+    "rounds": _count,
+    "avoid": _many(lambda value: _name(value) and "|" not in value),
+    "declined": _mapping(_text),
+    "previous": _many(_assignment),
+    "scores": _mapping(_time),
+    "progress": _optional(_progress),
+    "output": lambda value: True,
+    "error": _optional(_text),
+    "cancelled": lambda value: isinstance(value, bool),
+    "superseded": _many(_superseded),
+    "story": _many(_entry),
+}
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+# -- what they say of each other ---------------------------------------------------------------------------------------
+
+
+def _contradictions(run: Run) -> Iterator[str]:
+    status, owned = run.status, run.status in OWNED
+    if (run.session is not None) != owned:
+        yield f"it is {status} and owned by session {run.session}"
+    if (run.ended_at is not None) != run.ended:
+        yield f"it is {status} and ended at {run.ended_at}"
+    if (owned or status is COMPLETED) and (run.device is None or run.assigned_at is None):
+        yield f"it is {status}, of device {run.device}, assigned at {run.assigned_at}"
+    if status in (CREATED, REASSIGNING) and (run.device, run.assigned_at) != (None, None):
+        yield f"it is {status} and says it is {run.device}'s"
+    if (run.epoch == 0) != (status is CREATED) and not (status is FAILED and run.epoch == 0):
+        yield f"it is {status} in epoch {run.epoch}"
+    if status is REASSIGNING and run.epoch >= MOST_EPOCHS:
+        yield f"it is to be given away again after epoch {run.epoch}"
+    if status in (CLAIMED, PROCESSING) and run.claimed_at is None:
+        yield f"it is {status} and was never claimed"
+    if status is PROCESSING and run.started_at is None:
+        yield "it is being processed and never began"
+    if (run.error is not None) != (status is FAILED) or (run.cancelled and status is not FAILED):
+        yield f"it is {status}, with error {_short(run.error)}, and was {'' if run.cancelled else 'not '}cancelled"
+    if run.output is not None and status is not COMPLETED:
+        yield f"it is {status} and has a result"
+    if run.wish is not None and status not in (CLAIMED, PROCESSING):
+        yield f"it is {status}, and its owner is asked to {run.wish}"
+    if (run.held and (run.series is None or owned or run.ended)) or (run.paused is not None and (owned or run.ended)):
+        yield f"it is {status}, and is {'held' if run.held else 'paused'}"
+    yield from _history(run)
+
+
+def _history(run: Run) -> Iterator[str]:
+    count = run.epoch - (run.status in OWNED or run.status is COMPLETED)
+    line = run.previous[max(0, len(run.previous) - count) :] if count else ()
+    if [one.epoch for one in line] != list(range(1, count + 1)):
+        yield f"its {count} ended assignments are of epochs {_short([one.epoch for one in line])}"
+    if not run.story or line_of(run)[0].what != "created":
+        yield "its story does not begin with how it was created"

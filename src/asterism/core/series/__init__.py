@@ -1,0 +1,1 @@
+"""Series of issues: one active issue and a queue, as a pure state machine."""

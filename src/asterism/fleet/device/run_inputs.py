@@ -1,0 +1,130 @@
+"""What a workflow's words stand for in one run.
+
+The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. What merely
+looks like that, such as a result that came from anywhere, is given as ``{"$literal": …}``. In ``env`` and ``http`` of
+the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
+variable of the device. All secrets are collected, each with the policy's leave, before anything is evaluated: what goes
+wrong from then on is told through their mask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from asterism.base import task_inputs
+from asterism.base.expressions import Selections
+from asterism.base.secret_mask import Mask, secret_names
+from asterism.base.task_inputs import MissingInput, Resolved
+from asterism.core.errors import DeviceUnavailable, shown
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.policy.policy import Policy
+
+CONSTANTS = frozenset({str, int, float, bool, type(None), list})
+"""What stands for itself, seen at a glance."""
+
+_LITERAL = "$literal"
+
+
+def secrets_of(workflow: Workflow, given: Any, policy: Policy) -> frozenset[str]:
+    """The names of the secrets that a run refers to, all of which may be read and are there. Evaluates nothing. Raises
+    PolicyForbids, and DeviceUnavailable for one that this device does not have."""
+    if workflow.http is None and stands_for_itself(workflow, given):
+        return frozenset()
+    names = frozenset(_named(workflow, given))
+    for name in sorted(names):
+        policy.secret(name)
+        if name not in os.environ:
+            raise DeviceUnavailable(f"the environment of this device has no secret {name!r}")
+    return names
+
+
+def _named(workflow: Workflow, given: Any) -> Iterator[str]:
+    yield from secret_names([workflow.env, workflow.http])
+    for value in given.values() if isinstance(given, Mapping) else ():
+        if is_secret(value):
+            if not isinstance(value["secret"], str):
+                raise MissingInput(f"a secret is named by text, not by {shown(value['secret'])}")
+            yield value["secret"]
+
+
+def fill(workflow: Workflow, given: Any, mask: Mask) -> Resolved:
+    """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and whatever an
+    expression raises: call it under the mask."""
+    if stands_for_itself(workflow, given):
+        return Resolved(dict(given), {}, mask)  # so it is most of the time, and on the way of every run
+    if not isinstance(given, Mapping):
+        raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
+    values = {
+        name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
+    }
+    select = Selections()
+    environment = {
+        name: task_inputs.as_text(_filled(value, values, mask, select)) for name, value in workflow.env.items()
+    }
+    return Resolved(values, environment, mask)
+
+
+def stands_for_itself(workflow: Workflow, given: Any) -> bool:
+    """Whether nothing in an input or in a workflow's variables stands for something else."""
+    return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
+
+
+def request_terms(workflow: Workflow, resolved: Resolved) -> dict[str, Any]:
+    """The terms of a workflow's HTTP request for one run."""
+    assert workflow.http is not None
+    terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask, Selections())
+    terms["url"] = task_inputs.template(terms["url"], resolved.inputs, task_inputs.in_url)
+    return terms  # type: ignore[no-any-return]
+
+
+def _deep(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
+    if task_inputs.is_reference(value):
+        return _filled(value, given, mask, select)
+    if isinstance(value, Mapping):
+        return {key: _deep(item, given, mask, select) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_deep(item, given, mask, select) for item in value]
+    return value
+
+
+def _filled(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
+    if not task_inputs.is_reference(value):
+        return value
+    if "secret" in value:
+        return _secret(value["secret"], mask)
+    name, expression = value["from"], value.get("select")
+    if not isinstance(name, str) or name not in given:
+        raise MissingInput(f"the workflow asks for the input {shown(name)}, and the run has none of that name")
+    return given[name] if expression is None else select(expression, {"result": given[name]})
+
+
+def is_secret(value: Any) -> bool:
+    return task_inputs.is_reference(value) and "secret" in value
+
+
+def literal(value: Any) -> Any:
+    """A value as an input of a run that stands for itself, whatever it looks like."""
+    if type(value) in CONSTANTS:
+        return value
+    return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
+
+
+def bare(given: Mapping[str, Any]) -> dict[str, Any]:
+    """An input as the work reads it: what stands for itself is there without a word about that."""
+    return {name: _bare(value) for name, value in given.items()}
+
+
+def _bare(value: Any) -> Any:
+    return value[_LITERAL] if _is_literal(value) else value
+
+
+def _is_literal(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {_LITERAL}
+
+
+def _secret(name: Any, mask: Mask) -> str:
+    if not isinstance(name, str) or name not in mask.values:
+        raise MissingInput(f"a secret is named by text, not by {shown(name)}")
+    return mask.values[name]

@@ -1,0 +1,1 @@
+"""The device policy: what a device executes."""

@@ -1,0 +1,324 @@
+"""A device's own policy: what it will execute, whatever it is asked for.
+
+A policy file lists what is allowed; what it does not list is refused. Nothing that comes from the other side (run,
+workflow, input) can widen it: what is judged is what would be executed, after every ``{name}`` is filled in and every
+symbolic link followed, and what was judged is what is executed. Without a policy file everything is allowed.
+
+What it cannot do. An allowed command does what it likes, with any arguments: whoever lists ``sh``, ``env`` or
+``python`` lists everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
+``directories`` are for commands. A host is compared by name, not by what it resolves to.
+
+``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
+values are masked in whatever text leaves this device, also if the work does not refer to them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asterism.base.input_variables import PREFIX
+from asterism.base.secret_mask import secret_names
+from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
+from asterism.core.plan.task import import_path
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.policy.host_rules import PORTS, HostRule, meant
+from asterism.fleet.policy.name_patterns import Names, compiled, is_pattern
+
+ORDINARY = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
+    "__CF_USER_TEXT_ENCODING",
+)
+"""The variables that every command gets from its device, as long as the device has them."""
+
+_AUTHORITY = re.compile(r"[^{}/?#]*//[^{}/?#]*(?=[/?#]|$)")
+"""The part of a URL that says where it leads, if no input has a say in it."""
+_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+class PolicyForbids(AsterismError):
+    """The device's own policy does not allow it. ``begun`` is whether something had happened before that was known,
+    as with a redirect to a host that is not allowed."""
+
+    def __init__(self, why: str, *, begun: bool = False) -> None:
+        self.begun = begun
+        super().__init__(why)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a policy file says. ``workflows`` of None are all of them; whatever else is empty allows nothing."""
+
+    commands: tuple[str, ...] = ()
+    shell: bool = False
+    callables: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    workflows: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command as it will be executed: the file, free of links, and the name it is called by."""
+
+    file: str
+    name: str
+
+
+class Policy:
+    """``name`` is how messages call it. Raises ValueError if a rule makes no sense; ``load`` says where it stands."""
+
+    def __init__(self, rules: Rules | None, name: str = "the policy") -> None:
+        self.everything = rules is None
+        self.rules, self.name = rules or Rules(), name
+        self._workflows = None if self.rules.workflows is None else Names(self.rules.workflows)
+        self._passed = Names((*ORDINARY, *self.rules.environment))
+        self._listed = Names(self.rules.environment)
+        self._secrets = Names(self.rules.secrets)
+        self._hosts = [HostRule.parse(entry) for entry in self.rules.hosts]
+        self._callables = [_import_pattern(entry) for entry in self.rules.callables]
+
+    @classmethod
+    def load(cls, path: Path) -> Policy:
+        """The policy in a file. Raises BadPolicy with every mistake, and OSError if the file cannot be read."""
+        from asterism.fleet.policy.policy_file import read  # what reads files takes long to import
+
+        return cls(read(path), path.name)
+
+    @classmethod
+    def open(cls) -> Policy:
+        """Everything is allowed."""
+        return cls(None)
+
+    def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
+        return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
+
+    # -- beforehand --------------------------------------------------------------------------------------------------
+
+    def objection(self, workflow: Workflow) -> str | None:
+        """Why this device will never execute a workflow, whatever its input; None if it may."""
+        if self.everything:
+            return None
+        reasons = []
+        for judged in self._judgements(workflow):
+            try:
+                judged()
+            except PolicyForbids as error:
+                reasons.append(str(error))
+            except Exception:  # not here now, or wrong in another way: that is said when it is to be executed
+                continue
+        return "; ".join(reasons) or None
+
+    def _judgements(self, workflow: Workflow) -> Iterator[Callable[[], object]]:
+        yield lambda: self.workflow(workflow.name)
+        if workflow.argv is not None and "{" not in workflow.argv[0] and "}" not in workflow.argv[0]:
+            yield lambda: self.command(workflow.argv[0])  # type: ignore[index]
+        if workflow.shell is not None:
+            yield self.shell
+        if workflow.call is not None:
+            yield lambda: self.call(workflow.call)
+        if workflow.http is not None:
+            known = _AUTHORITY.match(workflow.http["url"])
+            if known is not None:
+                yield lambda: self.url(known[0])
+            headers = workflow.http.get("headers")
+            if isinstance(headers, Mapping):
+                yield lambda: self.headers(headers)
+        if workflow.argv is not None or workflow.shell is not None:
+            yield lambda: self.directory(workflow.cwd)
+            yield lambda: self.variables(workflow.env)
+        for name in secret_names([workflow.env, workflow.http]):
+            yield partial(self.secret, name)
+
+    # -- one by one; each raises PolicyForbids -----------------------------------------------------------------------
+
+    def workflow(self, name: str) -> None:
+        if not self.everything and self._workflows is not None and name not in self._workflows:
+            raise self._forbid(f"the workflow {name!r}", "workflows")
+
+    def shell(self) -> None:
+        if not self.everything and not self.rules.shell:
+            raise self._forbid("shell lines", "shell")
+
+    def command(self, word: str) -> Program | None:
+        """What the first word of a command stands for; None if that is for the system to say. Raises DeviceUnavailable
+        if it is allowed and not there."""
+        if self.everything:
+            return None
+        forbidden = self._forbid(f"the command {word[:200]!r}", "commands")
+        if not word.startswith("/") and "/" in word:
+            raise forbidden
+        found = word if "/" in word else _on_path(word)
+        if found is None:
+            if any("/" not in entry and compiled(entry).fullmatch(word) for entry in self.rules.commands):
+                raise DeviceUnavailable(f"there is no command {word!r} on this device")
+            raise forbidden
+        name = _named(found)
+        program = Program(os.path.realpath(name), name)
+        by_name = "/" not in word  # and so found where the entries of that name would be found
+        if not any(_stands_for(entry, program, by_name) for entry in self.rules.commands):
+            raise forbidden
+        if not os.path.isfile(program.file):
+            raise DeviceUnavailable(f"there is no command {word!r} on this device")
+        return program
+
+    def call(self, call: Callable[..., Any] | str | None) -> None:
+        """Judged by its path, before anything is imported."""
+        if self.everything or call is None:
+            return
+        try:
+            path = import_path(call, "a run")
+        except NotJson:
+            raise self._forbid(f"{call!r}, which cannot be imported,", "callables") from None
+        if not _IMPORT.fullmatch(path) or not any(found.fullmatch(path) for found in self._callables):
+            raise self._forbid(f"the function {path[:200]!r}", "callables")
+
+    def called(self, path: str, function: Callable[..., Any]) -> None:
+        """Judged by what it turned out to be: a pattern lets nothing through that a module only happens to import."""
+        if self.everything or path in self.rules.callables:
+            return
+        real = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
+        if not any(found.fullmatch(real) for found in self._callables):
+            raise self._forbid(f"the function {path!r}, which is really {real!r},", "callables")
+
+    def host(self, scheme: str, host: str, port: int | None, userinfo: bool = False, *, begun: bool = False) -> None:
+        """Judged by the parts of a URL as they were understood by whoever is going to connect."""
+        if self.everything:
+            return
+        if scheme not in PORTS:
+            raise self._forbid(f"the scheme {scheme!r}", "hosts", begun=begun)
+        if userinfo:
+            raise self._forbid("a name or password in an address", "hosts", begun=begun)
+        place, number = meant(host), PORTS[scheme] if port is None else port
+        if place is None or not any(rule.allows(scheme, place, number) for rule in self._hosts):
+            raise self._forbid(f"requests to {scheme}://{host[:200]}:{number}", "hosts", begun=begun)
+
+    def url(self, url: Any, *, begun: bool = False) -> None:
+        """``host``, for a URL as httpx understands it: what judges and what connects must not read it differently."""
+        if self.everything:
+            return
+        import httpx
+
+        known = httpx.URL(url)
+        self.host(known.scheme, known.raw_host.decode("ascii"), known.port, bool(known.userinfo), begun=begun)
+
+    def headers(self, headers: Iterable[str]) -> None:
+        """A request says which host it is for in two places, and only one of them is judged."""
+        if not self.everything and any(str(name).strip().lower() == "host" for name in headers):
+            raise self._forbid("a request with a 'Host' of its own", "hosts")
+
+    def directory(self, cwd: str | None) -> str | None:
+        """Where a command runs, free of links; None for where the agent is. One that names no directory runs in the
+        first that is listed, if the agent is in none of them. Raises DeviceUnavailable if it is not there."""
+        if self.everything:
+            return cwd
+        roots = [os.path.realpath(os.path.expanduser(root)) for root in self.rules.directories]
+        if cwd is None and not roots:
+            return None
+        place = os.path.realpath(os.getcwd() if cwd is None else cwd)
+        if not any(_inside(place, root) for root in roots):
+            if cwd is not None:
+                raise self._forbid(f"the directory {cwd[:200]!r}", "directories")
+            place = roots[0]
+        if not os.path.isdir(place):
+            raise DeviceUnavailable(f"there is no directory {place!r} on this device")
+        return place
+
+    def passes(self, name: str) -> bool:
+        """Whether a command gets this variable of the device."""
+        return self.everything or name in self._passed
+
+    def may_set(self, name: str) -> bool:
+        """Whether a workflow may set a variable of this name."""
+        return self.everything or name in self._listed or name in self._secrets
+
+    def may_be_given(self, name: str) -> bool:
+        """Whether an input may be a variable of this very name."""
+        return self.everything or (name in self._listed and name not in self._secrets)
+
+    def variables(self, names: Iterable[str]) -> None:
+        refused = [name for name in names if not self.may_set(name)]
+        if refused:
+            raise self._forbid(f"to set {', '.join(map(repr, refused))}", "environment")
+
+    def counts_on(self, name: str) -> None:
+        """A shell line has the variable of an input that may not be one."""
+        if not self.may_be_given(name):
+            raise self._forbid(f"to set {name!r} (${PREFIX}{name} is there in any case)", "environment")
+
+    def secret(self, name: str) -> None:
+        if not self.everything and name not in self._secrets:
+            raise self._forbid(f"to read the secret {name!r}", "secrets")
+
+    def holds_secret(self, name: str) -> bool:
+        """Whether a variable of the device is listed as a secret."""
+        return name in self._secrets
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def _on_path(name: str) -> str | None:
+    """Where the device's PATH has a command. What the PATH says relative to somewhere is passed over."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        found = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
+
+
+def _named(path: str) -> str:
+    """The path with its directory free of links and detours. Its last part is kept: programs go by it."""
+    folder, name = os.path.split(path)
+    return os.path.realpath(path) if name in ("", ".", "..") else os.path.join(os.path.realpath(folder), name)
+
+
+def _stands_for(entry: str, program: Program, by_name: bool) -> bool:
+    """Whether an entry of ``commands`` means this program.
+
+    A name is what the PATH has under it. A path is that very file: another link to the same program is another entry,
+    since programs of many names do what their name says. A pattern of paths must match what is behind the link, too."""
+    if "/" not in entry:
+        name = os.path.basename(program.name)
+        if not compiled(entry).fullmatch(name):
+            return False
+        found = None if by_name else _on_path(name)
+        return by_name or (found is not None and _named(found) == program.name)
+    entry = os.path.expanduser(entry)
+    if not is_pattern(entry):
+        return _named(entry) == program.name
+    pattern = _path_pattern(entry)
+    return pattern.fullmatch(program.name) is not None and pattern.fullmatch(program.file) is not None
+
+
+def _path_pattern(entry: str) -> re.Pattern[str]:
+    """A pattern of paths, the directories before the first wildcard free of links."""
+    parts = entry.split("/")
+    fixed = next(index for index, part in enumerate(parts) if is_pattern(part))
+    folder = os.path.realpath("/".join(parts[:fixed]) or "/").rstrip("/")
+    pattern = compiled("/".join(["", *parts[fixed:]]), "/")
+    return re.compile(re.escape(folder) + pattern.pattern, pattern.flags)
+
+
+def _inside(place: str, root: str) -> bool:
+    return place == root or place.startswith(root.rstrip("/") + "/")
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def _import_pattern(entry: str) -> re.Pattern[str]:
+    """``*`` reaches into submodules; among functions it stands for one name, for what a module imports hangs below its
+    names."""
+    module, colon, function = entry.partition(":")
+    if not colon or not module or not function:
+        raise ValueError("is package.module:function, with * for any part")
+    found, below = compiled(module), compiled(function, ".")
+    return re.compile(f"{found.pattern}:{below.pattern}", found.flags)

@@ -1,0 +1,64 @@
+"""Large inputs and outputs: kept apart from the records, so that records stay small."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from asterism.core.errors import AsterismError, NotJson
+from asterism.fleet.ledger import blob_of
+from asterism.fleet.settings import Settings
+from asterism.store.protocol import Store
+from asterism.store.store_errors import StoreCorrupt
+
+_SMALL = frozenset({bool, float, type(None)})
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
+
+
+class TooLarge(AsterismError):
+    """An input or output beyond what the fleet keeps at all."""
+
+
+def is_small(value: Any) -> bool:
+    """Whether a value is not kept apart, whatever the settings say."""
+    return type(value) in _SMALL or not value
+
+
+class Blobs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def keep(self, value: Any, settings: Settings, what: str) -> Any:
+        """``value``, or what stands for it if it is large. ``value`` is JSON. Raises TooLarge, and NotJson for what
+        cannot be written as JSON after all."""
+        inside = min(settings.large, settings.most)
+        if is_small(value) or (type(value) is str and len(value) * 6 < inside):
+            return value
+        try:
+            text = _compact(value)
+        except ValueError as error:  # a number of more digits than Python prints
+            raise NotJson(f"{what} cannot be written as JSON: {error}") from None
+        if len(text) <= inside:
+            if blob_of(value) is not None:
+                raise NotJson(f"{what} looks like a reference to something kept apart; put it into another object")
+            return value
+        data = text.encode()
+        if len(data) > settings.most:
+            raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
+        return {"$blob": await self._store.keep_blob(data), "size": len(data)}
+
+    async def again(self, value: Any) -> Any:
+        """``value`` for another run: what is kept apart is kept anew, since nobody else may need it any more."""
+        name = blob_of(value)
+        return value if name is None else {**value, "$blob": await self._store.keep_blob(await self._read(name))}
+
+    async def fetch(self, value: Any) -> Any:
+        """What ``keep`` was given."""
+        name = blob_of(value)
+        return value if name is None else json.loads(await self._read(name))
+
+    async def _read(self, name: str) -> bytes:
+        data = await self._store.blob(name)
+        if data is None:
+            raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
+        return data

@@ -1,0 +1,309 @@
+"""Why is this run not running? The answer names the actual holder, in words and as data.
+
+============  ==========================================================================================================
+kind          what holds it (``name`` says which one)
+============  ==========================================================================================================
+ended         it has ended
+running       nothing: a device works on it
+wish          its device has been asked to stop and has not yet
+pause         a person
+series        another run of its series
+backoff       the pause before the next try
+no_device     no device is there that could do it
+silent        a device that could be meant is not heard of
+objection     a device that is there will not, or cannot, have it
+suspended     a device that could do it has stopped taking work, since it lost or failed too much at once
+busy          a device that could do it has no free slot
+resting       a device that could do it would hand it back for now, such as one that is low on battery
+turn          nothing: a device with a free slot is about to have it
+assigned      a device was given it and has not answered yet
+claimed       a device has claimed it and has not begun
+behind        a run that its device works on first
+brake         nothing is taken from silent devices for now, since most of the fleet vanished at once
+unwatched     nobody is elected to watch over the devices
+left          a peer, whose run it is: this store has a copy
+removed       a peer that was removed, to which it was left
+============  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from asterism.core.run.mass_loss import braked_until
+from asterism.core.run.placement import Outlook
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
+from asterism.core.run.session import ABROAD, ENDED, HEARD, Session
+from asterism.core.run.workflow import Workflow
+from asterism.core.series.machine import UnreadableSeries
+from asterism.fleet.fleet import Fleet
+from asterism.peers.registry import Peers, removed_key
+from asterism.store.protocol import FEED, Query, feed_of
+
+MOST = 20
+"""How many devices or runs are named one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that stands in the way: ``kind`` is a fixed word, ``name`` what it is called, ``text`` the sentence.
+    ``at`` is when it ends or ended by itself, or since when it holds, by the store's clock."""
+
+    kind: str
+    name: str
+    text: str
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``str(why)`` is the whole answer in a line."""
+
+    run_id: str
+    status: str
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} is {self.status}: {'; '.join(reason.text for reason in self.reasons)}"
+
+
+async def why(fleet: Fleet, run_id: str) -> Why:
+    """Raises UnknownRun."""
+    run = await fleet.run(run_id)
+    reasons: list[Reason]
+    if run.ended:
+        reasons = [_ended(run, fleet.store.clock())]
+    elif run.status in OWNED:
+        reasons = await _Owned(fleet, run).reasons()
+    else:
+        reasons = await _unowned(fleet, run)
+    return Why(run.id, run.reported_status, tuple(reasons))
+
+
+def _ended(run: Run, now: float) -> Reason:
+    ago = f"{_span(now - (run.ended_at or now))} ago"
+    if run.status is COMPLETED:
+        return Reason("ended", "completed", f"it completed on {run.device}, {ago}", run.ended_at)
+    word = "cancelled" if run.cancelled else "failed"
+    said = (run.error or "").removeprefix("cancelled ") if run.cancelled else f": {run.error}"
+    return Reason(
+        "ended", word, f"it {'was ' if run.cancelled else ''}{word} {ago}{' ' * run.cancelled}{said}", run.ended_at
+    )
+
+
+# -- what somebody owns ------------------------------------------------------------------------------------------------
+
+
+class _Owned:
+    """A run in the hands of a device."""
+
+    def __init__(self, fleet: Fleet, run: Run) -> None:
+        self.fleet, self.run, self.now = fleet, run, fleet.store.clock()
+
+    async def reasons(self) -> list[Reason]:
+        run = self.run
+        sessions = await self.fleet.store.sessions(ended=True)
+        owner = next((one for one in sessions if one.id == run.session), None)
+        reasons = [await self._holding()]
+        if run.status is CLAIMED:
+            reasons += await self._behind()
+        if run.wish is not None:
+            text = f"{run.device} was asked to {run.wish} it by {run.wished_by}, and has not stopped yet"
+            reasons.append(Reason("wish", run.wish, text))
+        left = await _left_to_a_peer(self.fleet, run)
+        if left is not None:
+            return [*reasons, left]
+        if owner is not None and owner.state == ABROAD:
+            return [*reasons, *_abroad(owner, self.now)]
+        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state not in HEARD:
+            reasons += await self._silence(owner, sessions)
+        return reasons
+
+    async def _holding(self) -> Reason:
+        run, device = self.run, str(self.run.device)
+        if run.status is ASSIGNED:
+            since, left = _ago(self.now, run.assigned_at), _left(self.now, run.due_at)
+            text = f"it was assigned to {device} {since} and has not been claimed; {device} has {left} to answer"
+            return Reason("assigned", device, text, run.due_at)
+        if run.status is CLAIMED:
+            left = _left(self.now, run.due_at)
+            text = f"{device} claimed it {_ago(self.now, run.claimed_at)} and has {left} to begin"
+            return Reason("claimed", device, text, run.due_at)
+        report = (await self.fleet.store.reports([run.id])).get(run.id)
+        progress = report.progress if report is not None and report.progress is not None else run.progress
+        far = f", and has come to {progress}" if progress is not None else ""
+        lasting = _span(self.now - (run.started_at or self.now))
+        return Reason("running", device, f"it has been running on {device} for {lasting}{far}", run.started_at)
+
+    async def _behind(self) -> list[Reason]:
+        """What its device works on before it."""
+        found = await self.fleet.runs(Query(session=self.run.session))
+        ahead = [one for one in found if one.status is PROCESSING][:MOST]
+        return [
+            Reason(
+                "behind",
+                one.id,
+                f"{self.run.device} works on {one.id} ({one.workflow}, priority {one.priority}) first",
+                one.started_at,
+            )
+            for one in ahead
+        ]
+
+    async def _silence(self, owner: Session | None, sessions: Sequence[Session]) -> list[Reason]:
+        run, device = self.run, str(self.run.device)
+        if owner is None or owner.state == ENDED:
+            reasons = [Reason("silent", device, f"{device} has gone since: the run is about to be taken away")]
+        else:
+            until = owner.beat_at + run.timeout
+            then = f"in {_span(until - self.now)}" if until > self.now else "now"
+            text = f"{device} has not been heard of for {_span(self.now - owner.beat_at)}; it may be taken away {then}"
+            reasons = [Reason("silent", device, text, owner.beat_at)]
+        return [*reasons, *await self._nobody_acts(sessions)]
+
+    async def _nobody_acts(self, sessions: Sequence[Session]) -> list[Reason]:
+        """Why a run of a silent device is not taken away."""
+        if await self.fleet.coordinator() is None:
+            text = "no device watches over the others, so nothing is taken away: one that joins will"
+            return [Reason("unwatched", "", text)]
+        hold = (await self.fleet.settings()).hold
+        until = braked_until([one for one in sessions if one.state != ENDED], self.now, hold)
+        if until is None or until <= self.now:
+            return []
+        left = _span(until - self.now)
+        text = f"most of the fleet vanished at once, which is likely the network: nothing is taken away for {left}"
+        return [Reason("brake", "", text, until)]
+
+
+async def _left_to_a_peer(fleet: Fleet, run: Run) -> Reason | None:
+    """The peer that judges a run of which this store has a copy."""
+    if await fleet.store.register(FEED) is None:
+        return None
+    left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
+    if left_to is None:
+        return None
+    name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
+    if name is None:
+        removed = await fleet.store.register(removed_key(left_to))
+        was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
+        if removed is not None and removed.value and removed.value["adopt"]:
+            return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")
+        return Reason("removed", was, f"it is held: it was left to peer {was}, which was removed")
+    text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
+    return Reason("left", name, text)
+
+
+def _abroad(owner: Session, now: float) -> Iterator[Reason]:
+    if not owner.reachable(now):
+        text = f"{owner.device} is a device {owner.host}, of which nothing was heard for {_span(now - owner.beat_at)}"
+        yield Reason("silent", owner.device, text, owner.beat_at)
+
+
+# -- what nobody owns --------------------------------------------------------------------------------------------------
+
+
+async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
+    now = fleet.store.clock()
+    reasons: list[Reason] = []
+    if run.paused is not None:
+        reasons.append(Reason("pause", run.paused, f"it is paused {run.paused}, until somebody resumes it"))
+    if run.held and run.series is not None:
+        reasons.append(await _series(fleet, run, run.series))
+    if reasons:
+        return reasons
+    peer = await _left_to_a_peer(fleet, run)
+    if peer is not None:
+        return [peer]
+    if run.not_before > now:
+        last = run.previous[-1] if run.previous else None
+        said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
+        left = _span(run.not_before - now)
+        then = f"in {left}" if left != "0 s" else "at once"
+        return [Reason("backoff", "", f"the next try begins {then}, after the last one{said}", run.not_before)]
+    flow = await fleet.workflows.get(run.workflow, run.version)
+    return _placement(await fleet.outlook(fresh=True), run, flow, await fleet.store.sessions())
+
+
+async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
+    try:
+        series = await fleet.ledger.series(name)
+    except UnreadableSeries as error:
+        return Reason(
+            "series", name, f"what is known of series {name} cannot be read, so nothing of it begins: {error}"
+        )
+    place = series.position(run.id)
+    if series.active is None or place is None:
+        return Reason("series", name, f"series {name} does not know it, though it says that it belongs to it")
+    active = await fleet.store.run(str(series.active))
+    what = f" ({active.workflow}, {active.status})" if active is not None else ""
+    between = f", and {place - 1} more come before it" if place > 1 else ", and it is next"
+    return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
+
+
+def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
+    """What the devices have to do with it."""
+    choice = outlook.choose(run, flow)
+    if choice.owner is not None:
+        device = choice.owner.device
+        return [Reason("turn", device, f"{device} can take it and has a free slot: it is about to")]
+    waited_for = [_busy(outlook, device) for device in choice.busy]
+    waited_for += [_resting(outlook, device) for device in choice.resting]
+    if waited_for:
+        return waited_for[:MOST]
+    reasons = [_nobody(run, outlook)]
+    asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
+    kinds = {name: "suspended" for name, session in outlook.sessions.items() if session.suspended is not None}
+    reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST]]
+    return [*reasons, *list(_silent(outlook, run, sessions))[:MOST]]
+
+
+def _nobody(run: Run, outlook: Outlook) -> Reason:
+    count = len(outlook.sessions)
+    if run.pinned is not None:
+        how = "cannot take it" if run.pinned in outlook.sessions else "is not there"
+        return Reason("no_device", run.pinned, f"it is for the device {run.pinned} alone, which {how}")
+    if not count:
+        return Reason("no_device", "", "no device is joined")
+    return Reason(
+        "no_device",
+        "",
+        f"no device can take it, of the {count} there are" if count > 1 else "the only device cannot take it",
+    )
+
+
+def _busy(outlook: Outlook, device: str) -> Reason:
+    slots = outlook.sessions[device].slots
+    taken = "its slot is taken" if slots == 1 else f"all of its {slots} slots are taken"
+    return Reason("busy", device, f"{device} can take it, but {taken}")
+
+
+def _resting(outlook: Outlook, device: str) -> Reason:
+    why = outlook.sessions[device].resting
+    return Reason("resting", device, f"{device} is resting: it would hand it back because {why}")
+
+
+def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
+    for session in sessions:
+        if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
+            text = f"{session.device} has not been heard of for {_span(outlook.now - session.beat_at)}"
+            if session.state == ABROAD:
+                text += f", since it is reached {session.host}: it is waited for until that peer is met"
+            yield Reason("silent", session.device, text, session.beat_at)
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
+
+
+def _ago(now: float, at: float | None) -> str:
+    return f"{_span(now - at)} ago" if at is not None else "a while ago"
+
+
+def _left(now: float, at: float | None) -> str:
+    return f"{_span(at - now)} left" if at is not None and at > now else "no time left"

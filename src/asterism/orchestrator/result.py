@@ -1,0 +1,97 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.history import Entry
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.lock import EditCycle
+from asterism.core.plan.parallelism import Parallelism, covered, parallelism
+from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.core.plan.view import TaskView
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of a run, in seconds. ``lower_bound`` is what no schedule of the same work could beat."""
+
+    makespan: float
+    lower_bound: float
+    parallelism: Parallelism
+    held: float
+    cycles: int
+    edits_accepted: int
+    edits_rejected: int
+
+
+class Result:
+    """``result.state``, ``result["build"].value``, ``result.summary``; iterating gives the tasks."""
+
+    def __init__(self, plan: Constellation, cycles: list[EditCycle], slots: int | None, policy: str) -> None:
+        self.plan = plan
+        self.cycles = tuple(cycles)
+        self._slots, self._policy = slots, policy
+
+    @property
+    def state(self) -> ConstellationState:
+        return self.plan.state
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.plan.state]
+
+    def __getitem__(self, task_id: str) -> TaskView:
+        return self.plan[task_id]
+
+    def __iter__(self) -> Iterator[TaskView]:
+        return iter(self.plan)
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.plan.id!r}: {self.state}, {len(self)} tasks>"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The results of the tasks that completed."""
+        return {task.id: task.value for task in self if task.status == "completed"}
+
+    def story(self, task_id: str | None = None) -> list[Entry]:
+        return self.plan.story(task_id)
+
+    @property
+    def holds(self) -> list[tuple[str, float, float]]:
+        """(task, from, to): when a task could have started but for an unreviewed end above it."""
+        reviewed = {task: cycle.closed_at for cycle in self.cycles for task, _ in cycle.ends if cycle.closed_at}
+        everything = (
+            [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []
+        )
+        found = []
+        for node in self.plan.nodes.values():
+            ends = [self.plan.nodes[source].ended_at or 0.0 for source in node.parents]
+            if not ends or node.started_at is None:
+                continue
+            ready = max(ends)
+            free = max((reviewed.get(source) or 0.0 for source in node.parents), default=0.0)
+            free = max([free, *(closed for opened, closed in everything if opened <= ready < closed)])
+            if ready < free:
+                found.append((node.id, ready, min(free, node.started_at)))
+        return [hold for hold in found if hold[1] < hold[2]]
+
+    @property
+    def summary(self) -> Summary:
+        plan = self.plan
+        shape = parallelism(plan)
+        return Summary(
+            makespan=(plan.ended_at or 0.0) - (plan.started_at or 0.0),
+            lower_bound=shape.lower_bound(self._slots),
+            parallelism=shape,
+            held=covered((start, end) for _, start, end in self.holds),
+            cycles=len(self.cycles),
+            edits_accepted=plan.version,
+            edits_rejected=sum(cycle.rejections for cycle in self.cycles),
+        )

@@ -1,0 +1,284 @@
+"""What two peers say to each other: JSON, with a version. Whatever comes in is checked here before anything is made of
+it; what is wrong with the message as a whole raises PeerRefused, a record that is none is counted and left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from asterism.core.errors import shown
+from asterism.core.run.run import Run
+from asterism.core.run.validation import check
+from asterism.peers.registry import PeerRefused
+from asterism.peers.wire import Unreadable, strict
+from asterism.store import row_codec
+from asterism.store.dump_format import blob_sizes
+from asterism.store.store_errors import StoreError
+
+PROTOCOL = 1
+MOST_RECORDS = 500
+LARGEST_BATCH = 1 << 20
+"""How many records, and about how many bytes of them and of their workflows, are in one message."""
+
+LARGEST_RECORD = 4 << 20
+"""How many characters a record may have."""
+
+LARGEST_ALONE = 12 << 20
+"""How many bytes a record and its workflow may have on the way, where much is written longer than it is: what is larger
+would be a message that nobody takes."""
+
+MOST_REASONS = 5
+LONGEST_REASON = 300
+"""How many reasons for what was refused are in one message, and how many characters of each."""
+
+MOST_BLOBS = 50
+"""How many large things are asked for at once."""
+
+MOST_LARGE = 100
+"""To how many large things a record may refer: its input, its result, and results that were superseded."""
+
+MOST_ASKED = 500
+"""About how many runs is asked at once whether the other side still knows them."""
+
+_FIELDS = frozenset(field.name for field in fields(Run))
+_MOST = 1 << 53
+_INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
+
+
+class Cursor(NamedTuple):
+    """How far somebody has come in a feed, and the mark with which he was told so much (marking.py); without one,
+    ``turn`` is 0. ``whole`` is whether he wants to be told also what he is said to have."""
+
+    feed: str
+    number: int
+    turn: int = 0
+    mark: str = ""
+    whole: bool = False
+
+
+class Item(NamedTuple):
+    """A record as it came: ``by`` is the store that wrote it, as its sender says. ``run`` is None if it is no record,
+    and ``why`` says what is wrong with it."""
+
+    number: int
+    by: str
+    run: Run | None
+    why: str = ""
+    name: str | None = None
+    """The id of the run, as far as it can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``feed`` is the sender's, of which ``items`` are the changes after number ``after`` up to ``upto``; ``more`` says
+    that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
+    receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
+    lacks and their sizes, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of
+    the message that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to
+    ``upto``;
+    ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
+    the sender's store was put back from a copy. ``whole`` says that also what the receiver is said to have is told, if
+    it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies
+    that have not ended, None if it does not ask; ``unknown`` are those that the receiver asked about and the sender
+    does not know."""
+
+    store: str
+    clock: float
+    feed: str
+    cursor: Cursor | None
+    after: int
+    upto: int
+    more: bool
+    newest: int
+    items: Sequence[Item]
+    workflows: Sequence[Any]
+    devices: Sequence[Any] | None
+    wants: Mapping[str, int]
+    lacks: frozenset[str]
+    refused: int = 0
+    reasons: Sequence[str] = ()
+    turn: int = 0
+    mark: str = ""
+    anew: bool = False
+    put_back: bool = False
+    asks: Sequence[str] | None = None
+    unknown: frozenset[str] = frozenset()
+    whole: bool = True
+
+
+def record(number: int, by: str, run: Run) -> dict[str, Any]:
+    """A run as it is sent: without its key, which means nothing in another store."""
+    sent = run.changed(key=None)
+    return {"number": number, "by": by, "run": [*row_codec.fixed(sent), *row_codec.moving(sent)]}
+
+
+def size_of(sent: Any) -> int:
+    """How many bytes it has on the way."""
+    return len(json.dumps(sent, separators=(",", ":")))
+
+
+def fits(sent: Mapping[str, Any]) -> bool:
+    """Whether a record is one that is taken, by its size."""
+    return characters(sent["run"]) <= LARGEST_RECORD
+
+
+def harmless(text: str, most: int) -> str:
+    """So much of what somebody else wrote as can be kept and shown."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
+def read(data: object) -> Message:
+    """Raises PeerRefused."""
+    if not isinstance(data, Mapping):
+        raise PeerRefused("a message is a JSON object")
+    if data.get("protocol") != PROTOCOL:
+        raise PeerRefused(
+            f"the peer speaks version {shown(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
+        )
+    try:
+        clock = float(data["clock"])
+        if not abs(clock) < _MOST:
+            raise ValueError("clock")
+        items = _items(_list(data["records"], MOST_RECORDS), _whole(data["after"]))
+        return Message(
+            _word(data["store"]),
+            clock,
+            _word(data["feed"]),
+            None if data["cursor"] is None else _cursor(data["cursor"]),
+            _whole(data["after"]),
+            _whole(data["upto"]),
+            bool(data["more"]),
+            _whole(data["newest"]),
+            items,
+            _list(data["workflows"], MOST_RECORDS),
+            None if data["devices"] is None else _list(data["devices"], 1000),
+            _sizes(data["wants"]),
+            frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
+            _whole(data.get("refused", 0)),
+            [_reason(one) for one in _list(data.get("reasons", []), MOST_REASONS)],
+            _whole(data.get("turn", 0)),
+            _mark(data.get("mark", "")),
+            bool(data.get("anew")),
+            bool(data.get("put_back")),
+            None if data.get("asks") is None else [_word(one) for one in _list(data["asks"], MOST_ASKED)],
+            frozenset(_word(one) for one in _list(data.get("unknown", []), MOST_ASKED)),
+            bool(data.get("whole", True)),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
+
+
+def _cursor(value: Any) -> Cursor:
+    feed, number = _word(value["feed"]), _whole(value["number"])
+    return Cursor(feed, number, _whole(value.get("turn", 0)), _mark(value.get("mark", "")), bool(value.get("whole")))
+
+
+def _mark(value: Any) -> str:
+    return "" if value == "" else _word(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise ValueError(f"{str(value)[:40]} is no name")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"{str(value)[:40]} is no number")
+    return value
+
+
+def _list(value: Any, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"{str(value)[:40]} is no list of {most} at most")
+    return value
+
+
+def _reason(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is no reason")
+    return harmless(value, LONGEST_REASON)
+
+
+def _blob(value: Any) -> str:
+    if not is_blob(value):
+        raise ValueError(f"{str(value)[:40]} names nothing")
+    return str(value)
+
+
+def is_blob(name: object) -> bool:
+    """Whether it is the name of something large: the SHA-256 of its bytes."""
+    return isinstance(name, str) and len(name) == 64 and not set(name) - set("0123456789abcdef")
+
+
+def _sizes(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > MOST_BLOBS:
+        raise ValueError(f"{str(value)[:40]} does not say what is wanted")
+    return {_blob(name): _whole(size) for name, size in value.items()}
+
+
+def _items(records: Sequence[Any], after: int) -> list[Item]:
+    """What cannot even be told by its number has that of the record before it."""
+    items: list[Item] = []
+    for one in records:
+        number = items[-1].number if items else after
+        try:
+            items.append(_item(one, number))
+        except (KeyError, TypeError, ValueError) as error:
+            name = _name(one.get("run")) if isinstance(one, Mapping) else None
+            items.append(Item(number, "", None, f"it is no record: {harmless(shown(error), 200)}", name))
+    return items
+
+
+def _item(one: Any, before: int) -> Item:
+    if isinstance(one, Unreadable):
+        return Item(before, "", None, harmless(one.why, 300))
+    number, by = _whole(one["number"]), _word(one["by"])
+    row = one["run"]
+    name = _name(row)
+    try:
+        run = _run(row)
+    except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Item(number, by, None, f"it is no record of a run: {harmless(str(error), 200)}", name)
+    problems = check(run)
+    if problems:
+        return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
+    large = blob_sizes(run)
+    if not all(is_blob(blob) and type(size) is int and 0 <= size < _MOST for blob, size in large.items()):
+        return Item(number, by, None, "it refers to something large by what is no name, or no size", name)
+    if len(large) > MOST_LARGE:
+        return Item(number, by, None, f"it refers to more than {MOST_LARGE} large things", name)
+    return Item(number, by, run, "", run.id)
+
+
+def _name(row: Any) -> str | None:
+    """The id of a run, if it is one that can be written down."""
+    first = row[0] if isinstance(row, list) and row else None
+    good = isinstance(first, str) and 0 < len(first) <= 200 and first.isprintable()
+    return str(first) if good else None
+
+
+def characters(row: Sequence[Any]) -> int:
+    """Of a record."""
+    return sum(len(one) for one in row if isinstance(one, str))
+
+
+def _run(row: Any) -> Run:
+    """Written and read again, so that nothing is in it that a store could not keep."""
+    if not isinstance(row, list) or len(row) != len(row_codec.COLUMNS):
+        raise ValueError("its columns are not those of a run")
+    if characters(row) > LARGEST_RECORD:
+        raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
+    for text in (row[_INPUT], row[_STATE]):
+        strict(text)
+    read = row_codec.run_of(row)
+    clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})
+    if set(read.__dict__) - _FIELDS - {"_told"}:
+        raise ValueError("it has fields that are not known here")
+    for one in (*row_codec.fixed(clean), *row_codec.moving(clean)):
+        if isinstance(one, str):
+            one.encode()  # half a character is text in Python, and nowhere else
+    return clean.changed()

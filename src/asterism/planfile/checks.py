@@ -1,0 +1,205 @@
+"""What the shape of a file cannot tell: names that exist, expressions that parse, inputs that something fills."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import Any
+
+from asterism.base import expressions, function_calls, input_variables
+from asterism.base.extras import extra_advice
+from asterism.base.secret_mask import too_short
+from asterism.base.task_inputs import MissingInput, is_reference, template
+from asterism.base.url_text import request_url_problem
+from asterism.planfile import models
+from asterism.planfile.models import Part
+from asterism.planfile.validation_messages import shown, suggestion, written
+
+ACTIONS = ("argv", "shell", "call", "http")
+
+Finding = tuple[tuple[Part, ...], str, bool]
+"""Where in the task, what is wrong, and whether that is only a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a task can refer to. ``devices`` are ids with what each can do, None if that is unknown; ``imports`` allows
+    running foreign code."""
+
+    tasks: Collection[str]
+    devices: Mapping[str, frozenset[str]] | None
+    imports: bool = False
+    places: tuple[str, ...] = ()  # folders beside the plan, in which a run finds modules
+
+
+@dataclass(slots=True)
+class Meaning:
+    """One task under examination. ``faulty`` are the keys with something wrong in their shape: what is left of them
+    may lack what others refer to."""
+
+    name: str
+    task: models.Task
+    faulty: Collection[str]
+    around: Surroundings
+    sources: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # the dependencies that make sense
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong. Afterwards ``sources`` holds the dependencies."""
+        if not self.name or not self.name.isprintable():
+            yield (), "its name is empty or has a control character in it", False
+        yield from self._actions()
+        yield from self._dependencies()
+        for path, value in _values(self.task):
+            yield from self._value(path, value)
+        yield from self._places()
+        if self.task.device is not None and self.around.devices is not None:
+            yield from self._device(self.around.devices)
+        if self.task.call is not None:
+            yield from self._call(self.task.call)
+        if self.task.http is not None:
+            yield from self._request(self.task.http)
+
+    def _actions(self) -> Iterator[Finding]:
+        given = [action for action in ACTIONS if getattr(self.task, action) is not None]
+        if len(given) > 1:
+            yield (given[1],), f"has {' and '.join(given)}; a task does one thing", False
+        if not given and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
+            yield (), f"does nothing; give it one of {', '.join(ACTIONS)}", False
+
+    def _dependencies(self) -> Iterator[Finding]:
+        for source, on, when, path in self.task.dependencies():
+            if source == self.name:
+                yield path, "waits for itself", False
+            elif source not in self.around.tasks:
+                yield path, f"waits for {source!r}, and there is no such task{self._nearest(source)}", False
+            elif source in self.sources:
+                yield path, f"waits for {source!r} twice", False
+            else:
+                self.sources[source] = (on, when)
+            problem = None if when is None else expressions.check(when)
+            if problem is not None:
+                yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
+
+    def _nearest(self, source: str) -> str:
+        return suggestion(source, list(self.around.tasks)) if len(self.around.tasks) <= 1000 else ""
+
+    def _value(self, path: tuple[Part, ...], value: Any) -> Iterator[Finding]:
+        """A constant, or a reference to a result or a secret."""
+        if not is_reference(value):
+            if isinstance(value, dict) and str(value.get("from")) in self.sources:
+                odd = ", ".join(sorted(set(value) - {"from", "select"}))
+                yield path, f"{written(path)}is a constant, not a reference, for it has {odd} beside from", True
+        elif "secret" in value:
+            if not isinstance(value["secret"], str):
+                yield path, f"{written(path)}names a secret by a text", False
+            elif value["secret"] not in os.environ:
+                yield path, f"{written(path)}needs {value['secret']!r}, which the environment does not have now", True
+            elif (warning := too_short(value["secret"], os.environ[value["secret"]])) is not None:
+                yield path, warning, True
+        elif "after" not in self.faulty and str(value["from"]) not in self.sources:
+            yield path, f"{written(path)}is from {shown(value['from'])}, which is not in its after", False
+        if is_reference(value) and value.get("select") is not None:
+            expression = str(value["select"])
+            problem = expressions.check(expression)
+            if problem is not None:
+                yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
+
+    def _places(self) -> Iterator[Finding]:
+        """``{name}`` in a command or an address has an input of that name."""
+        texts: list[tuple[tuple[Part, ...], str]] = []
+        if self.task.argv is not None:
+            texts = [(("argv", index), word) for index, word in enumerate(self.task.argv) if "{" in word or "}" in word]
+        elif self.task.http is not None:
+            texts = [(("http", "url"), self.task.http.url)]
+        if self.task.shell is not None:
+            try:
+                input_variables.check(self.task.shell, self.task.inputs or {}, self.task.env or {})
+            except MissingInput as error:
+                yield ("shell",), str(error), False
+        for path, text in texts:
+            try:
+                template(text, dict.fromkeys(self.task.inputs or (), ""))
+            except MissingInput as error:
+                if "inputs" not in self.faulty:
+                    yield path, f"{error}; for a brace itself write {{{{ or }}}}", False
+
+    def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
+        wanted = self.task.wanted
+        needs = frozenset(wanted.needs or ())
+        if wanted.id is not None and wanted.id not in devices:
+            known = ", ".join(devices)
+            yield ("device",), f"asks for the device {wanted.id!r}, which is not listed; the devices are {known}", True
+        elif not any(needs <= can for name, can in devices.items() if wanted.id in (None, name)):
+            who = "no listed device" if wanted.id is None else f"the device {wanted.id!r} does not say that it"
+            yield ("device",), f"needs a device that can {', '.join(sorted(needs))}, and {who} can", True
+
+    def _call(self, path: str) -> Iterator[Finding]:
+        if not self.around.imports:
+            if not _exists(path.partition(":")[0].partition(".")[0], self.around.places):
+                yield ("call",), f"call is {path!r}, and there is no module to import it from now", True
+            return
+        try:
+            signature = function_calls.signature(function_calls.load(path))
+        except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
+            yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
+            return
+        given = {*(self.task.inputs or ()), *self.sources, "results", *signature.optional}
+        if not {"inputs", "after"} & set(self.faulty):
+            for name in signature.names:
+                if name not in given:
+                    yield ("call",), f"nothing fills the parameter {name!r} of {path!r}: no input, no dependency", False
+        if not signature.everything:
+            for name in self.task.inputs or ():
+                if name not in signature.names:
+                    yield ("inputs", name), f"the input {name!r} is no parameter of {path!r}", True
+
+    def _request(self, request: models.Request) -> Iterator[Finding]:
+        problem = request_url_problem(request.url)
+        if problem is not None:
+            yield ("http", "url"), f"http.url: {problem}", False
+        if request.content is not None and request.body is not None:
+            yield ("http", "body"), "http has json and body; a request carries one of them", False
+        if not _exists("httpx"):
+            yield ("http",), f"HTTP tasks need httpx: {extra_advice('http')}", True
+
+
+@lru_cache(maxsize=1024)
+def _exists(module: str, places: tuple[str, ...] = ()) -> bool:
+    """Whether a module could be imported, also from ``places``. Only looks; a package that is looked up by its first
+    name is not run."""
+    try:
+        return find_spec(module) is not None or PathFinder.find_spec(module, places) is not None
+    except ValueError:  # it is loaded, and says nothing about where from
+        return True
+
+
+def _values(task: models.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
+    """Every value of a task that may be a reference, with its place."""
+    for name, value in (task.inputs or {}).items():
+        yield ("inputs", name), value
+    for name, item in (task.env or {}).items():
+        yield ("env", name), _raw(item)
+    if task.http is not None:
+        for part in ("headers", "params"):
+            for name, item in (getattr(task.http, part) or {}).items():
+                yield ("http", part, name), _raw(item)
+        yield from _deep(("http", "json"), task.http.content)
+
+
+def _raw(value: Any) -> Any:
+    """A value as it was written."""
+    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, models.Shape) else value
+
+
+def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...], Any]]:
+    if is_reference(value) or not isinstance(value, dict | list):
+        yield path, value
+    else:
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in inner:
+            yield from _deep((*path, key), item)

@@ -1,0 +1,220 @@
+"""From the text of a plan file to a constellation, or to the list of everything that is wrong with it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from asterism.base.yaml_lines import Block, Mistake, line_of, read
+from asterism.core.errors import PlanError
+from asterism.core.json_values import plain
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.planfile import models
+from asterism.planfile.checks import Meaning, Surroundings
+from asterism.planfile.models import Part
+from asterism.planfile.partial_validation import AnyShape, salvage
+from asterism.planfile.plan_errors import BadPlan
+from asterism.planfile.task_order import circles, ordered
+from asterism.planfile.validation_messages import place, sentence
+
+Sources = dict[str, tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """A device as a plan file lists it."""
+
+    id: str
+    slots: int
+    can: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """What a plan file says."""
+
+    constellation: Constellation
+    devices: tuple[DeviceLine, ...]
+    policy: str | None
+    warnings: tuple[Mistake, ...]
+
+
+def load(path: str) -> PlanFile:
+    """The plan in a file. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
+    found, mistakes = check(path)
+    if found is None:
+        raise BadPlan(path, mistakes)
+    return found
+
+
+def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mistake]]:
+    """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
+
+    With ``imports`` the functions of ``call`` tasks are imported and their parameters compared with what fills them."""
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return None, [Mistake(content.count(b"\n", 0, error.start) + 1, "this is not text in UTF-8")]
+    places = (str(Path.cwd()), str(Path(path).resolve().parent))  # where a run looks for modules, too
+    return examine(text, PurePath(path).stem, imports=imports, places=places)
+
+
+def examine(
+    text: str, name: str, *, imports: bool = False, places: tuple[str, ...] = ()
+) -> tuple[PlanFile | None, list[Mistake]]:
+    """``check``, for a text; ``name`` is the id of a plan that gives itself none, ``places`` are folders beside the
+    path of Python in which modules are looked for."""
+    with _no_collection():
+        return _examine(text, name, imports, places)
+
+
+def _examine(text: str, name: str, imports: bool, places: tuple[str, ...]) -> tuple[PlanFile | None, list[Mistake]]:
+    data, mistakes = read(text)
+    if data is None:
+        return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
+    if not isinstance(data, Block):
+        return None, [*mistakes, Mistake(1, "a plan is a mapping with the keys asterism and tasks")]
+    examination = _Examination(data, mistakes)
+    found = examination.plan_file(name, imports, places)
+    return found, sorted(examination.mistakes)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A large plan is a million objects and no garbage: looking for some takes a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Examination:
+    def __init__(self, data: Block, mistakes: list[Mistake]) -> None:
+        self.data, self.mistakes = data, mistakes
+
+    def blame(self, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
+        self.mistakes.append(Mistake(line_of(self.data, path), text, warning))
+
+    def plan_file(self, name: str, imports: bool, places: tuple[str, ...]) -> PlanFile | None:
+        head, faulty = self._head()
+        devices = _devices(head)
+        raw = self._raw_tasks()
+        known = None if "devices" in faulty else {device.id: device.can for device in devices}
+        around = Surroundings(raw.keys(), known, imports, places)
+        tasks: dict[str, models.Task] = {}
+        parents: dict[str, Sources] = {}
+        for task_id, value in raw.items():
+            tasks[task_id], parents[task_id] = self._task(task_id, value, around)
+        order = self._order(parents)
+        if order is None or not all(mistake.warning for mistake in self.mistakes):
+            return None
+        plan = Constellation(head.id or name)
+        for task_id in order:
+            self._add(plan, task_id, tasks[task_id], raw[task_id], parents[task_id])
+        if not all(mistake.warning for mistake in self.mistakes):
+            return None
+        return PlanFile(plan, devices, head.policy, tuple(sorted(self.mistakes)))
+
+    def _head(self) -> tuple[models.Head, set[str]]:
+        rest = {key: value for key, value in self.data.items() if key != "tasks"}
+        return self._shaped(models.Head, rest, (), "", {"asterism": 1})
+
+    def _raw_tasks(self) -> Mapping[str, Any]:
+        raw = self.data.get("tasks")
+        if not isinstance(raw, Block):
+            absent = "tasks" not in self.data
+            self.blame(("tasks",), "there are no 'tasks'" if absent else "tasks is a mapping of ids to tasks")
+            return {}
+        if not raw:
+            self.blame(("tasks",), "the plan is empty: there is no task in it")
+        return raw
+
+    def _shaped(
+        self, model: type[AnyShape], value: Any, path: tuple[Part, ...], about: str, least: dict[str, Any]
+    ) -> tuple[AnyShape, set[str]]:
+        """The value in its shape, without what is wrong with it, and the keys under which something is."""
+        try:
+            return model.model_validate(value), set()
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+        for problem in problems:
+            self.blame((*path, *place(problem)), about + sentence(problem, model))
+        faulty = {str(problem["loc"][0]) for problem in problems if problem["loc"]}
+        return salvage(model, value, problems, least), faulty
+
+    def _task(self, task_id: str, value: Any, around: Surroundings) -> tuple[models.Task, Sources]:
+        """A task, without what is wrong with it, and its dependencies."""
+        about = f"task {task_id!r}: "
+        task, faulty = self._shaped(models.Task, value, ("tasks", task_id), about, {})
+        if not isinstance(value, dict):
+            return task, {}
+        meaning = Meaning(task_id, task, faulty, around)
+        for path, text, warning in meaning.findings():
+            self.blame(("tasks", task_id, *path), about + text, warning)
+        return task, meaning.sources
+
+    def _order(self, parents: Mapping[str, Sources]) -> list[str] | None:
+        order = ordered(parents)
+        if order is None:
+            for source, target, path in circles(parents):
+                after = self.data["tasks"][target]["after"]
+                entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
+                self.blame(
+                    ("tasks", target, *entry),
+                    f"task {target!r}: waits for {source!r}, which closes a cycle: {' -> '.join(path)}",
+                )
+        return order
+
+    def _add(self, plan: Constellation, task_id: str, task: models.Task, raw: Any, sources: Sources) -> None:
+        after = {source: dict(zip(("on", "when"), terms, strict=True)) for source, terms in sources.items()}
+        try:
+            plan.add(_core_task(task_id, task, raw), after or None)
+        except PlanError as error:  # a rule of the core that this room does not know
+            self.blame(("tasks", task_id), str(error))
+
+
+def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
+    wanted = task.wanted
+    given = {key: plain(raw[key]) for key in ("http", "inputs", "env") if raw.get(key)}
+    return Task(
+        task_id,
+        call=task.call,
+        argv=None if task.argv is None else tuple(task.argv),
+        shell=task.shell,
+        cwd=task.cwd,
+        description=task.description,
+        priority=task.priority,  # type: ignore[arg-type] # a task takes the name too
+        retries=task.retries,
+        backoff=task.backoff,
+        timeout=task.timeout,
+        device=wanted.id,
+        needs=frozenset(wanted.needs or ()),
+        estimate=task.estimate,
+        revocable=task.revocable,
+        **given,
+    )
+
+
+def _devices(head: models.Head) -> tuple[DeviceLine, ...]:
+    """The devices of a plan; this machine if it lists none."""
+    processors = os.cpu_count() or 1
+    if head.devices is None:
+        return (DeviceLine(platform.node() or "localhost", processors, frozenset()),)
+    return tuple(
+        DeviceLine(name, device.slots or processors, frozenset(device.can or ()))
+        for name, device in head.devices.items()
+    )

@@ -1,0 +1,135 @@
+"""Workflow files in YAML: one workflow, or several by name.
+
+::
+
+    name: transcode                      # one
+    argv: [ffmpeg, -i, "{file}", "{out}"]
+    needs: [gpu]
+    heartbeat: 30s
+
+    workflows:                           # or several
+      transcode: {argv: [ffmpeg, -i, "{file}", "{out}"], needs: [gpu]}
+      tidy: {shell: rm -rf "$folder"}
+
+The keys are the fields of a workflow; times are seconds, or text such as ``90s`` and ``15m``. Every mistake is told
+with its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asterism.base import expressions
+from asterism.base.url_text import request_url_problem
+from asterism.base.yaml_lines import Block, Mistake, line_of, read
+from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.planfile.models import seconds
+from asterism.planfile.validation_messages import suggestion
+
+KEYS = tuple(name for name in DEFAULTS if name != "version")
+_TIMES = (
+    *("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit"),
+    *("backoff", "backoff_most"),
+)
+_EXPRESSIONS = ("requires", "prefers")
+
+
+class BadWorkflowFile(AsterismError):
+    """A workflow file that cannot be used; ``mistakes`` are all of them, in the order of their lines."""
+
+    def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
+        self.name, self.mistakes = name, tuple(sorted(mistakes))
+        super().__init__("\n".join(mistake.told(name) for mistake in self.mistakes))
+
+
+def load_workflows(path: str) -> list[Workflow]:
+    """The workflows of a file, in their order. Raises BadWorkflowFile, and OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadWorkflowFile(path, [Mistake(line, "this is not text in UTF-8")]) from None
+    return parse_workflows(text, path)
+
+
+def parse_workflows(text: str, name: str = "workflow") -> list[Workflow]:
+    """``load_workflows``, for a text."""
+    data, mistakes = read(text)
+    found = _File(data, mistakes).workflows()
+    if mistakes:
+        raise BadWorkflowFile(name, mistakes)
+    return found
+
+
+class _File:
+    def __init__(self, data: Any, mistakes: list[Mistake]) -> None:
+        self.data, self.mistakes = data, mistakes
+
+    def blame(self, path: tuple[str, ...], text: str) -> None:
+        self.mistakes.append(Mistake(line_of(self.data, path), text))
+
+    def workflows(self) -> list[Workflow]:
+        if not isinstance(self.data, Block):
+            if not self.mistakes:
+                self.blame((), "a workflow is a mapping with a name and one of argv, shell, call and http")
+            return []
+        if "workflows" not in self.data:
+            if "name" not in self.data:
+                self.blame((), "there is no 'name'; several workflows stand under 'workflows', each under its name")
+                return []
+            given = {key: value for key, value in self.data.items() if key != "name"}
+            return self._workflow((), self.data["name"], given)
+        for key in self.data:
+            if key != "workflows":
+                self.blame((key,), f"there is no key {key!r} beside 'workflows'")
+        several = self.data["workflows"]
+        if not isinstance(several, Block) or not several:
+            self.blame(("workflows",), "workflows is a mapping of names to workflows, and not empty")
+            return []
+        return [flow for name, given in several.items() for flow in self._workflow(("workflows", name), name, given)]
+
+    def _workflow(self, path: tuple[str, ...], name: Any, given: Any) -> list[Workflow]:
+        """One, or none if something is wrong with it."""
+        if not isinstance(given, dict):
+            self.blame(path, f"workflow {name!r} is a mapping")
+            return []
+        before = len(self.mistakes)
+        terms = {key: self._value(path, key, value) for key, value in given.items()}
+        known = {key: value for key, value in terms.items() if key in KEYS}
+        try:
+            flow = Workflow.from_json({"name": name, **known})
+        except InvalidWorkflow as error:
+            about, _, problems = str(error).partition(": ")
+            for problem in problems.split("; "):
+                key = problem.split(" ", 1)[0]
+                self.blame((*path, key) if key in given else path, f"{about}: {problem}")
+            return []
+        return [flow] if len(self.mistakes) == before else []
+
+    def _value(self, path: tuple[str, ...], key: str, value: Any) -> Any:
+        if key not in KEYS:
+            hint = suggestion(key, KEYS) or f"; the keys are {', '.join(KEYS)}"
+            self.blame((*path, key), f"there is no key {key!r}{hint}")
+        elif key in _TIMES and isinstance(value, str):
+            try:
+                return seconds(value)
+            except ValueError as error:
+                self.blame((*path, key), f"{key} {error}, not {value!r}")
+                return DEFAULTS[key]
+        elif key in ("needs", "wants") and isinstance(value, list):
+            for word in (one for one in value if isinstance(one, str) and "," in one):
+                parts = ", ".join(part.strip() for part in word.split(",") if part.strip())
+                self.blame((*path, key), f"{key}: a capability has no comma in it, so {word!r} is [{parts}]")
+        elif key == "http" and isinstance(value, dict) and isinstance(value.get("url"), str):
+            problem = request_url_problem(value["url"])
+            if problem is not None:
+                self.blame((*path, key, "url"), f"http.url: {problem}")
+        elif key in _EXPRESSIONS and isinstance(value, str):
+            problem = expressions.check(value)
+            if problem is not None:
+                self.blame((*path, key), f"{key}: the expression {value!r} is not valid: {problem}")
+        return value

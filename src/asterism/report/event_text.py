@@ -1,0 +1,120 @@
+"""Events in words: one line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from asterism.base.text import plural
+from asterism.core.errors import AsterismError, reason_of
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import RecordedConstellation
+from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
+from asterism.report.times import duration
+
+MOST_NAMES = 6
+
+
+def sentence(event: Event, plan: Constellation) -> str:
+    """What happened, as a person would say it. ``plan`` is the constellation the event belongs to."""
+    tell = _TELL.get(event.kind)
+    return tell(event, plan) if tell is not None else event.kind.replace("_", " ")
+
+
+def reason(error: BaseException | None) -> str:
+    """Why something failed. Our own errors are sentences; of others the type says as much as the message."""
+    return str(error) if isinstance(error, AsterismError) else reason_of(error)
+
+
+def names(tasks: Iterable[str], count: int) -> str:
+    """``a, b, c and 4 more``: the first of ``count`` tasks; no more are looked at."""
+    shown = ", ".join(islice(tasks, MOST_NAMES))
+    return shown if count <= MOST_NAMES else f"{shown} and {count - MOST_NAMES:,} more"
+
+
+def _started(event: TaskEvent, plan: Constellation) -> str:
+    how = " provisionally" if event.provisional else ""
+    again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    # a plan in a store gives its tasks to a whole fleet; who did one is known at its end
+    where = "in the fleet" if isinstance(plan, RecordedConstellation) else f"on {event.device}"
+    return f"{event.task_id} started{how} {where}{again}"
+
+
+def _retrying(event: TaskEvent, plan: Constellation) -> str:
+    return f"{event.task_id}: attempt {event.attempt} failed and another one follows: {reason(event.error)}"
+
+
+def _ended(event: TaskEvent, plan: Constellation) -> str:
+    node = plan.nodes.get(event.task_id)
+    took = f" after {duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
+    why = f": {reason(event.error) if event.error is not None else event.reason}"
+    why = "" if why == ": " else why
+    where = f" on {event.device}" if isinstance(plan, RecordedConstellation) and event.device is not None else ""
+    return f"{event.task_id} {event.status}{where}{took}{why}"
+
+
+def _plan_started(event: ConstellationEvent, plan: Constellation) -> str:
+    return f"{plan.id} started with {plural(len(plan), 'task')}"
+
+
+def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
+    return f"{plan.id} ended: {event.state.replace('_', ' ')}, version {event.version}"
+
+
+def _applied(event: EditEvent, plan: Constellation) -> str:
+    return f"edit applied by {event.author or 'somebody'}: {'; '.join(event.edits)}"
+
+
+def _rejected(event: EditEvent, plan: Constellation) -> str:
+    reasons = "; ".join(violation.message for violation in event.violations)
+    return f"edit rejected, by {event.author or 'somebody'}: {reasons}"
+
+
+def _task(text: str) -> Callable[[Any, Constellation], str]:
+    return lambda event, plan: text.format(task=event.task_id)
+
+
+def _cycle(text: str) -> Callable[[Any, Constellation], str]:
+    return lambda event, plan: text.format(
+        cycle=event.cycle, tasks=names(event.tasks, len(event.tasks)), author=event.author, error=reason(event.error)
+    )
+
+
+def _plan(text: str) -> Callable[[Any, Constellation], str]:
+    return lambda event, plan: text.format(plan=plan.id)
+
+
+def _device(text: str) -> Callable[[DeviceEvent, Constellation], str]:
+    return lambda event, plan: text.format(device=event.device, task=event.task_id, detail=event.detail)
+
+
+_TELL: dict[str, Callable[[Any, Constellation], str]] = {
+    "task_started": _started,
+    "task_retrying": _retrying,
+    "task_completed": _ended,
+    "task_failed": _ended,
+    "task_cancelled": _ended,
+    "task_revoked": _task("{task} revoked: an edit changed what it was started on"),
+    "task_confirmed": _task("{task} confirmed"),
+    "task_released": _task("{task} put back: its device left before it began"),
+    "task_result_refused": _task("{task}: a late result was refused"),
+    "constellation_started": _plan_started,
+    "constellation_paused": _plan("{plan} paused"),
+    "constellation_resumed": _plan("{plan} resumed"),
+    "constellation_cancelling": _plan("{plan} is being cancelled"),
+    **{f"constellation_{end}": _plan_ended for end in ("completed", "failed", "partially_failed", "cancelled")},
+    "cycle_opened": _cycle("cycle {cycle} opened for {tasks}"),
+    "stuck": _cycle("cycle {cycle} opened: nothing can move any more"),
+    "edit_applied": _applied,
+    "edit_rejected": _rejected,
+    "edit_abandoned": _cycle("cycle {cycle}: too many edits were rejected; {author} is not asked again"),
+    "edit_overtaken": _cycle("cycle {cycle}: part of the plan that {author} handed back was overtaken by progress"),
+    "edit_timeout": _cycle("cycle {cycle}: no answer in time"),
+    "editor_failed": _cycle("cycle {cycle}: the editor failed: {error}"),
+    "cycle_closed": _cycle("cycle {cycle} closed"),
+    "device_joined": _device("device {device} joined"),
+    "device_left": _device("device {device} left"),
+    "device_lost": _device("device {device} was lost with {task}"),
+    "no_device": _device("{task}: {detail}"),
+}

@@ -1,0 +1,96 @@
+"""What the report of a run is made from, as plain data. Times are seconds on one clock, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asterism.report.picture import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionBar:
+    """One attempt at a task. `outcome` is completed, failed, cancelled or revoked."""
+
+    task: str
+    device: str
+    slot: int
+    start: float
+    end: float
+    outcome: str
+    provisional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CycleBar:
+    """One edit cycle, opened by the ends of `triggers`. `outcome` is accepted, rejected, timeout or empty."""
+
+    id: int
+    opened: float
+    closed: float
+    triggers: tuple[str, ...]
+    outcome: str
+    edits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A time for which a task was not to be assigned; `cycle` is the edit cycle that held it, if known."""
+
+    task: str
+    start: float
+    end: float
+    cycle: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """How one task ended. `reason` says why it failed or never ran; `value` is its result, in short."""
+
+    id: str
+    status: str
+    device: str
+    attempts: int
+    start: float | None
+    end: float | None
+    reason: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EditRow:
+    """One edit batch, in words. `version` is what the plan became, None when the batch was not accepted."""
+
+    version: int | None
+    at: float
+    author: str
+    reason: str
+    operations: tuple[str, ...]
+    outcome: str
+    violations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """One step of a task's story."""
+
+    at: float
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories."""
+
+    title: str
+    state: str
+    started_at: float
+    ended_at: float
+    figures: tuple[tuple[str, str], ...]
+    picture: Picture
+    executions: tuple[ExecutionBar, ...]
+    cycles: tuple[CycleBar, ...]
+    holds: tuple[Hold, ...]
+    tasks: tuple[TaskRow, ...]
+    edits: tuple[EditRow, ...]
+    stories: tuple[tuple[str, tuple[StoryLine, ...]], ...]

@@ -1,0 +1,150 @@
+"""The report of a run: a finished result, put into the form that the drawing wants."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from asterism.core.errors import reason_of
+from asterism.core.history import Entry
+from asterism.core.plan.node import Node
+from asterism.orchestrator.events import EditEvent
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.result import Result
+from asterism.report import CycleBar, EditRow, Hold, Report, StoryLine, TaskRow, report
+from asterism.report.execution_bars import execution_bars
+from asterism.report.plan_picture import picture
+from asterism.report.run_figures import figures
+from asterism.report.run_recorder import Recording
+
+CYCLE_OUTCOMES = {
+    "accepted": "accepted",
+    "empty": "empty",
+    "abandoned": "rejected",
+    "timeout": "timeout",
+    "unclaimed": "timeout",
+    "editor_failed": "failed",
+}
+"""How the drawing calls what became of a cycle; any other was cut off by the end."""
+
+LONGEST_VALUE = 160
+
+
+class _Brief(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxdict, self.maxlist, self.maxtuple = 4, 12, 12, 12
+        self.maxstring = self.maxother = LONGEST_VALUE
+
+
+def write_report(path: str | Path, result: Result, recording: Recording | None = None) -> None:
+    """Write the report as one HTML page. Raises OSError if that cannot be done."""
+    Path(path).write_text(report(report_of(result, recording)), encoding="utf-8")
+
+
+def report_of(result: Result, recording: Recording | None = None) -> Report:
+    """Everything that the page shows, with no secret in it. Without a recording it knows less of edits."""
+    plan, secrets = result.plan, PlanMask(result.plan)
+    values = secrets.results()
+    story = [_hidden(entry, secrets) for entry in result.story()]
+    told: dict[str, list[Entry]] = {}
+    for entry in story:
+        if entry.task is not None:
+            told.setdefault(entry.task, []).append(entry)
+    gone = {task: entries for task, entries in told.items() if task not in plan}
+    first = recording.first if recording is not None else {}
+    started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
+    return Report(
+        title=plan.id,
+        state=str(result.state),
+        started_at=started,
+        ended_at=ended,
+        figures=figures(result)[1:],  # the page begins with the state
+        picture=picture(plan, secrets, {task: first.get(task, ()) for task in gone}),
+        executions=execution_bars(story, ended, {node.id: node.device for node in plan.nodes.values() if node.device}),
+        cycles=_cycles(result, ended),
+        holds=_holds(result),
+        tasks=(
+            *(_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
+            *(_removed(task, entries) for task, entries in gone.items()),
+        ),
+        edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
+        stories=tuple(
+            (task, tuple(StoryLine(entry.at, entry.what, entry.why) for entry in entries))
+            for task, entries in told.items()
+        ),
+    )
+
+
+def _hidden(entry: Entry, secrets: PlanMask) -> Entry:
+    why = secrets.shown(entry.why)
+    return entry if why == entry.why else entry._replace(why=why)
+
+
+def _cycles(result: Result, ended: float) -> tuple[CycleBar, ...]:
+    return tuple(
+        CycleBar(
+            id=cycle.id,
+            opened=cycle.opened_at,
+            closed=ended if cycle.closed_at is None else cycle.closed_at,
+            triggers=cycle.tasks,
+            outcome=CYCLE_OUTCOMES.get(cycle.outcome, "cancelled"),
+            edits=cycle.edits,
+        )
+        for cycle in result.cycles
+    )
+
+
+def _holds(result: Result) -> tuple[Hold, ...]:
+    """Each with the last cycle that reviewed something above it: that is the one it waited for."""
+    reviewed = {task: cycle for cycle in result.cycles for task in cycle.tasks}
+    nodes = result.plan.nodes
+    found = []
+    for task, start, end in result.holds:
+        above = [reviewed[source] for source in nodes[task].parents if source in reviewed]
+        last = max(above, key=lambda cycle: cycle.closed_at or 0.0, default=None)
+        found.append(Hold(task, start, end, None if last is None else last.id))
+    return tuple(found)
+
+
+def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
+    reason = secrets.shown(reason_of(node.error) or node.reason)
+    returned = "" if value is None else secrets.shown(_shown(value))  # an object may tell more of itself than data
+    end = node.ended_at if node.started_at is not None else None
+    device = node.device or ""
+    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, returned)
+
+
+def _removed(task: str, entries: Sequence[Entry]) -> TaskRow:
+    starts = [entry for entry in entries if entry.what.startswith("started")]
+    reason = next((entry.why for entry in reversed(entries) if entry.what == "removed"), "")
+    return TaskRow(task, "removed", starts[-1].why if starts else "", len(starts), None, None, reason, "")
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= LONGEST_VALUE else _Brief().repr(value)
+
+
+def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
+    """What was accepted stands in the story; what was rejected only the recording knows."""
+    answers = recording.edits if recording is not None else []
+    applied = {event.version: event for event in answers if event.kind == "edit_applied"}
+    for entry in story:
+        if entry.what == "edited" and entry.task is None:
+            yield _accepted(entry, applied, secrets)
+    for event in answers:
+        if event.kind == "edit_rejected":
+            violations = tuple(secrets.shown(str(violation)) for violation in event.violations)
+            yield EditRow(None, event.at, event.author, "", (), "rejected", violations)
+
+
+def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
+    """The story tells it in one line; the event, if it was recorded, edit by edit."""
+    version = int(entry.why.split(" ", 2)[1])
+    event = applied.get(version)
+    if event is None:
+        author, _, rest = entry.why.split(" ", 3)[3].partition(" ")
+        return EditRow(version, entry.at, author.rstrip(":"), "", (rest.strip("()"),), "accepted", ())
+    operations = tuple(map(secrets.shown, event.edits))
+    return EditRow(version, entry.at, event.author, secrets.shown(event.reason), operations, "accepted", ())

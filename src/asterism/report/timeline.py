@@ -1,0 +1,158 @@
+"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from asterism.base.text import markup, shorten
+from asterism.report.report_data import Report
+from asterism.report.svg import number
+from asterism.report.timeline_bands import Band, Bar, bands
+from asterism.report.times import tick, tick_step
+
+WIDTH = 1180.0
+GUTTER = 140.0
+RIGHT = 24.0
+AXIS = 30.0
+BAND_GAP = 14.0
+NAME_CELLS = 18
+CYCLE_LANE = 22.0
+HOLD_LANE = 16.0
+WIDEST_LANE = 24.0
+NARROWEST_LANE = 3.0
+LANES_HEIGHT = 900.0  # many lanes get thinner rather than make the drawing much higher than this
+LANE_WITH_TEXT = 15.0
+LETTER = 6.6
+MOST_TICKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From seconds to pixels."""
+
+    start: float
+    span: float
+
+    def x(self, at: float) -> float:
+        share = (at - self.start) / self.span
+        return GUTTER + min(1.0, max(0.0, share)) * (WIDTH - GUTTER - RIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """A band and where it lies."""
+
+    band: Band
+    top: float
+    lane: float
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.band.lanes * self.lane
+
+
+def timeline(data: Report) -> str:
+    """Draw the executions, cycles and holds of a report between its start and its end."""
+    span = data.ended_at - data.started_at
+    scale = _Scale(data.started_at, span if span > 0 else 1.0)  # a run that took no time needs one too
+    shelves = _stack(bands(data))
+    bottom = shelves[-1].bottom if shelves else AXIS
+    box = f"0 0 {number(WIDTH)} {number(bottom + 10.0)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img" viewBox="{box}">',
+        "<title>Timeline</title>",
+        '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
+        ' patternTransform="rotate(45)"><rect class="hatch" width="2.5" height="6"/></pattern></defs>',
+        *_axis(scale, bottom),
+        *(_shelf(shelf, scale) for shelf in shelves),
+        *_veils(shelves, scale, bottom),
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _stack(all_bands: Sequence[Band]) -> list[_Shelf]:
+    device_lanes = sum(band.lanes for band in all_bands if band.kind == "device")
+    lane = max(NARROWEST_LANE, min(WIDEST_LANE, LANES_HEIGHT / max(1, device_lanes)))
+    heights = {"cycles": CYCLE_LANE, "holds": HOLD_LANE, "device": lane}
+    shelves: list[_Shelf] = []
+    top = AXIS
+    for band in all_bands:
+        shelves.append(_Shelf(band, top, heights[band.kind]))
+        top = shelves[-1].bottom + BAND_GAP
+    return shelves
+
+
+def _axis(scale: _Scale, bottom: float) -> list[str]:
+    step = tick_step(scale.span, MOST_TICKS)
+    ticks = []
+    for turn in range(int(scale.span / step * (1 + 1e-9)) + 1):
+        x = number(scale.x(scale.start + turn * step))
+        ticks.append(
+            f'<path class="tick" d="M{x} {number(AXIS - 8)} V{number(bottom)}"/>'
+            f'<text class="time" x="{x}" y="14">{tick(turn * step, step)}</text>'
+        )
+    return ticks
+
+
+def _shelf(shelf: _Shelf, scale: _Scale) -> str:
+    band = shelf.band
+    middle = (shelf.top + shelf.bottom) / 2
+    lanes = [
+        f'<rect class="lane" x="{number(GUTTER)}" y="{number(shelf.top + lane * shelf.lane)}"'
+        f' width="{number(WIDTH - GUTTER - RIGHT)}" height="{number(shelf.lane)}"/>'
+        for lane in range(band.lanes)
+    ]
+    name = (
+        f'<g><title>{markup(band.name)}</title><text class="band {band.kind}" x="{number(GUTTER - 14)}"'
+        f' y="{number(middle + 4)}">{markup(shorten(band.name, NAME_CELLS))}</text></g>'
+    )
+    return "\n".join([*lanes, name, *(_bar(bar, shelf, scale) for bar in band.bars)])
+
+
+def _bar(bar: Bar, shelf: _Shelf, scale: _Scale) -> str:
+    left = scale.x(bar.start)
+    width = max(2.0, scale.x(bar.end) - left)  # never too thin to be seen
+    inset = 1.5 if shelf.lane > 6 else 0.25
+    top = shelf.top + bar.lane * shelf.lane + inset
+    height = shelf.lane - 2 * inset
+    text = _fitting(bar, width) if shelf.lane >= LANE_WITH_TEXT else ""
+    baseline = number(top + height / 2 + 3.8)
+    label = f'<text x="{number(left + 6)}" y="{baseline}">{markup(text)}</text>' if text else ""
+    task = f' data-task="{markup(bar.task)}"' if bar.task else ""
+    return (
+        f'<g class="bar {markup(bar.look)}"{task}><title>{"&#10;".join(map(markup, bar.tooltip))}</title>'
+        f'<rect x="{number(left)}" y="{number(top)}" width="{number(width)}" height="{number(height)}"'
+        f' rx="{number(min(4.0, height / 3, width / 2))}"/>{label}</g>'
+    )
+
+
+def _fitting(bar: Bar, width: float) -> str:
+    """What of the bar's text there is room for: all of it, a short form, or nothing."""
+    return next((text for text in bar.texts if cell_len(text) * LETTER + 10 <= width), "")
+
+
+def _veils(shelves: Sequence[_Shelf], scale: _Scale, bottom: float) -> list[str]:
+    """The holds again, as translucent bands over the lanes of all devices."""
+    veils = []
+    for shelf in shelves[:-1]:
+        if shelf.band.kind == "holds":
+            for start, end in _joined(shelf.band.bars):
+                left, right = scale.x(start), scale.x(end)
+                veils.append(
+                    f'<rect class="veil" x="{number(left)}" y="{number(shelf.bottom)}"'
+                    f' width="{number(right - left)}" height="{number(bottom - shelf.bottom)}"/>'
+                )
+    return veils
+
+
+def _joined(bars: Sequence[Bar]) -> list[tuple[float, float]]:
+    """The stretches that the bars cover, without seams where one begins as the other ends."""
+    stretches: list[tuple[float, float]] = []
+    for bar in bars:
+        start = stretches.pop()[0] if stretches and stretches[-1][1] == bar.start else bar.start
+        stretches.append((start, bar.end))
+    return stretches

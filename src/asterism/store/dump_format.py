@@ -1,0 +1,220 @@
+"""A whole store as lines of JSON, the same for every engine: a backup of one can be restored into another.
+
+What is restored is what is true again, with one exception: nobody owns anything. The devices of the old store may have
+gone on after the backup was made, so their sessions are over, and what they held is assigned anew. What was wished of
+it comes true. Revisions of registers and numbers of notices begin anew; what people had been told of is not
+told to them again.
+
+A copy that is left to a peer and has not ended is in a backup, marked as such, and is not restored: the peer has the
+run, and goes on with it, while the restored store has no peers and would give it away. It comes back from the peer when
+that is invited anew. Its place in a series is free, and a notice says how many there were.
+
+A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
+leaves the store partly filled: it is to be thrown away.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from asterism.core.run.run import OWNED, Run
+from asterism.core.run.session import ENDED, Session
+from asterism.core.run.transitions import let_go, release
+from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.store import row_codec
+from asterism.store.protocol import (
+    NOTIFIED,
+    Notice,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Register,
+    Store,
+    Write,
+    last_notice,
+)
+from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+
+VERSION = 1
+HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
+AT_ONCE = 500
+OF_ITS_STORE = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
+"""How the registers begin that belong to one store and not to what is in it: notices, for instance, are numbered anew,
+and the peers of the old store know it by its id."""
+
+
+def line(
+    record: Run | Session | Register | Notice, left_to: str | None = None, number: int | None = None
+) -> dict[str, Any]:
+    """One record as a line. ``left_to`` is that of a run that is a copy, ``number`` that of a notice."""
+    match record:
+        case Run():
+            row = {"run": [*row_codec.fixed(record), *row_codec.moving(record)]}
+            return row if left_to is None or record.ended else {**row, "left_to": left_to}
+        case Session():
+            return {"session": row_codec.session_row(record)}
+        case Register():
+            return {"register": record._asdict()}
+        case Notice():
+            said = {"notice": row_codec.notice_to_json(record)}
+            return said if number is None else {**said, "number": number}
+
+
+def blob_line(data: bytes) -> dict[str, Any]:
+    return {"blob": base64.b64encode(data).decode()}
+
+
+def blobs_of(run: Run) -> Iterator[str]:
+    """The large things that a run refers to."""
+    yield from blob_sizes(run)
+
+
+def blob_sizes(run: Run) -> dict[str, Any]:
+    """The large things that a run refers to, and how many bytes each has, as the record says."""
+    values = (run.input, run.output, *(one.output for one in run.superseded))
+    return {
+        value["$blob"]: value["size"]
+        for value in values
+        if isinstance(value, Mapping) and set(value) == {"$blob", "size"} and isinstance(value["$blob"], str)
+    }
+
+
+async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
+    """Put every record into an empty store. Raises StoreCorrupt for what is no dump, UnknownSchema for one of a later
+    version, StoreError if the store is not empty."""
+    _check(await anext(lines, None))
+    await _must_be_empty(store)
+    writes: list[Write] = []
+    told = _Told(await last_notice(store))
+    runs = 0
+    left_out: list[tuple[str, str | None]] = []
+    async for one in lines:
+        write = await _write(store, one)
+        told.read(one)
+        if isinstance(write, PutCopy):
+            left_out.append((write.run.id, write.run.series))
+        elif write is not None:
+            writes.append(write)
+            runs += isinstance(write, PutRun)
+        if len(writes) >= AT_ONCE:
+            await _commit(store, writes)
+            writes = []
+    await _commit(store, writes)
+    await told.restore(store)
+    for run_id, series in left_out:
+        if series is not None:
+            await _leave(store, run_id, series)
+    if left_out:
+        words = f"open runs that were left to peers when the backup was made, and are not restored: {len(left_out)}"
+        await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
+    return runs
+
+
+class _Told:
+    """How many of the notices in a backup people have been told of. They are the first ones, and in a store that has
+    had notices up to ``before`` they get the numbers after that. Backups of old do not number their notices: what is
+    in one of those is told again, rather than never."""
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self._numbers: list[int] = []
+        self._up_to = 0
+
+    def read(self, one: Mapping[str, Any]) -> None:
+        match one:
+            case {"notice": _, "number": int(number)}:
+                self._numbers.append(number)
+            case {"register": {"key": key, "value": {"after": int(after)}}} if key == NOTIFIED:
+                self._up_to = after
+
+    async def restore(self, store: Store) -> None:
+        left = sum(number <= self._up_to for number in self._numbers)
+        after = self._before
+        while left and (found := await store.notices(after=after, limit=min(left, AT_ONCE))):
+            after, left = found[-1][0], left - len(found)
+        if after != self._before:
+            await store.commit([PutRegister(NOTIFIED, {"after": after}, None)])
+
+
+async def _leave(store: Store, run_id: str, name: str) -> None:
+    """A run that is not here holds nobody up."""
+    found = await store.register(f"series/{name}")
+    try:
+        series = Series.from_json(found.value) if found is not None else Series(name)
+    except UnreadableSeries:
+        return  # whoever mends it sees which of its runs are there
+    after = series.leave(run_id, store.clock())
+    if found is None or after is series:
+        return
+    writes: list[Write] = [PutRegister(found.key, after.to_json(), found.revision)]
+    promoted = await store.run(str(after.active)) if after.active != series.active else None
+    if promoted is not None and promoted.held:
+        writes.append(PutRun(let_go(promoted, store.clock()), promoted.revision))
+    await store.commit(writes)
+
+
+def _check(header: Mapping[str, Any] | None) -> None:
+    if header == HEADER:
+        return
+    match header:
+        case {"asterism": "store", "version": int(version)} if version > VERSION:
+            raise UnknownSchema(f"the backup has version {version}, and versions up to {VERSION} are known here")
+    raise StoreCorrupt(f"this is no backup that this version can read: it begins with {str(header)[:80]}")
+
+
+async def _must_be_empty(store: Store) -> None:
+    found = {
+        "runs": sum((await store.counts()).values()),
+        "sessions": len(await store.sessions(ended=True)),
+        "registers": len(await store.registers("")),
+    }
+    if any(found.values()):
+        there = ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in found.items() if number)
+        raise StoreError(f"a backup is restored into an empty store, and {store.url} has {there}")
+
+
+async def _commit(store: Store, writes: list[Write]) -> None:
+    try:
+        await store.commit(writes)
+    except ValueError as error:
+        raise StoreCorrupt(f"the backup contradicts itself: {error}") from error
+
+
+async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
+    try:
+        match one:
+            case {"run": row, "left_to": str(left_to)} if not (copy := row_codec.run_of(row)).ended:
+                return PutCopy(copy, None, left_to)
+            case {"run": row}:
+                return PutRun(_freed(row_codec.run_of(row), store.clock()), None)
+            case {"session": row}:
+                return PutSession(replace(row_codec.session_of(row), state=ENDED), None)
+            case {"register": {"key": str(key)}} if key.startswith(OF_ITS_STORE):
+                return None
+            case {"register": {"key": str(key), "value": value}}:
+                return PutRegister(key, value, None)
+            case {"notice": notice}:
+                return row_codec.notice_of(notice)
+            case {"blob": str(text)}:
+                await store.keep_blob(base64.b64decode(text, validate=True))
+                return None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error
+    raise StoreCorrupt(f"a line of the backup is not known: {str(one)[:80]}")
+
+
+def _freed(run: Run, now: float) -> Run:
+    grant = run.grant
+    if (grant is None) != (run.status not in OWNED) or (grant is not None and None in (run.device, run.assigned_at)):
+        raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
+    if grant is None:
+        return run
+    if run.wish == "cancel" and run.series is not None:
+        # if it ended here, its series would wait for it for ever: to end it is for somebody who tells the series
+        words = f"by {run.wished_by}, who asked to cancel it before the store was restored: cancel it again"
+        run = run.changed(wish="pause", wished_by=words)
+    return release(run, grant, "released", "the store was restored from a backup", now)

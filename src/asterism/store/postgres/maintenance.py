@@ -1,0 +1,118 @@
+"""Large things, old things, and everything at once: blobs, retention, the check and the dump."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from asterism.core.run.run import OWNED
+from asterism.store import dump_format
+from asterism.store.postgres.connections import Connection, Connections
+from asterism.store.postgres.queries import queries
+from asterism.store.protocol import Register
+from asterism.store.row_codec import COLUMNS, moving, notice_of, run_of, session_of
+from asterism.store.store_errors import StoreCorrupt
+
+PAGE = 200
+BLOB_PAGE = 4  # they are large
+
+
+class Keeping:
+    def __init__(self, quick: Connections, broad: Connections) -> None:
+        self._quick = quick
+        self._broad = broad
+
+    async def keep_blob(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        await self._quick.fetch(queries()["keep_blob"], name, data)
+        return name
+
+    async def prune(self, ended_before: float, limit: int, kept_before: float, keep: Sequence[str]) -> int:
+        number: int = (await self._broad.fetchrow(queries()["prune_runs"], ended_before, limit, list(keep)))[0]
+        if number == 0:
+            for name in ("prune_sessions", "prune_notices"):
+                await self._broad.fetch(queries()[name], ended_before)
+            await self._broad.fetch(queries()["prune_blobs"], kept_before)
+        return number
+
+    async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
+        async with self._snapshot() as connection:
+            yield dump_format.HEADER
+            async for row in connection.cursor(queries()["all_runs"], prefetch=PAGE):
+                yield {"run": list(row)}
+            async for row in connection.cursor(queries()["all_sessions"], prefetch=PAGE):
+                yield {"session": list(row)}
+            async for key, value, revision in connection.cursor(queries()["all_registers"], prefetch=PAGE):
+                yield dump_format.line(Register(key, json.loads(value), revision))
+            async for number, text in connection.cursor(queries()["all_notices"], prefetch=PAGE):
+                yield dump_format.line(notice_of(json.loads(text)), number=number)
+            async for (data,) in connection.cursor(queries()["all_blobs"], prefetch=BLOB_PAGE):
+                yield dump_format.blob_line(data)
+
+    async def check(self) -> list[str]:
+        problems: list[str] = []
+        async with self._snapshot() as connection:
+            for name, value in await connection.fetch(queries()["careless_settings"]):
+                problems.append(f"the server runs with {name} = {value}: what it acknowledged may be lost in a crash")
+            async for row in connection.cursor(queries()["all_runs"], prefetch=PAGE):
+                problems += _problems_of_run(row)
+            for query, (what, read) in _READERS.items():
+                async for row in connection.cursor(queries()[query], prefetch=PAGE):
+                    problems += _problem(what, read, row)
+            async for name, found in connection.cursor(queries()["sums_of_blobs"], prefetch=BLOB_PAGE):
+                if name != found:
+                    problems.append(f"the large value {name} is not what its name says")
+            for query, words in _CONTRADICTIONS.items():
+                problems += [words.format(*row) for row in await connection.fetch(queries()[query])]
+        return problems
+
+    @contextlib.asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[Connection]:
+        """A transaction that sees one instant, for as long as it takes; the server cannot clear away meanwhile what is
+        dead since."""
+        async with (
+            self._broad.borrowed() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await connection.execute(
+                "SET LOCAL idle_in_transaction_session_timeout = '10min'; SET LOCAL statement_timeout = '10min'"
+            )
+            yield connection
+
+
+def _problems_of_run(row: Sequence[Any]) -> list[str]:
+    try:
+        run = run_of(row)
+    except StoreCorrupt as error:
+        return [str(error)]
+    problems = []
+    if (run.status in OWNED) != (run.session is not None):
+        problems.append(f"run {run.id} is {run.status}, but its owner is {run.session or 'nobody'}")
+    if run.ended != (run.ended_at is not None):
+        problems.append(f"run {run.id} is {run.status}, but has {'a' if run.ended_at else 'no'} time at which it ended")
+    written = dict(zip(COLUMNS[-len(moving(run)) :], moving(run), strict=True))
+    if written["offered"] != row[COLUMNS.index("offered")]:
+        problems.append(f"run {run.id} is listed wrongly among those that devices may have")
+    return problems
+
+
+def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[Any]) -> list[str]:
+    try:
+        read(row)
+    except (StoreCorrupt, ValueError, TypeError, KeyError) as error:
+        return [str(error) if isinstance(error, StoreCorrupt) else f"{what} {row[0]} cannot be read: {error!r}"]
+    return []
+
+
+_READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
+    "all_sessions": ("the session", session_of),
+    "all_registers": ("register", lambda row: json.loads(row[1])),
+    "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
+}
+_CONTRADICTIONS = {
+    "runs_of_nobody": "run {0} belongs to session {1}, which is not known",
+    "missing_blobs": "run {0} refers to a large value that is missing: {1}",
+}

@@ -1,0 +1,43 @@
+"""Which runs are meant: a question, an offer and a silent owner against a record. What depends on where a record is
+kept (whether it is a copy that is left to a peer) is the engine's own affair.
+"""
+
+from __future__ import annotations
+
+from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.session import ABROAD, ENDED, Session
+from asterism.store.protocol import Offer, Query
+
+
+def is_orphan(run: Run, session: Session, now: float) -> bool:
+    if session.state in (ENDED, ABROAD):
+        return session.state == ENDED
+    return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
+
+
+def suits(run: Run, offer: Offer) -> bool:
+    return (
+        run.not_before <= offer.now
+        and run.kind not in offer.not_kinds
+        and run.pinned in (None, offer.device)
+        and offer.device not in run.avoid
+    )
+
+
+def matches(run: Run, query: Query) -> bool:
+    return (
+        (query.statuses is None or run.status in query.statuses)
+        and (query.workflow is None or run.workflow == query.workflow)
+        and (query.device is None or run.device == query.device)
+        and (query.session is None or run.session == query.session)
+        and (query.key is None or run.key == query.key)
+        and (query.series is None or run.series == query.series)
+        and (query.avoiding is None or bool(run.avoid) == query.avoiding)
+        and (query.due_before is None or (run.due_at is not None and run.due_at < query.due_before))
+        and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))
+        and (
+            query.waiting_before is None or (run.waiting_since is not None and run.waiting_since < query.waiting_before)
+        )
+        and (query.id_like is None or query.id_like in run.id)
+        and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
+    )

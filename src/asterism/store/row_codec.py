@@ -1,0 +1,356 @@
+"""Records as rows. What is searched for has a column of its own; the rest of a run is one JSON text, without what is
+as it is by default.
+
+This is on the way of every write, so it is written for speed: what a run says of itself is turned into text once. The
+story only grows, and its text is remembered with the record (``_told``), so that the next one adds only what is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import isfinite
+from operator import itemgetter
+from typing import Any
+
+from asterism.core.history import Entry
+from asterism.core.plan.task import NOTHING
+from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
+from asterism.core.run.session import Session
+from asterism.store.protocol import Notice
+from asterism.store.store_errors import StoreCorrupt
+
+FIXED = (
+    "id",
+    "workflow",
+    "version",
+    "created_at",
+    "series",
+    "key",
+    "priority",
+    "pinned",
+    "timeout",
+    "input",
+)
+"""The columns of a run that are written once."""
+
+MOVING = (
+    "revision",
+    "status",
+    "epoch",
+    "device",
+    "session",
+    "wish",
+    "avoid",
+    "offered",
+    "due_at",
+    "not_before",
+    "waiting_since",
+    "ended_at",
+    "state",
+)
+"""The columns that change."""
+
+COLUMNS = FIXED + MOVING
+
+_TIMES = ("assigned_at", "claimed_at", "started_at")
+_TEXTS = ("retry_of", "paused", "wished_by", "error")
+"""Fields inside ``state`` that are None by default, beside ``assigned_by``, ``output`` and ``progress`` …"""
+
+_EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
+"""… those that are nothing of another kind …"""
+
+_MAPPINGS = ("declined", "scores")
+"""… and those that are mappings, of whatever type."""
+
+_RARE: dict[str, Any] = {
+    **dict.fromkeys((*_TEXTS, "progress")),
+    **_EMPTY,
+    **dict.fromkeys(_MAPPINGS, NOTHING),
+    "keep": "epoch",
+    "superseded": (),
+}
+"""What most runs have as it is by default, seen at a glance: ``_rare(fields) == _COMMON``."""
+
+_grant = itemgetter("created_by", "assigned_by", *_TIMES)
+_rare = itemgetter(*_RARE)
+_COMMON = tuple(_RARE.values())
+_blank = BLANK.__dict__.copy
+"""A new one of these: the fields that a row says nothing of are as they are by default."""
+
+_STATUSES = {str(status): status for status in RunStatus}
+_STORY = '"story":['
+_UNTOLD: tuple[tuple[Entry, ...], str] = ((), "")
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+_make_entry = tuple.__new__  # what Entry(…) comes to, without the detour through its own constructor
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
+def _encoder() -> Callable[[Any], str]:
+    """The encoder of the standard library, made once: ``JSONEncoder.encode`` makes another for every text. Without its
+    accelerator in C there is only that."""
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    chunks = make(None, _refuse, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    join = "".join
+
+    def encode(value: Any) -> str:
+        return join(chunks(value, 0))
+
+    return encode
+
+
+_encode = _encoder()
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+def to_text(value: Any) -> str:
+    return _encode(value)
+
+
+def from_text(text: str) -> Any:
+    """What ``to_text`` wrote. Raises ValueError for anything else."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError(f"no JSON: {text[:40]!r}") from None
+    if end != len(text):
+        raise ValueError(f"more than one JSON value: {text[:40]!r}")
+    return value
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def moving(run: Run) -> tuple[Any, ...]:
+    """The values of the columns that change, in the order of MOVING."""
+    return (
+        run.revision,
+        run.status._value_,
+        run.epoch,
+        run.device,
+        run.session,
+        run.wish,
+        _avoided(run.avoid) if run.avoid else "",
+        1 if run.status in UNOWNED and run.offered else 0,
+        run.due_at,
+        run.not_before,
+        run.waiting_since,
+        run.ended_at,
+        _state(run.__dict__),
+    )
+
+
+def _state(fields: dict[str, Any]) -> str:
+    """What has no column of its own, with the story at the end."""
+    text = _head(*_grant(fields))
+    if (value := fields["output"]) is not None:
+        text = f'{text},"output":{_encode(value)}'
+    if _rare(fields) != _COMMON and (more := _uncommon(fields)):
+        text = f"{text},{more}"
+    return f"{text},{_STORY}{_told(fields)}]}}"
+
+
+@lru_cache(1024)
+def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str:
+    """Who created and assigned it, and when: the same in all records of one assignment, and in all that a device takes
+    at one time."""
+    text = f'{{"created_by":{_quoted(created_by)}'
+    for name, value in zip(_TIMES, times, strict=True):
+        if value is not None:
+            text = f'{text},"{name}":{_number(value)}'
+    return text if assigned_by is None else f'{text},"assigned_by":{_quoted(assigned_by)}'
+
+
+def _uncommon(fields: dict[str, Any]) -> str:
+    parts = [f'"{name}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
+    if (value := fields["progress"]) is not None:
+        parts.append(f'"progress":{_encode(value)}')
+    for name in _EMPTY:
+        if value := fields[name]:
+            parts.append(f'"{name}":{_encode(value)}')
+    for name in _MAPPINGS:
+        if value := fields[name]:
+            parts.append(f'"{name}":{_encode(dict(value))}')
+    if fields["superseded"] or fields["keep"] != "epoch":
+        parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{_encode(fields["superseded"])}')
+    return ",".join(parts)
+
+
+def _told(fields: dict[str, Any]) -> str:
+    """The story, of which the text is known up to some point."""
+    story = fields["story"]
+    before: tuple[Entry, ...]
+    text: str
+    before, text = fields.get("_told", _UNTOLD)
+    known = len(before)
+    new = story[known:]
+    if story[:known] != before:
+        new, text = story, ""
+    if new:
+        more = _entry(new[0]) if len(new) == 1 else _entries(new)
+        text = f"{text},{more}" if text else more
+        fields["_told"] = (story, text)
+    return text
+
+
+@lru_cache(64)
+def _entries(several: tuple[Entry, ...]) -> str:
+    """What a device tells of one run that it takes, it tells of all that it takes at that time."""
+    return ",".join(map(_entry, several))
+
+
+def _entry(one: Entry) -> str:
+    at, what, _, why = one
+    return f"[{_number(at)},{_quoted(what)},{_quoted(why)}]"
+
+
+@lru_cache(1024)
+def _number(value: float) -> str:
+    """As JSON. All that happens in one step happens at one time, and it takes a while to find the shortest text of a
+    number."""
+    return repr(value) if type(value) is float and isfinite(value) else _encode(value)
+
+
+def _avoided(names: tuple[str, ...]) -> str:
+    """Between bars, so that a search for ``|name|`` finds the name and no other."""
+    text = f"|{'|'.join(names)}|"
+    if text.count("|") != len(names) + 1:
+        raise ValueError(f"the name of a device has no '|' in it: {', '.join(names)}")
+    return text
+
+
+def fixed(run: Run) -> tuple[Any, ...]:
+    """The values of the columns that are written once, in the order of FIXED."""
+    return (
+        run.id,
+        run.workflow,
+        run.version,
+        run.created_at,
+        run.series,
+        run.key,
+        run.priority,
+        run.pinned,
+        run.timeout,
+        _encode(run.input if type(run.input) is dict else dict(run.input)),
+    )
+
+
+def run_of(row: Sequence[Any]) -> Run:
+    """The run in a row whose columns are COLUMNS. Raises StoreCorrupt."""
+    try:
+        fields = _blank()
+        (
+            fields["id"],
+            fields["workflow"],
+            fields["version"],
+            fields["created_at"],
+            fields["series"],
+            fields["key"],
+            fields["priority"],
+            fields["pinned"],
+            fields["timeout"],
+            given,
+            fields["revision"],
+            status,
+            fields["epoch"],
+            fields["device"],
+            fields["session"],
+            fields["wish"],
+            avoid,
+            _,
+            fields["due_at"],
+            fields["not_before"],
+            fields["waiting_since"],
+            fields["ended_at"],
+            text,
+            *_,
+        ) = row
+        state = from_text(text)
+        fields.update(state)
+        fields["input"] = from_text(given)
+        fields["status"] = _STATUSES[status]
+        if avoid:
+            fields["avoid"] = tuple(avoid[1:-1].split("|"))
+        story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in state["story"]])
+        fields["story"] = story
+        start = text.rfind(_STORY)
+        if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, and not as some database prefers it
+            fields["_told"] = (story, text[start + len(_STORY) : -2])
+        if "previous" in state:
+            fields["previous"] = tuple([Assignment(*one) for one in state["previous"]])
+        if "progress" in state:
+            fields["progress"] = Progress(*state["progress"])
+        if "superseded" in state:
+            fields["superseded"] = tuple([Superseded(*one) for one in state["superseded"]])
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
+    run: Run = object.__new__(Run)
+    object.__setattr__(run, "__dict__", fields)
+    return run
+
+
+# -- sessions and notices ----------------------------------------------------------------------------------------------
+
+SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "profile", "terms")
+
+
+def session_row(session: Session) -> tuple[Any, ...]:
+    """In the order of SESSION_COLUMNS."""
+    terms = {
+        "joined_at": session.joined_at,
+        "host": session.host,
+        "can": sorted(session.can),
+        "slots": session.slots,
+        "backlog": session.backlog,
+        "accepts": session.accepts,
+        "timeout": session.timeout,
+    }
+    return (
+        session.id,
+        session.device,
+        session.revision,
+        session.state,
+        1 if session.draining else 0,
+        session.beat_at,
+        _encode(dict(session.profile)),
+        _encode(terms),
+    )
+
+
+def session_of(row: Sequence[Any], used: int = 0) -> Session:
+    """The session in a row whose columns are SESSION_COLUMNS. Raises StoreCorrupt."""
+    try:
+        terms = from_text(row[7])
+        return Session(
+            row[0],
+            row[1],
+            terms["joined_at"],
+            terms["host"],
+            frozenset(terms["can"]),
+            terms["slots"],
+            terms["backlog"],
+            terms["accepts"],
+            terms["timeout"],
+            from_text(row[6]),
+            row[2],
+            row[3],
+            bool(row[4]),
+            row[5],
+            used,
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"the session {row[0] if row else '?'} cannot be read: {error!r}") from error
+
+
+def notice_to_json(notice: Notice) -> dict[str, Any]:
+    return {name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
+
+
+def notice_of(data: Mapping[str, Any]) -> Notice:
+    return Notice(**data)

@@ -1,0 +1,150 @@
+"""Writes as statements. Each is made where it is asked for, so that what cannot be kept is refused there, and performed
+by the writer."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asterism.core.run.run import Run
+from asterism.core.run.session import ABROAD, Session
+from asterism.store import row_codec
+from asterism.store.protocol import (
+    Contribution,
+    ExpectRegister,
+    ExpectSession,
+    Notice,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
+)
+from asterism.store.sqlite.queries import QUERIES
+from asterism.store.store_errors import Conflict
+
+Op = tuple[str, tuple[Any, ...], str]
+"""A statement, its values, and the name of the record that was not as expected if the statement finds nothing to do."""
+
+_INSERT_RUN = QUERIES["insert_run"]
+_UPDATE_RUN = QUERIES["update_run"]
+_INSERT_REGISTER = QUERIES["insert_register"]
+_UPDATE_REGISTER = QUERIES["update_register"]
+_EXPECT_SESSION = QUERIES["expect_session"]
+_EXPECT_REGISTER = QUERIES["expect_register"]
+_EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
+_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_OFFERED = row_codec.MOVING.index("offered")
+_KEY = row_codec.FIXED.index("key")
+_NO_FEED = "the feed"
+
+
+def op_of(write: Write, clock: Callable[[], float]) -> Op:
+    """Raises what the codec raises for something that is not JSON."""
+    if isinstance(write, PutRegister) and write.value is not None:  # on the way of every step of a constellation
+        key, text = write.key, row_codec.to_text(write.value)
+        if write.expected is None:
+            return _INSERT_REGISTER, (key, text), f"register {key}"
+        return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
+    if isinstance(write, ExpectRegister):
+        return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
+    match write:
+        case PutRun(run, expected):
+            return run_op(run, expected)
+        case PutCopy(run, expected):
+            return _copy_op(run, expected)
+        case PutSession(session, expected):
+            return _put_session(session, expected, clock)
+        case ExpectSession(session_id, revision):
+            return _EXPECT_SESSION, (session_id, revision), f"session {session_id}"
+        case PutRegister(key, None, None):
+            return _EXPECT_NO_REGISTER, (key,), f"register {key}"
+        case PutRegister(key, None, expected):
+            return QUERIES["delete_register"], (key, expected), f"register {key}"
+        case Contribution():
+            return QUERIES["contribute"], tuple(write), f"contribution of {write.store}"
+        case Notice():
+            text = row_codec.to_text(row_codec.notice_to_json(write))
+            return QUERIES["insert_notice"], (write.at, write.run, text), "notice"
+    raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def run_op(run: Run, expected: int | None) -> Op:
+    if expected is None:
+        return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
+    return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
+
+
+def _copy_op(run: Run, expected: int | None) -> Op:
+    """The run as it is, but offered to nobody. Its mark comes after it."""
+    sql, values, what = run_op(run, expected)
+    first = _OFFERED + (len(row_codec.FIXED) if expected is None else 0)
+    return sql, (*values[:first], 0, *values[first + 1 :]), what
+
+
+def mark_op(write: PutCopy) -> Op:
+    """To whom it is left: that needs a feed to stand in."""
+    marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
+    return QUERIES["mark_copy"], marks, _NO_FEED
+
+
+def end_op(write: PutCopy, clock: Callable[[], float]) -> Op:
+    """When it was seen here that it has ended."""
+    return QUERIES["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
+
+
+def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Op:
+    session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
+    what = f"session {session_id}"
+    if expected is None:
+        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
+        return QUERIES["insert_session"], values, what
+    values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
+    return QUERIES["update_session_abroad" if state == ABROAD else "update_session"], values, what
+
+
+def perform(cursor: sqlite3.Cursor, ops: Sequence[Op], alone: bool) -> None:
+    """All of them or none; if they are ``alone`` in their transaction, it is for the caller to undo that. Raises
+    Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other error of SQLite concerns the whole
+    transaction."""
+    if alone or len(ops) == 1:
+        for op in ops:
+            perform_one(cursor, op)
+        return
+    cursor.execute("SAVEPOINT batch")
+    try:
+        for op in ops:
+            perform_one(cursor, op)
+    except (Conflict, ValueError, OverflowError):
+        cursor.execute("ROLLBACK TO batch")
+        raise
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("RELEASE batch")
+
+
+def perform_one(cursor: sqlite3.Cursor, op: Op) -> None:
+    sql, values, what = op
+    try:
+        cursor.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise _refusal(cursor, op, error) from None
+    except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+        raise ValueError(f"{what} cannot be kept: {error}") from error
+    if cursor.rowcount == 1:
+        return
+    if sql not in _EXPECTATIONS or cursor.fetchone() is None:
+        if what is _NO_FEED:
+            raise ValueError("a copy of a peer's record needs a feed: it was not started")
+        raise Conflict(what)
+
+
+def _refusal(cursor: sqlite3.Cursor, op: Op, error: sqlite3.IntegrityError) -> Exception:
+    sql, values, what = op
+    if error.sqlite_errorcode not in _TAKEN:
+        return ValueError(f"{what} cannot be kept: {error}")
+    if sql is _INSERT_RUN and cursor.execute(QUERIES["run_exists"], values[:1]).fetchone() is None:
+        return Conflict(f"key {values[_KEY]}")
+    return Conflict(what)

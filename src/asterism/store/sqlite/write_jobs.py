@@ -1,0 +1,144 @@
+"""What the writer thread does for somebody. A job is performed inside a transaction that it shares with others: it does
+all of what it is for or nothing, and then says why in ``error``. Errors of SQLite are no job's affair: they end the
+transaction for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from asterism.core.run.run import RunStatus
+from asterism.store import row_codec
+from asterism.store.protocol import Answer, Held, PutCopy, PutRun, Report, Write, topics_of
+from asterism.store.sqlite.queries import QUERIES
+from asterism.store.sqlite.statements import Op, end_op, mark_op, op_of, perform, run_op
+from asterism.store.store_errors import Conflict
+
+_BEAT = QUERIES["beat"]
+_DRAINING = QUERIES["draining"]
+_HELD = QUERIES["held"]
+_PUT_REPORT = QUERIES["put_report"]
+
+
+class Job:
+    """``future`` learns the result, or the error, when everything is durable."""
+
+    __slots__ = ("error", "future", "result")
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def one_statement(self) -> bool:
+        """Whether it needs no transaction around it."""
+        return False
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        """If it is ``alone`` in its transaction and leaves an ``error``, the writer undoes all of that."""
+        raise NotImplementedError
+
+    def perform_alone(self, cursor: sqlite3.Cursor) -> None:
+        self.perform(cursor, True)
+
+    def topics(self) -> set[str]:
+        """Whom it concerns, once it is done."""
+        return set()
+
+
+class Batch(Job):
+    """A commit."""
+
+    __slots__ = ("ops", "writes")
+
+    def __init__(self, future: asyncio.Future[Any], writes: Sequence[Write], clock: Callable[[], float]) -> None:
+        self.future = future
+        self.result = self.error = None
+        self.writes = writes
+        self.ops: list[Op] = [
+            run_op(write.run, write.expected) if type(write) is PutRun else op_of(write, clock) for write in writes
+        ]
+        if len(writes) > 1 or type(writes[0]) is PutCopy:
+            copies = [write for write in writes if type(write) is PutCopy]
+            self.ops += [mark_op(write) for write in copies]
+            self.ops += [end_op(write, clock) for write in copies if write.run.ended]
+
+    @property
+    def one_statement(self) -> bool:
+        return len(self.ops) == 1
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        try:
+            perform(cursor, self.ops, alone)
+        except (Conflict, ValueError, OverflowError) as error:
+            self.error = error
+
+    def topics(self) -> set[str]:
+        return topics_of(self.writes)
+
+
+class Beating(Job):
+    """A heartbeat: the session is alive, and what it owns has come so far."""
+
+    __slots__ = ("clock", "profile", "said", "session")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        session: str,
+        profile: Mapping[str, Any],
+        reports: Sequence[Report],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(future)
+        self.session = session
+        self.profile = row_codec.to_text(dict(profile))
+        self.said = [(report.run, report.epoch, said_of(report)) for report in reports]
+        self.clock = clock
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        now = self.clock()
+        if cursor.execute(_BEAT, (now, self.profile, self.session)).rowcount != 1:
+            self.result = Answer(now, False, False, ())
+            return
+        (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
+        held = [
+            Held(run_id, epoch, RunStatus(status), wish)
+            for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
+        ]
+        if self.said:
+            epochs = {one.run: one.epoch for one in held}
+            cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
+        self.result = Answer(now, True, bool(draining), held)
+
+
+class Forgetting(Job):
+    """Old runs; and if there is none, what nothing refers to any more. The result is how many runs it were."""
+
+    __slots__ = ("ended_before", "keep", "limit")
+
+    def __init__(self, future: asyncio.Future[Any], ended_before: float, limit: int, keep: Sequence[str]) -> None:
+        super().__init__(future)
+        self.ended_before = ended_before
+        self.limit = limit
+        self.keep = row_codec.to_text(list(keep))
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
+        if self.result < self.limit:
+            terms = (self.ended_before, self.limit - self.result, self.keep)
+            self.result += cursor.execute(QUERIES["forget_seen_runs"], terms).rowcount
+        if self.result == 0:
+            cursor.execute(QUERIES["forget_ends"])
+            cursor.execute(QUERIES["forget_sessions"], (self.ended_before,))
+            cursor.execute(QUERIES["forget_notices"], (self.ended_before,))
+            cursor.execute(QUERIES["forget_reports"])
+
+
+def said_of(report: Report) -> str:
+    """As JSON, which can hold any text that a program may have printed."""
+    return row_codec.to_text([report.progress, report.tail])

@@ -1,0 +1,109 @@
+"""Which store a URL names.
+
+====================================  ===================================================================
+``sqlite:///fleet.db``                a file, relative to the current directory
+``sqlite:////var/lib/fleet.db``       a file, from the root
+``fleet.db``, ``/var/lib/fleet.db``   the same, if there is a dot or a slash in it
+``postgresql://user@host/database``   a PostgreSQL server (``postgres://`` is the same)
+``memory:``                           this process alone, for as long as it lasts
+====================================  ===================================================================
+
+Without a URL it is the one in the environment variable ``ASTERISM_STORE``; without that, a file in the user's data
+directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from asterism.base.url_text import masked_url
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Store
+from asterism.store.sqlite import SqliteStore
+from asterism.store.store_errors import StoreError, StoreMissing
+
+VARIABLE = "ASTERISM_STORE"
+FORMS = "a store is sqlite:///file.db, sqlite:////from/the/root.db, postgresql://… or memory:"
+
+
+async def open_store(url: str | None = None, *, create: bool = True) -> Store:
+    """With ``create`` a store that is not there is made. Raises StoreMissing if there is none and none can be made, and
+    whatever the engine has to say."""
+    named = url if url is not None else os.environ.get(VARIABLE) or None
+    if named is None:
+        file = default_file(make=create)
+        if not create and not file.parent.is_dir():
+            raise StoreMissing(f"there is no store {file}")
+        return await SqliteStore.open(file, create=create)
+    scheme, colon, rest = named.partition(":")
+    match scheme.lower() if colon else "":
+        case "memory":
+            if rest.strip("/"):
+                raise StoreError(
+                    f"a store in memory has no name, so it is memory: and nothing more, not {masked_url(named)!r}"
+                )
+            return MemoryStore()
+        case "sqlite":
+            return await SqliteStore.open(_file_of(named, rest), create=create)
+        case "postgresql" | "postgres":
+            return await _open_postgres(named, create)
+        case "" if "." in named or "/" in named:
+            return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
+        case "":
+            shown = masked_url(named)
+            raise StoreError(f"{shown!r} names no store: {FORMS}; a file of this name is sqlite:///{shown}")
+    # only the scheme is shown: there may be a password in the rest
+    raise StoreError(f"stores of the kind {scheme!r} are not known: {FORMS}")
+
+
+def default_file(
+    *, make: bool = False, environment: Mapping[str, str] = os.environ, platform: str = sys.platform
+) -> Path:
+    """The file that is used when nothing was said; with ``make``, its folder is made, for this user alone."""
+    file = _data_directory(environment, platform) / "asterism" / "fleet.db"
+    if make and not file.parent.is_dir():
+        try:
+            file.parent.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreMissing(
+                f"the directory {file.parent} for the store cannot be made: {error}; name another store in {VARIABLE}"
+            ) from error
+    return file
+
+
+def _data_directory(environment: Mapping[str, str], platform: str) -> Path:
+    home = Path(os.path.expanduser("~"))
+    if platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    if platform == "darwin":
+        return home / "Library" / "Application Support"
+    named = environment.get("XDG_DATA_HOME", "")
+    return Path(named) if os.path.isabs(named) else home / ".local" / "share"  # a relative one is to be ignored
+
+
+def _file_of(url: str, rest: str) -> str:
+    """``sqlite:///`` and then the path, so one from the root has four slashes."""
+    if not rest.startswith("///"):
+        shown = masked_url(url)
+        raise StoreError(
+            f"{shown!r} has too few slashes: a file beside you is sqlite:///{masked_url(rest.lstrip('/'))}"
+        )
+    path = rest[3:]
+    if not path:
+        raise StoreError(f"{masked_url(url)!r} names no file: {FORMS}")
+    if path == ":memory:":
+        raise StoreError("a store in memory is memory:, without sqlite")
+    return os.path.expanduser(path)
+
+
+async def _open_postgres(url: str, create: bool) -> Store:
+    # only now: it needs asyncpg, and says so; in a thread, for importing that takes a tenth of a second
+    engine = await asyncio.to_thread(import_module, "asterism.store.postgres")
+    store: Store = await engine.PostgresStore.open(url, create=create)
+    return store

@@ -1,1 +1,0 @@
-"""Constellations that are kept in a store, on the command line: run, left, resumed, looked at and edited."""

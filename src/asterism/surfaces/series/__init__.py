@@ -1,1 +1,0 @@
-"""Series of issues, for people and programs: which register is meant, and what is shown of it."""

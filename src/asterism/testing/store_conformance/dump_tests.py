@@ -1,0 +1,306 @@
+"""Dump and load: a backup of one engine can be restored into another, and nobody owns anything afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.run import transitions
+from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
+from asterism.core.run.session import ENDED, REPLACED
+from asterism.store import dump_format
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import NOTIFIED, Notice, PutRegister, PutRun, Query, Report, Store
+from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+from asterism.testing.store_conformance.engine_tests import EngineTests, with_store, with_two
+from asterism.testing.store_conformance.sample_records import (
+    FAR,
+    FLOW,
+    Contents,
+    a_run,
+    a_session,
+    added,
+    assigned_to,
+    completed,
+    contents,
+    held_by,
+    joined,
+    lines_of,
+    offer,
+    raising,
+    series_of,
+    started,
+    taking,
+)
+
+Line = Mapping[str, Any]
+
+
+async def _dumped(store: Store) -> list[Line]:
+    """As they come out of a file."""
+    return [json.loads(json.dumps(line)) async for line in store.dump()]
+
+
+def _said(line: Line) -> str:
+    """A line without the number of a notice, of which stores only promise that it grows."""
+    return json.dumps({name: value for name, value in line.items() if name != "number"})
+
+
+async def _furnished(store: Store) -> None:
+    kitchen, garage = a_session(profile={"os": "linux"}), a_session("garage-1", "garage", state=REPLACED)
+    await joined(store, kitchen, garage, a_session("kitchen-0", state=ENDED, can=frozenset({"gpu"})))
+    blob = await store.keep_blob(b"\0large\xff")
+    await store.keep_blob(b"nobody's")
+    working = started(held_by(a_run(4, given={"$blob": blob, "size": 7}), kitchen))
+    await added(
+        store,
+        a_run(1, key="once", priority=5, device="kitchen"),
+        a_run(2, series="x"),
+        assigned_to(a_run(3), garage),
+        working,
+        transitions.cancel(held_by(a_run(5), kitchen), 60.0, "somebody"),
+        transitions.pause(held_by(a_run(6), kitchen), 60.0, "somebody", "for the night"),
+        completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
+        transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "it was not heard of"),
+        transitions.cancel(held_by(transitions.let_go(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
+    )
+    await store.commit([PutRegister("a", {"x": 1}, None), series_of("x", active="r0009", queue=["r0002"])])
+    await store.commit([PutRegister("a", {"x": 2}, 1)])
+    for number in range(3):
+        await store.commit([Notice(float(number), "told", f"the {number}th", "r0001", "kitchen")])
+    await store.beat("kitchen-1", {"os": "linux"}, [Report(working.id, 1, Progress(1, 2), "words")])
+
+
+def _restored(before: Contents, after: Contents) -> None:
+    """Asserts that ``after`` is what a restored ``before`` has to be."""
+    assert after.told() == before.told()
+    assert [register[:2] for register in after.registers] == [register[:2] for register in before.registers]
+    assert after.sessions.keys() == before.sessions.keys()
+    assert {session.state for session in after.sessions.values()} == {ENDED}
+    assert {session.used for session in after.sessions.values()} == {0}
+    for name, session in after.sessions.items():
+        old = before.sessions[name]
+        assert (session.device, session.can, session.profile) == (old.device, old.can, old.profile)
+    assert after.runs.keys() == before.runs.keys()
+    for run_id, run in after.runs.items():
+        if before.runs[run_id].status in OWNED:
+            _freed(before.runs[run_id], run)
+        else:
+            assert run == before.runs[run_id]
+
+
+def _freed(before: Run, run: Run) -> None:
+    assert run.session is None
+    assert run.revision > before.revision
+    assert run.epoch == before.epoch
+    assert run.story[: len(before.story)] == before.story
+    assert run.due_at is None
+    assert run.wish is None
+    assert run.losses == before.losses  # it was nobody's fault
+    assert run.previous[-1][:2] == (before.device, before.epoch)
+    if before.wish == "cancel" and before.series is None:
+        assert run.cancelled
+        return
+    assert run.status is REASSIGNING
+    assert run.device is None
+    assert (run.paused is None) == (before.wish is None)
+
+
+class Dumping(EngineTests):
+    """Of ``dump`` and ``load``."""
+
+    @with_store
+    async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
+        lines = await _dumped(store)
+        assert lines == [dump_format.HEADER]
+        assert await store.load(lines_of(lines)) == 0
+        assert await contents(store) == ({}, {}, [], [])
+
+    @with_store
+    async def test_a_backup_says_the_same_whichever_engine_wrote_it(self, store: Store) -> None:
+        reference = MemoryStore()
+        for one in (store, reference):
+            await _furnished(one)
+        mine, theirs = await _dumped(store), await _dumped(reference)
+        assert mine[0] == theirs[0] == dump_format.HEADER
+        for kind in ("run", "register", "notice", "blob"):
+            ours, others = ([_said(line) for line in lines if kind in line] for lines in (mine, theirs))
+            assert sorted(ours) == sorted(others), kind
+        assert len(mine) == len(theirs)
+        assert [line["notice"]["message"] for line in mine if "notice" in line] == ["the 0th", "the 1th", "the 2th"]
+
+    @with_store
+    async def test_what_is_restored_is_true_again_and_nobody_owns_anything(self, store: Store) -> None:
+        await _furnished(store)
+        before = await contents(store)
+        lines = await _dumped(store)
+        assert await contents(store) == before
+        fresh, reference = await self.open_store(), MemoryStore()
+        try:
+            for one in (fresh, reference):
+                assert await one.load(lines_of(lines)) == 9
+                after = await contents(one)
+                _restored(before, after)
+                assert await one.orphans(FAR, 10) == []
+                assert await one.reports(list(after.runs)) == {}
+                assert not (await one.beat("kitchen-1", {}, [])).alive
+                assert await one.blob(after.runs["r0004"].input["$blob"]) == b"\0large\xff"
+                assert len([line for line in await _dumped(one) if "blob" in line]) == 2
+                assert await one.check() == []
+            session = a_session("garage-2", "garage")
+            await joined(fresh, session)
+            taken = await fresh.take(offer("garage", now=FAR), taking(session))
+            assert [run.id for run in taken] == ["r0003", "r0004", "r0008"]
+            assert [run.epoch for run in taken] == [2, 2, 2]
+        finally:
+            await fresh.close()
+
+    @with_store
+    async def test_a_backup_of_another_engine_can_be_restored(self, store: Store) -> None:
+        reference = MemoryStore()
+        await _furnished(reference)
+        assert await store.load(lines_of(await _dumped(reference))) == 9
+        _restored(await contents(reference), await contents(store))
+        again = MemoryStore()
+        assert await again.load(lines_of(await _dumped(store))) == 9
+        assert (await contents(again)).comparable() == (await contents(store)).comparable()
+
+    @with_store
+    async def test_what_people_had_been_told_of_counts_as_told_after_a_restore(self, store: Store) -> None:
+        for number in range(7):
+            await store.commit([Notice(float(number), "failed", f"the {number}th")])
+        numbers = [number for number, _ in await store.notices()]
+        await store.commit([PutRegister(NOTIFIED, {"after": numbers[4]}, None)])
+        await store.prune(3.0, 10)  # of those that were told two are still there
+        lines = await _dumped(store)
+        fresh = await self.open_store()
+        await fresh.commit([Notice(0.0, "failed", "of its own")])  # so that its numbers are others
+        try:
+            for one in (fresh, MemoryStore()):
+                await one.load(lines_of(lines))
+                cursor = await one.register(NOTIFIED)
+                assert cursor is not None
+                left = await one.notices(after=cursor.value["after"])
+                assert [notice.message for _, notice in left] == ["the 5th", "the 6th"]
+        finally:
+            await fresh.close()
+
+    @with_store
+    async def test_what_nobody_had_been_told_of_is_told_after_a_restore(self, store: Store) -> None:
+        reference = MemoryStore()
+        await reference.commit([Notice(0.0, "failed", "the first")])
+        header, numbered = await _dumped(reference)
+        told = {"register": {"key": NOTIFIED, "value": {"after": 1}, "revision": 1}}
+        untold = {"register": {"key": NOTIFIED, "value": {"after": 0}, "revision": 1}}
+        of_old = {"notice": numbered["notice"]}  # in a backup that does not number its notices
+        for lines in ([header, numbered], [header, untold, numbered], [header, told, of_old]):
+            fresh = await self.open_store()
+            try:
+                await fresh.load(lines_of(lines))
+                assert await fresh.register(NOTIFIED) is None
+            finally:
+                await fresh.close()
+
+    @with_store
+    async def test_a_large_backup_is_restored_whole(self, store: Store) -> None:
+        reference = MemoryStore()
+        await added(reference, *(a_run(number, given={"number": number}) for number in range(1203)))
+        assert await store.load(lines_of(await _dumped(reference))) == 1203
+        assert (await contents(store)).runs == (await contents(reference)).runs
+
+    @with_store
+    async def test_a_store_with_something_in_it_is_not_filled(self, store: Store) -> None:
+        reference = MemoryStore()
+        await _furnished(reference)
+        lines = await _dumped(reference)
+        await added(store, a_run("mine"))
+        with raising(StoreError):
+            await store.load(lines_of(lines))
+        assert await store.find(Query()) == [a_run("mine")]
+        assert await store.sessions(ended=True) == []
+
+    @with_store
+    async def test_what_is_no_backup_is_refused(self, store: Store) -> None:
+        reference = MemoryStore()
+        await _furnished(reference)
+        header, *lines = await _dumped(reference)
+        run = next(line["run"] for line in lines if "run" in line)
+        with raising(UnknownSchema):
+            await store.load(lines_of([{**header, "version": dump_format.VERSION + 1}]))
+        headless: list[list[Line]] = [
+            [],
+            lines,
+            [{"asterism": "plan", "version": 1}],
+            [{}],
+            [{**header, "version": "1"}],
+        ]
+        for wrong in headless:
+            with raising(StoreCorrupt):
+                await store.load(lines_of(wrong))
+        broken: list[Any] = [
+            {"unknown": 1},
+            {},
+            [],
+            None,
+            {"run": None},
+            {"run": 5},
+            {"run": []},
+            {"run": run[:-1]},
+            {"run": [*run[:11], "no status", *run[12:]]},
+            {"run": [*run[:-1], "no json"]},
+            {"run": [*run[:14], "somebody", *run[15:]]},
+            {"session": []},
+            {"session": None},
+            {"register": {"key": 5, "value": 1}},
+            {"register": {"value": 1}},
+            {"notice": {"at": 1.0}},
+            {"notice": {"at": 1.0, "kind": "x", "message": "y", "more": 1}},
+            {"notice": None},
+            {"blob": "no base64!"},
+            {"blob": 5},
+        ]
+        for line in broken:
+            with raising(StoreCorrupt):
+                await store.load(lines_of([header, line]))
+        with raising(StoreCorrupt):
+            await store.load(lines_of([header, {"run": run}, {"run": run}]))
+        assert await contents(store) == ({}, {}, [], [])
+        assert await store.load(lines_of([header, {"run": run}])) == 1
+
+    @with_two
+    async def test_a_backup_is_of_one_instant_while_others_write(self, store: Store, other: Store) -> None:
+        """Every commit changes the first and the last register, and a run with them: a backup has all or nothing."""
+        filling = [PutRegister(f"m{number:03d}", "x" * 1000, None) for number in range(200)]
+        await store.commit([PutRegister("a", 0, None), *filling, PutRegister("z", 0, None), PutRun(a_run(0), None)])
+        for begin in range(0, 12, 4):
+            lines: list[Line] = []
+            async for line in store.dump():
+                lines.append(line)
+                if len(lines) in (1, 2, 50):  # it is under way, and whoever reads it takes his time
+                    await _write_pairs(other if len(lines) > 1 else store, begin + (1, 2, 50).index(len(lines)))
+            values = {line["register"]["key"]: line["register"]["value"] for line in lines if "register" in line}
+            assert values["a"] == values["z"]
+            assert len([line for line in lines if "run" in line]) == values["a"] + 1
+            assert len(values) == 202
+            await _write_pairs(other, begin + 3)
+        assert (await store.registers("z"))[0].value == 12
+
+    @with_store
+    async def test_a_backup_that_is_given_up_halfway_holds_nothing_up(self, store: Store) -> None:
+        await _furnished(store)
+        for _ in range(3):
+            dump = store.dump()
+            assert await anext(dump) == dump_format.HEADER
+            await dump.aclose()  # type: ignore[attr-defined]
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(5):
+                tasks.create_task(store.commit([PutRegister(f"b{number}", 1, None)]))
+        assert len(await store.registers("b")) == 5
+
+
+async def _write_pairs(store: Store, number: int) -> None:
+    """The change that makes ``number`` one more."""
+    more = number + 1
+    await store.commit([PutRegister("a", more, more), PutRegister("z", more, more), PutRun(a_run(more), None)])

@@ -1,0 +1,383 @@
+"""Random programs of writes, takes and heartbeats, done to an engine and to MemoryStore: after each step they have to
+say the same. A failure tells the steps that lead to it, as few as hypothesis can find."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from asterism.core.errors import RunRefused
+from asterism.core.run import transitions
+from asterism.core.run.run import CREATED, OWNED, REASSIGNING, TERMINAL, Grant, Progress, Run
+from asterism.core.run.session import ENDED, OPEN, REPLACED, Session
+from asterism.core.run.workflow import Workflow
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import (
+    ExpectRegister,
+    ExpectSession,
+    Notice,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    Report,
+    Store,
+    Write,
+)
+from asterism.store.store_errors import Conflict
+from asterism.testing.store_conformance.engine_tests import EngineTests
+from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
+
+PROGRAMS, STEPS = 12, 25
+PHASES = (Phase.generate, Phase.shrink)
+
+_FLOWS = [replace(FLOW, losses=1, rounds=1, retries=1), replace(FLOW, name="index", version=2, losses=0, retries=0)]
+_DEVICES = ("kitchen", "garage", "attic")
+_CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
+    lambda run, grant, session, now: transitions.assign(run, session.owner, _flow(run), by="x", now=now),
+    lambda run, grant, session, now: transitions.take(run, session.owner, _flow(run), now),
+    lambda run, grant, session, now: transitions.claim(run, grant, _flow(run), now),
+    lambda run, grant, session, now: transitions.start(run, grant, now),
+    lambda run, grant, session, now: transitions.complete(run, grant, {"at": now}, now),
+    lambda run, grant, session, now: transitions.fail(run, grant, "it failed", _flow(run), now),
+    lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
+    lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
+    lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "it was not heard of"),
+    lambda run, grant, session, now: transitions.next_round(run, _flow(run), now),
+    lambda run, grant, session, now: transitions.cancel(run, now, "x"),
+    lambda run, grant, session, now: transitions.pause(run, now, "x"),
+    lambda run, grant, session, now: transitions.resume(run, now, "x"),
+    lambda run, grant, session, now: transitions.let_go(run, now),
+]
+_CRITERIA: list[dict[str, Any]] = [
+    *({"statuses": these} for these in (OWNED, TERMINAL, frozenset({CREATED, REASSIGNING}))),
+    *({"device": device} for device in _DEVICES),
+    *({"session": f"{device}-0"} for device in _DEVICES),
+    *({name: wanted} for name in ("offered", "avoiding") for wanted in (True, False)),
+    *({name: then} for name in ("waiting_before", "ended_before") for then in (5.0, 20.0)),
+    {"due_before": 50.0},
+    {"id_like": "1"},
+    {"after": "r0007"},
+    {"workflow": "index"},
+    {"key": "k1"},
+]
+
+
+def _flow(run: Run) -> Workflow:
+    return next(flow for flow in _FLOWS if flow.name == run.workflow)
+
+
+def _told(write: Write) -> str:
+    """Of a failure one reads the steps, and a record has forty fields."""
+    match write:
+        case PutRun(run, expected):
+            return f"run {run.id} ({run.story[-1].what}, revision {run.revision} after {expected})"
+        case PutSession(session, expected):
+            return f"session {session.id} ({session.state}, revision {session.revision} after {expected})"
+    return repr(write)
+
+
+async def _outcome(doing: Awaitable[Any]) -> Any:
+    """What came of it, a conflict included."""
+    try:
+        return await doing
+    except Conflict as error:
+        return error
+
+
+class Pair:
+    """An engine, twice connected, beside the reference. ``_one`` chooses, by numbers that hypothesis thought of."""
+
+    def __init__(self, store: Store, other: Store) -> None:
+        self._connections = (store, other)
+        self._model = MemoryStore()
+        self._now, self._done = 0.0, 0
+        self._numbers = iter(b"")
+
+    def _one(self, *options: Any) -> Any:
+        return options[next(self._numbers, 0) % len(options)]
+
+    async def do(self, what: str, numbers: bytes) -> None:
+        """One step. Raises AssertionError if the engine does it otherwise than the reference."""
+        self._numbers = iter(numbers)
+        self._now += 1.0
+        self._done += 1
+        step: Callable[[], Awaitable[None]] = getattr(self, what)
+        await step()
+
+    async def _both(self, do: Callable[[Store], Awaitable[Any]]) -> tuple[Any, Any]:
+        return await _outcome(do(self._connections[self._done % 2])), await _outcome(do(self._model))
+
+    async def _commit(self, writes: Sequence[Write]) -> None:
+        wrong = await self._mismatches(writes)
+        note(f"  commit {', '.join(map(_told, writes))}" + (f": conflicts about {wrong}" if wrong else ""))
+        found, expected = await self._both(lambda store: store.commit(writes))
+        assert isinstance(found, Conflict) == isinstance(expected, Conflict) == bool(wrong)
+        assert not wrong or found.what in wrong
+
+    async def _mismatches(self, writes: Sequence[Write]) -> set[str]:
+        """Everything that is not as the batch expects."""
+        wrong = set()
+        sessions = {session.id: session.revision for session in await self._model.sessions(ended=True)}
+        for write in writes:
+            match write:
+                case PutRun(run, expected):
+                    known = await self._model.run(run.id)
+                    if (known.revision if known else None) != expected:
+                        wrong.add(f"run {run.id}")
+                    if expected is None and run.key and await self._model.find(Query(key=run.key)):
+                        wrong.add(f"key {run.key}")
+                case PutSession(Session(id=name), revision) | ExpectSession(name, revision):
+                    if sessions.get(name) != revision:
+                        wrong.add(f"session {name}")
+                case PutRegister(key, _, expected) | ExpectRegister(key, expected):
+                    register = await self._model.register(key)
+                    if (register.revision if register else None) != expected:
+                        wrong.add(f"register {key}")
+        return wrong
+
+    async def _session(self, *strangers: Session) -> Session:
+        """One of those there are, or one of the ``strangers``."""
+        session: Session = self._one(*reversed(await self._model.sessions(ended=True)), *strangers)
+        return session
+
+    async def _changed(self) -> list[PutRun]:
+        """A change of some run: one against which the core has nothing."""
+        runs, session = await self._model.find(Query()), await self._session()
+        if not runs:
+            return []
+        run: Run = self._one(*runs)
+        changes = []
+        for change in _CHANGES:
+            with contextlib.suppress(RunRefused):
+                changes.append(change(run, run.grant or Grant(run.id, "nobody", 0), session, self._now))
+        changes = [new for new in changes if new is not run]
+        return [PutRun(self._one(*changes), run.revision)] if changes else []
+
+    def _new(self, number: int = 0, **more: Any) -> Run:
+        run_id = f"r{int(self._now):04d}{number or ''}"
+        flow = self._one(_FLOWS[0], _FLOWS[0], _FLOWS[1])
+        given = {"priority": self._one(0, 1, -1), "device": self._one(None, None, None, "kitchen"), **more}
+        run = transitions.create(run_id, flow, {"x": number}, by="x", now=self._now, **given)
+        return run.changed(held=self._one(False, False, False, True), not_before=self._one(0.0, 0.0, self._now + 5.0))
+
+    # -- what may happen -----------------------------------------------------------------------------------------------
+
+    async def nothing(self) -> None:
+        """So that hypothesis can leave a step out."""
+
+    async def begin(self) -> None:
+        """A small fleet with something to do, or most of what follows would find nothing to happen to."""
+        sessions = [Session(f"{device}-0", device, 1.0, slots=2) for device in _DEVICES]
+        runs = [self._new(number) for number in range(1, 8)]
+        await self._commit([*(PutSession(session, None) for session in sessions), *(PutRun(run, None) for run in runs)])
+
+    async def create(self) -> None:
+        run = self._new(key=self._one(None, None, "k1", "k2"))
+        await self._commit([PutRun(run, None)])
+        if self._one(False, True):
+            await self._commit([PutRun(run, None)])
+
+    async def join(self) -> None:
+        """A device in another life."""
+        device = self._one(*_DEVICES)
+        writes = [
+            PutSession(session.changed(state=REPLACED), session.revision)
+            for session in await self._model.sessions()
+            if session.device == device and session.state == OPEN
+        ]
+        new = Session(f"{device}-{self._now:.0f}", device, self._now, slots=2, draining=self._one(False, True))
+        await self._commit([*writes, PutSession(new, None)])
+
+    async def change_session(self) -> None:
+        session = await self._session()
+        changed = session.changed(state=self._one(OPEN, OPEN, REPLACED, ENDED), draining=self._one(False, True))
+        await self._commit([PutSession(changed, session.revision - self._one(0, 0, 1))])
+
+    async def change(self) -> None:
+        stale = self._one(0, 0, 0, 0, 1)
+        await self._commit([replace(write, expected=(write.expected or 0) - stale) for write in await self._changed()])
+
+    async def batch(self) -> None:
+        """Several changes at once, some of which may be too late."""
+        changes = {write.run.id: write for _ in range(3) for write in await self._changed()}
+        writes: list[Write] = list(changes.values())
+        keys = self._one("", "a", "ab", "bc")
+        for key in keys:
+            known = await self._model.register(key)
+            expected = known.revision if known else None
+            writes.append(PutRegister(key, self._one([1], {"x": 0}, None), self._one(expected, expected, 77)))
+        if self._one(False, True):
+            other = next(key for key in "abc" if key not in keys)
+            known = await self._model.register(other)
+            writes.append(ExpectRegister(other, known.revision if known else self._one(1, 2)))
+        if self._one(False, True):
+            session = await self._session(A_STRANGER)
+            writes.append(ExpectSession(session.id, session.revision + self._one(0, 0, 1)))
+        writes += [Notice(self._now, "told", f"{number}") for number in range(self._one(0, 1, 2))]
+        await self._commit(writes)
+
+    async def take(self) -> None:
+        """As devices do: it takes something, works on it, and says so."""
+        session, now = await self._session(), self._now + self._one(0.0, 100.0)
+        unable = self._one((), (), ("index@2",), ("index@2", "transcode@1"))
+        above = self._one(None, None, -1, 0)
+        asked = offer(session.device, self._one(3, 1, 2, 0), above=above, not_kinds=frozenset(unable), now=now)
+        unwanted = self._one("", "", "3", "2")
+        note(f"  {session.id} takes {asked}, but none with {unwanted!r} in its id")
+
+        def step(run: Run) -> Run | None:
+            if unwanted and unwanted in run.id:
+                return None
+            return transitions.take(run, session.owner, _flow(run), now)
+
+        found, expected = await self._both(lambda store: store.take(asked, step))
+        assert found == expected
+        await self._beat(session.id)
+
+    async def beat(self) -> None:
+        await self._beat((await self._session(A_STRANGER)).id)
+
+    async def _beat(self, name: str) -> None:
+        """With reports about what it owns, some of another epoch, and one about a run that may be anybody's."""
+        told = [
+            Report(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
+            for run in await self._model.find(Query(session=name))
+        ]
+        anybodys = [run for run in await self._model.find(Query(statuses=OWNED)) if run.session != name]
+        if anybodys:
+            told.append(Report(anybodys[0].id, anybodys[0].epoch, None, "of another"))
+        note(f"  {name} tells {told}")
+        found, expected = await self._both(lambda store: store.beat(name, {"told": len(told)}, told))
+        assert (found.alive, found.draining) == (expected.alive, expected.draining)
+        assert sorted(found.held) == sorted(expected.held)
+
+    async def prune(self) -> None:
+        before = self._one(self._now - 2.0, self._now - 2.0, FAR)
+
+        async def all_of_it(store: Store) -> int:
+            total = 0
+            while number := await store.prune(before, 100):
+                total += number
+            return total
+
+        found, expected = await self._both(all_of_it)
+        assert found == expected
+
+    async def find(self) -> None:
+        query = Query(
+            **{**self._one(*_CRITERIA), **self._one(*[{}] * len(_CRITERIA), *_CRITERIA)},
+            newest=self._one(False, True),
+            limit=self._one(None, None, 1, 3),
+        )
+        note(f"  find {query}")
+        found, expected = await self._both(lambda store: store.find(query))
+        assert found == expected
+
+    # -- what has to be the same afterwards ----------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        """What is stored, and the answer to one of the other questions."""
+        found, expected = await self._both(contents)
+        found, expected = found.comparable(), expected.comparable()
+        assert found.runs == expected.runs
+        assert found.sessions == expected.sessions
+        assert found.registers == expected.registers
+        assert found.notices == expected.notices
+        await self._ask(list(_QUESTIONS)[self._done % len(_QUESTIONS)])
+
+    async def compare_everything(self) -> None:
+        for question in _QUESTIONS:
+            await self._ask(question)
+
+    async def _ask(self, question: str) -> None:
+        found, expected = await self._both(_QUESTIONS[question])
+        assert found == expected, question
+
+
+A_STRANGER = Session("nobody-1", "nobody", 1.0)
+"""It never joined."""
+
+LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["beat"] * 2),
+          "join", "change_session", "prune", *(["find"] * 2)]  # fmt: skip
+
+
+async def _counts(store: Store) -> Any:
+    return {status: number for status, number in (await store.counts()).items() if number}
+
+
+async def _waiting(store: Store) -> Any:
+    return sorted(await store.waiting(), key=repr)
+
+
+async def _reports(store: Store) -> Any:
+    return await store.reports(ids(await store.find(Query())))
+
+
+async def _orphans(store: Store) -> Any:
+    """Those whose owner ended, and those that are silent at the end of time."""
+    found = [(now, run, owner) for now in (-1.0, FAR) for run, owner in await store.orphans(now, 1000)]
+    return sorted((now, run.id, run.revision, owner.id, owner.revision) for now, run, owner in found)
+
+
+async def _sessions(store: Store) -> Any:
+    return sorted(session.id for session in await store.sessions())
+
+
+async def _check(store: Store) -> Any:
+    return await store.check()
+
+
+_QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
+    "reports": _reports,
+    "orphans": _orphans,
+    "waiting": _waiting,
+    "counts": _counts,
+    "sessions": _sessions,
+    "check": _check,
+}
+"""One of them is asked after each step, all of them at the end; the order of the answers is made the same."""
+
+
+class Modelled(EngineTests):
+    """Of everything in any order."""
+
+    def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:
+        steps = st.lists(
+            st.tuples(st.sampled_from(LIKELY), st.binary(min_size=12, max_size=12)), min_size=STEPS, max_size=STEPS
+        )
+
+        @settings(
+            phases=PHASES,
+            max_examples=PROGRAMS,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        )
+        @given(first=st.binary(min_size=30, max_size=30), program=steps)
+        def follow(first: bytes, program: list[tuple[str, bytes]]) -> None:
+            asyncio.run(self._follow([("begin", first), *program]))
+
+        follow()
+
+    async def _follow(self, program: list[tuple[str, bytes]]) -> None:
+        async with contextlib.AsyncExitStack() as closing:
+            store = await self.open_store()
+            closing.push_async_callback(store.close)
+            other = await self.open_another(store)
+            if other is not None:
+                closing.push_async_callback(other.close)
+            pair = Pair(store, other or store)
+            for what, numbers in program:
+                if what != "nothing":
+                    note(what)
+                    await pair.do(what, numbers)
+                    await pair.compare()
+            await pair.compare_everything()

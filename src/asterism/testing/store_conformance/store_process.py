@@ -1,0 +1,117 @@
+"""Another process with a store open: a program that the tests start, and kill.
+
+    python -P store_process.py MODULE:FUNCTION ADDRESS JOB NAME
+
+It says ``ready``, waits for a line, does its job, and says what was acknowledged the moment it was. It imports nothing
+of the tests, so that it is there quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import Workflow
+from asterism.store.protocol import Notice, Offer, PutRegister, PutRun, PutSession, Store
+from asterism.store.store_errors import Conflict
+
+FLOW = Workflow("transcode", argv=("true",), version=1)
+FOR_EVER = 600.0
+"""A job that takes so many seconds gets nowhere."""
+
+WRITERS = 4
+"""So many are writing at once: whenever the process is killed, some commit is under way."""
+
+
+def say(what: str) -> None:
+    os.write(sys.stdout.fileno(), f"{what}\n".encode())  # one call: a line is there whole, or not at all
+
+
+async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]] = list) -> None:
+    """One more in a register, in one batch with what comes ``along``."""
+    while True:
+        found = await store.register(key)
+        value, revision = (found.value, found.revision) if found else (0, None)
+        try:
+            await store.commit([*along(), PutRegister(key, value + 1, revision)])
+        except Conflict as error:
+            if error.what != f"register {key}":
+                raise
+        else:
+            return
+
+
+async def count(store: Store, name: str) -> None:
+    """Five who count together, ten times each."""
+
+    async def one() -> None:
+        for _ in range(10):
+            await increment(store, "counted")
+            say("counted")
+
+    await asyncio.gather(*(one() for _ in range(5)))
+
+
+async def work(store: Store, name: str) -> None:
+    """A device that takes what there is and completes it, two at a time; each end is counted in the same commit."""
+    session = Session(f"{name}-1", name, 1.0, slots=2)
+    await store.commit([PutSession(session, None)])
+    offer = Offer(name, frozenset(), 100.0, 2)
+    while await store.waiting():
+        for run in await store.take(offer, lambda run: transitions.take(run, session.owner, FLOW, 100.0)):
+            grant = run.grant
+            assert grant is not None
+            begun = transitions.start(run, grant, 101.0)
+            await store.commit([PutRun(begun, run.revision)])
+            done = PutRun(transitions.complete(begun, grant, {"by": name}, 102.0), begun.revision)
+            await increment(store, "completed", along=lambda done=done: [done])  # type: ignore[misc]
+            say(run.id)
+
+
+async def write(store: Store, name: str) -> None:
+    """Until it is killed: batches of several writes, each of which can be seen to have happened."""
+
+    async def one(writer: str) -> None:
+        number = 0
+        while True:
+            data = f"{writer}.{number}".encode()
+            blob = {"$blob": await store.keep_blob(data), "size": len(data)}
+            run: Run = transitions.create(f"{writer}.{number}", FLOW, blob, by=name, now=1.0)
+            await store.commit(
+                [
+                    PutRegister(f"first/{writer}.{number}", number, None),
+                    PutRun(run, None),
+                    PutRegister(f"count/{writer}", number + 1, number or None),
+                    Notice(1.0, "written", run.id, run.id, name),
+                    PutRegister(f"last/{writer}.{number}", number, None),
+                ]
+            )
+            say(run.id)
+            number += 1
+
+    await asyncio.gather(*(one(f"{name}{writer}") for writer in range(WRITERS)))
+
+
+JOBS: dict[str, Callable[[Store, str], Awaitable[None]]] = {"count": count, "work": work, "write": write}
+
+
+async def main(opener: str, address: str, job: str, name: str) -> None:
+    module, _, function = opener.partition(":")
+    store: Store = await getattr(importlib.import_module(module), function)(address)
+    say("ready")
+    await asyncio.to_thread(sys.stdin.readline)
+    try:
+        async with asyncio.timeout(FOR_EVER):
+            await JOBS[job](store, name)
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,280 @@
+"""Take: the most urgent first, only what suits the device, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+from asterism.core.run import transitions
+from asterism.core.run.run import CLAIMED, REASSIGNING, Run
+from asterism.store.protocol import PutRegister, PutRun, Query, Store
+from asterism.testing.store_conformance.engine_tests import EngineTests, with_store, with_two
+from asterism.testing.store_conformance.sample_records import (
+    FLOW,
+    LATER,
+    a_run,
+    a_session,
+    added,
+    after,
+    completed,
+    contents,
+    held_by,
+    ids,
+    joined,
+    offer,
+    raising,
+    released,
+    series_of,
+    taking,
+    wins,
+)
+
+
+class Taking(EngineTests):
+    """Of ``take``."""
+
+    @with_store
+    async def test_what_is_taken_is_stored_and_returned(self, store: Store) -> None:
+        session = a_session()
+        run = a_run(1, given={"file": "a.mp4"})
+        await joined(store, session)
+        await added(store, run)
+        [taken] = await store.take(offer(), taking(session))
+        assert taken == held_by(run, session, now=LATER)
+        assert await store.run(run.id) == taken
+        assert taken.status is CLAIMED
+        assert await store.take(offer(), taking(session)) == []
+
+    @with_store
+    async def test_an_empty_store_has_nothing_to_take(self, store: Store) -> None:
+        assert await store.take(offer(), taking(a_session())) == []
+
+    @with_store
+    async def test_the_most_urgent_comes_first_and_the_oldest_of_those(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number, priority=number % 3 - 1) for number in range(9)]
+        await added(store, *runs)
+        expected = ids(sorted(runs, key=lambda run: (-run.priority, run.created_at)))
+        assert ids(await store.take(offer(limit=2), taking(session))) == expected[:2]
+        assert ids(await store.take(offer(limit=4), taking(session))) == expected[2:6]
+        assert ids(await store.take(offer(limit=0), taking(session))) == []
+        assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
+
+    @with_store
+    async def test_what_came_back_stands_where_it_stood(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(4)))
+        first, second = await store.take(offer(limit=2), taking(session))
+        await store.commit([after(first, released(first))])
+        assert ids(await store.take(offer(limit=2), taking(session))) == [first.id, "r0002"]
+        await store.commit([after(second, released(second))])
+        assert ids(await store.take(offer(limit=9), taking(session))) == [second.id, "r0003"]
+
+    @with_store
+    async def test_kinds_that_a_device_cannot_do_are_passed_over(self, store: Store) -> None:
+        session = a_session()
+        other, newer = replace(FLOW, name="index"), FLOW.at_version(2)
+        await joined(store, session)
+        await added(store, a_run(1), a_run(2, other), a_run(3, newer), a_run(4))
+        asked = offer(not_kinds=frozenset({"transcode@1"}))
+        assert ids(await store.take(replace(asked, limit=1), taking(session))) == ["r0002"]
+        asked = offer(not_kinds=frozenset({"transcode@1", "index@1", "transcode", "unknown@7", "it's@1"}))
+        assert ids(await store.take(asked, taking(session))) == ["r0003"]
+        assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0004"]
+
+    @with_store
+    async def test_a_pinned_run_is_for_its_device(self, store: Store) -> None:
+        kitchen, garage = a_session(), a_session("garage-1", "garage")
+        await joined(store, kitchen, garage)
+        await added(store, a_run(1, device="garage"), a_run(2), a_run(3, device="kitchen"), a_run(4, device="Garage"))
+        assert ids(await store.take(offer(), taking(kitchen))) == ["r0002", "r0003"]
+        assert ids(await store.take(offer("garage"), taking(garage))) == ["r0001"]
+
+    @with_store
+    async def test_a_run_that_avoids_a_device_is_not_offered_to_it(self, store: Store) -> None:
+        names = ("kitchen", "kit", "kitchen-pc", "chen", "kitchen%", "k_tchen")
+        sessions = {name: a_session(f"{name}-1", name) for name in names}
+        await joined(store, *sessions.values())
+        for number, name in enumerate(names):
+            await added(store, a_run(number).changed(avoid=tuple(other for other in names if other != name)))
+        await added(store, a_run(100).changed(avoid=names))
+        for number, name in enumerate(names):
+            assert ids(await store.take(offer(name), taking(sessions[name]))) == [f"r000{number}"]
+
+    @with_store
+    async def test_a_run_is_not_offered_before_its_time(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, a_run(1).changed(not_before=100.5), a_run(2).changed(not_before=100.25))
+        assert await store.take(offer(now=100.0), taking(session)) == []
+        assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
+        assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
+
+    @with_store
+    async def test_only_what_is_more_urgent_if_that_is_asked(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number, priority=number - 2) for number in range(5)))
+        assert ids(await store.take(offer(above=0), taking(session))) == ["r0004", "r0003"]
+        assert ids(await store.take(offer(above=0), taking(session))) == []
+        assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
+
+    @with_store
+    async def test_what_is_paused_or_held_or_owned_or_over_is_never_offered(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number) for number in range(5)]
+        held = a_run(5, series="one at a time")
+        await added(store, *runs, held)
+        await store.commit([series_of("one at a time", queue=[held.id])])
+        owned = held_by(runs[2], session)
+        await store.commit(
+            [
+                after(runs[0], transitions.pause(runs[0], 2.0, "somebody")),
+                after(runs[1], transitions.cancel(runs[1], 2.0, "somebody")),
+                after(runs[2], owned),
+                after(runs[3], completed(held_by(runs[3], session))),
+            ]
+        )
+        assert ids(await store.take(offer(), taking(session))) == [runs[4].id]
+        paused = await store.run(runs[0].id)
+        assert paused is not None
+        await store.commit(
+            [
+                after(held, transitions.let_go(held, 3.0)),
+                series_of("one at a time", active=held.id, revision=1),
+                after(paused, transitions.resume(paused, 3.0, "somebody")),
+                after(owned, released(owned)),
+            ]
+        )
+        assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002", "r0005"]
+
+    @with_store
+    async def test_a_run_changed_many_times_while_it_waited_is_offered_once(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        run = a_run(1)
+        await added(store, run, a_run(2))
+        for _ in range(5):
+            paused = transitions.pause(run, 2.0, "somebody")
+            await store.commit([PutRun(paused, run.revision)])
+            run = transitions.resume(paused, 3.0, "somebody")
+            await store.commit([PutRun(run, paused.revision)])
+        assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0002"]
+        assert await store.take(offer(), taking(session)) == []
+
+    @with_store
+    async def test_a_step_may_refuse_and_then_sees_the_next(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(40)))
+        step = taking(session)
+        wanted = {"r0030", "r0033", "r0037"}
+        # a device that wants none of the first thirty must not starve behind them
+        taken = await store.take(offer(limit=2), lambda run: step(run) if run.id in wanted else None)
+        assert ids(taken) == ["r0030", "r0033"]
+        assert await store.take(offer(limit=2), lambda run: None) == []
+        assert ids(await store.take(offer(limit=1), step)) == ["r0000"]
+
+    @with_store
+    async def test_a_step_that_raises_leaves_everything_as_it_was(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(5)))
+        before = await contents(store)
+        step = taking(session)
+
+        def tripping(run: Run) -> Run | None:
+            if run.id == "r0002":
+                raise ZeroDivisionError(run.id)
+            return step(run)
+
+        with raising(ZeroDivisionError):
+            await store.take(offer(), tripping)
+        with raising(ZeroDivisionError):  # also when it has looked further than one would think
+            await store.take(offer(limit=2), lambda run: tripping(run) if run.id in ("r0000", "r0002") else None)
+        assert await contents(store) == before
+        await store.commit([PutRegister("a", "the store still works", None)])
+        assert ids(await store.take(offer(), step)) == ids(before.runs.values())
+
+    @with_store
+    async def test_a_step_sees_the_run_as_it_is_stored(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        run = a_run(1, given={"x": [1]}, key="k", priority=2, device="kitchen").changed(avoid=("garage",))
+        await added(store, run)
+        seen: list[Run] = []
+        assert await store.take(offer(), lambda one: seen.append(one)) == []
+        assert seen
+        assert all(one == run for one in seen)
+
+    @with_store
+    async def test_a_step_may_end_a_run_or_change_it_without_taking_it(self, store: Store) -> None:
+        await added(store, a_run(1), a_run(2))
+        ended = await store.take(offer(limit=1), lambda run: transitions.give_up(run, LATER, "nobody can"))
+        assert ids(ended) == ["r0001"]
+        assert (await store.find(Query(ended_before=LATER + 1))) == ended
+        moved = await store.take(
+            offer(limit=1), lambda run: run.changed(revision=run.revision + 1, avoid=("kitchen",), not_before=LATER)
+        )
+        assert await store.run("r0002") == moved[0]
+        assert moved[0].offered
+
+    @with_two
+    async def test_takes_at_the_same_time_never_get_the_same_run(self, store: Store, other: Store) -> None:
+        sessions = [a_session(f"{name}-1", name) for name in ("kitchen", "garage", "attic", "roof")]
+        await joined(store, *sessions)
+        await added(store, *(a_run(number) for number in range(120)))
+        taken: list[Run] = []
+
+        async def take_all(one: Store, number: int) -> None:
+            session = sessions[number % len(sessions)]
+            # what another is taking just now is passed over, so nothing taken does not mean nothing there
+            while await one.waiting():
+                taken.extend(await one.take(offer(session.device, limit=1 + number), taking(session)))
+
+        await asyncio.gather(*(take_all(one, number) for one in (store, other) for number in range(4)))
+        twice = [run_id for run_id, times in Counter(ids(taken)).items() if times > 1]
+        assert twice == []
+        assert {run.id: run for run in taken} == (await contents(store)).runs
+
+    @with_two
+    async def test_a_take_and_a_commit_never_both_win(self, store: Store, other: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number) for number in range(40)]
+        await added(store, *runs)
+        cancelled: list[str] = []
+        taken: list[str] = []
+
+        async def cancel(run: Run) -> None:
+            change = after(run, transitions.cancel(run, LATER, "somebody"))
+            if await wins(other.commit([change]), f"run {run.id}"):
+                cancelled.append(run.id)
+
+        async def take() -> None:
+            while await store.waiting():
+                taken.extend(ids(await store.take(offer(limit=2), taking(session))))
+
+        await asyncio.gather(take(), *(cancel(run) for run in reversed(runs)))
+        assert sorted([*cancelled, *taken]) == ids(runs)
+        for run_id in taken:
+            run = await store.run(run_id)
+            assert run is not None
+            assert run.status is CLAIMED
+
+    @with_store
+    async def test_what_is_being_reassigned_is_offered_with_its_history(self, store: Store) -> None:
+        session, other = a_session(), a_session("garage-1", "garage")
+        await joined(store, session, other)
+        run = a_run(1)
+        again = transitions.lose(held_by(run, session), FLOW, 60.0, "it was not heard of")
+        assert again.status is REASSIGNING
+        await added(store, again)
+        assert await store.take(offer(), taking(session)) == []  # it avoids the device that lost it
+        [taken] = await store.take(offer("garage"), taking(other))
+        assert taken.epoch == 2
+        assert taken.previous == again.previous

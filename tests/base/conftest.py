@@ -1,0 +1,5 @@
+"""No test of this room may leave anything behind."""
+
+from tests.left_behind import nothing_is_left_behind, what_is_there_before
+
+__all__ = ["nothing_is_left_behind", "what_is_there_before"]

@@ -1,0 +1,89 @@
+"""The first HTTP task of a process prepares httpx beside the loop, not in it: others keep their timeouts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from asterism.base import http_client
+from tests.process_scenes import PATIENCE
+
+# Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
+SCRIPT = textwrap.dedent(
+    """
+    import asyncio, sys, time
+    from asterism import Constellation, LocalDevice, Orchestrator, Task
+    from asterism.orchestrator import http, http_client
+
+    assert "httpx" not in sys.modules
+
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            if name == "httpx":
+                sys.meta_path.remove(self)
+                time.sleep(3)
+
+    sys.meta_path.insert(0, Slow())
+
+    async def prompt():
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+
+    if "on the loop" in sys.argv:
+        async def at_once(function, *given):
+            return function(*given)
+        http_client.asyncio.to_thread = at_once
+
+    plan = Constellation()
+    plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
+    plan.add(Task("prompt", call=prompt, timeout=1.0))
+    result = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))
+    assert isinstance(result.plan.nodes["request"].error, http.NoAnswer), result.plan.nodes["request"].error
+    print(result["prompt"].status)
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [((), "completed"), (("on the loop",), "failed")], ids=["thread", "ablation"]
+)
+def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_it(
+    words: tuple[str, ...], status: str
+) -> None:
+    """The ablation prepares httpx on the loop, as it was: then the other task times out."""
+    told = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert told.stdout == f"{status}\n", told.stderr
+
+
+def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    import httpx
+
+    made = []
+    real = httpx.create_ssl_context
+    monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
+    monkeypatch.setattr(http_client, "_contexts", {})
+
+    async def main() -> None:
+        for client in await asyncio.gather(*(http_client.http_client() for _ in range(5))):
+            await client.aclose()
+
+    asyncio.run(main())
+    assert len(made) == 1
+
+
+def test_the_library_for_conditions_is_loaded_without_its_command_line() -> None:
+    script = (
+        "import sys\nfrom asterism.orchestrator import conditions\n"
+        "assert conditions.check('1 + 1 == 2') is None\n"
+        "print(sorted({'typer', 'rich', 'prompt_toolkit', 'cel.cli'} & set(sys.modules)))\n"
+        "import cel\nprint(cel.compile('1 + 2').execute({}))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert told.stdout == "[]\n3\n", told.stderr

@@ -1,0 +1,205 @@
+"""A fleet in a file, with the command line in front of it: in this process, and as real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from click.testing import CliRunner, Result
+
+from asterism.cli.main import commands
+from asterism.core.run import transitions
+from asterism.core.run.run import Owner, Run
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import PutRun, PutSession
+from tests.cli.cli_scenes import ASTERISM, lines_until
+from tests.process_scenes import alive
+
+Value = TypeVar("Value")
+
+
+RUN_FIELDS = {
+    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
+    *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
+    *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
+    *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded"),
+}
+"""The fields of a run as JSON, which programs count on."""
+
+
+class Scene:
+    """A store in a folder of its own. Commands that are run here know it by ``ASTERISM_STORE``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "fleet.db"
+        self.url = f"sqlite:///{self.file}"
+        self.env = {
+            "ASTERISM_STORE": self.url,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_DATA_HOME": str(folder / "data"),
+            "USER": "ann",
+            "LOGNAME": "ann",
+        }
+
+    # -- the command line --------------------------------------------------------------------------------------------
+
+    def run(self, *words: str, given: str | bytes | None = None, **env: str) -> Result:
+        """A command in this process; whatever it says, it is no traceback."""
+        result = CliRunner().invoke(commands, words, input=given, env={**self.env, **env})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert "Traceback" not in result.output
+        return result
+
+    def ok(self, *words: str, **terms: Any) -> str:
+        """What a command that went well printed on standard output."""
+        result = self.run(*words, **terms)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """The one JSON document that a command prints."""
+        result = self.run(*words, "--json")
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    @contextmanager
+    def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """A command as a process; whatever happens, it is gone afterwards."""
+        around = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        process = subprocess.Popen(
+            [*ASTERISM, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**around, **self.env, **env},
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[Fleet], Awaitable[Value]]) -> Value:
+        async def main() -> Value:
+            async with await Fleet.open(self.url, by="ann") as fleet:
+                return await question(fleet)
+
+        return asyncio.run(main())
+
+    def made(self) -> Scene:
+        """With a store in which nothing is."""
+
+        async def nothing(fleet: Fleet) -> None: ...
+
+        self.ask(nothing)
+        return self
+
+    def workflow(self, name: str = "work", **terms: Any) -> Workflow:
+        terms = terms or {"argv": ("true",)}
+        return self.ask(lambda fleet: fleet.workflows.add(Workflow(name, **terms)))
+
+    def create(self, name: str = "work", given: dict[str, Any] | None = None, **terms: Any) -> Run:
+        return self.ask(lambda fleet: fleet.create(name, given, **terms))
+
+    def device(self, name: str, **terms: Any) -> Session:
+        """A device that has joined and does nothing by itself."""
+
+        async def enter(fleet: Fleet) -> Session:
+            session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **terms})
+            await fleet.store.commit([PutSession(session, None)])
+            return session
+
+        return self.ask(enter)
+
+    def step(self, run: Run | str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
+        """What devices and coordinators do to a run, written as it is."""
+
+        async def write(fleet: Fleet) -> Run:
+            before = await fleet.run(run if isinstance(run, str) else run.id)
+            flow = await fleet.workflows.get(before.workflow, before.version)
+            after = before
+            for one in steps:
+                after = one(after, flow, fleet.store.clock())
+                await fleet.store.commit([PutRun(after, before.revision), *await fleet.ledger.consequences(after)])
+                before = after
+            return after
+
+        return self.ask(write)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def assigned_to(device: str) -> Callable[[Run, Workflow, float], Run]:
+    owner = Owner(device, f"session-{device}")
+    return lambda run, flow, now: transitions.assign(run, owner, flow, by="laptop", now=now, scores={device: 90.0})
+
+
+def taken_by(device: str) -> Callable[[Run, Workflow, float], Run]:
+    owner = Owner(device, f"session-{device}")
+    return lambda run, flow, now: transitions.take(run, owner, flow, now)
+
+
+def started(run: Run, flow: Workflow, now: float) -> Run:
+    assert run.grant is not None
+    return transitions.start(run, run.grant, now)
+
+
+def completed(output: Any) -> Callable[[Run, Workflow, float], Run]:
+    def step(run: Run, flow: Workflow, now: float) -> Run:
+        assert run.grant is not None
+        return transitions.complete(run, run.grant, output, now)
+
+    return step
+
+
+def failed(error: str) -> Callable[[Run, Workflow, float], Run]:
+    def step(run: Run, flow: Workflow, now: float) -> Run:
+        assert run.grant is not None
+        return transitions.fail(run, run.grant, error, flow, now)
+
+    return step
+
+
+def a_few(scene: Scene) -> list[Run]:
+    """One that completed, one that failed, one under way, and one that waits for a device."""
+    scene.workflow("work")
+    scene.workflow("play", shell="echo 1")
+    runs = [scene.create(name) for name in ("work", "play", "work")]
+    scene.device("laptop")
+    return [
+        scene.step(runs[0], taken_by("laptop"), started, completed({"n": 5})),
+        scene.step(runs[1], taken_by("laptop"), started, failed("no luck")),
+        scene.step(runs[2], taken_by("laptop"), started),
+        scene.create("play", series="s", device="desktop"),
+    ]
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def heard(process: subprocess.Popen[str], words: str) -> list[str]:
+    """What a process says on its standard error stream, up to the line that contains ``words``."""
+    return lines_until(process.stderr, words)
+
+
+def pids_in(path: Path) -> list[int]:
+    """What a command wrote into a pipe; whoever reads it waits for it."""
+    pids = [int(word) for word in path.read_text().split()]
+    assert all(map(alive, pids))
+    return pids

@@ -1,0 +1,135 @@
+"""A server for peers in this process, with something that stands for an exchange behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading it takes too long for an event loop
+
+from asterism.base.http_limits import Connections, Limits
+from asterism.fleet.fleet import Fleet
+from asterism.peers.authentication import Guard
+from asterism.peers.identity import identity_of
+from asterism.peers.invitations import hashed, invite, new_token, redeem
+from asterism.peers.listener import LIMITS, listen, place_of, served
+from asterism.peers.peer_client import Caller
+from asterism.peers.peer_server import peer_app
+from asterism.peers.private_files import Token
+from asterism.peers.registry import PeerRefused, Peers
+from asterism.store.sqlite import SqliteStore
+from tests.process_scenes import PATIENCE
+
+MOST = 5000
+
+
+class Said(Exception):
+    """What went wrong inside."""
+
+
+class Hearer:
+    """Stands for an exchange: answers with what it was told, and by whom."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.peers = fleet, Peers(fleet.store)
+        self.error: Exception | None = None
+        self.blobs: dict[str, bytes] = {}
+        self.wanted: dict[str, int] = {}
+        self.heard = 0
+
+    async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        self.heard += 1
+        if self.error is not None:
+            raise self.error
+        return {"peer": peer, "message": message}
+
+    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
+        return self.blobs.get(blob)
+
+    def wanted_size(self, peer: str, blob: str) -> int:
+        if blob not in self.wanted:
+            raise PeerRefused("nobody has asked for it")
+        return self.wanted[blob]
+
+    async def give(self, peer: str, blob: str, data: bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != blob:
+            raise PeerRefused("the name is not that of the bytes")
+        self.blobs[blob] = data
+
+
+def trusting() -> ssl.SSLContext:
+    """Believes everybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def connected(
+    url: str, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A bare connection; without a context, also without TLS."""
+    host, port = url.removeprefix("https://").split(":")
+    return await asyncio.open_connection(host, int(port), ssl=context)
+
+
+class Scene:
+    """A server at ``url``, for which ``hearer`` answers; ``clock`` is the time in its store, and that of its guard."""
+
+    def __init__(self, hearer: Hearer, url: str, clock: list[float], connections: Connections) -> None:
+        self.hearer, self.url, self.clock, self.connections = hearer, url, clock, connections
+
+    async def invitation(self, name: str = "laptop", **terms: Any) -> str:
+        store = self.hearer.fleet.store
+        return (await invite(store, name, url=self.url, called="kitchen", **terms)).token
+
+    async def token(self, name: str = "laptop") -> str:
+        """The secret of a peer that has accepted; its store is ``store of NAME``."""
+        secret = new_token()
+        store = self.hearer.fleet.store
+        assert await redeem(store, hashed(await self.invitation(name)), hashed(secret)) is not None
+        await self.hearer.peers.bind(name, f"store of {name}")
+        return secret
+
+    def caller(self, token: str, invitation: str | None = None) -> Caller:
+        """A way to it for whoever has this secret."""
+        pin = identity_of(self.hearer.fleet.store).fingerprint
+        return Caller(self.url, pin, Token(token, invitation))
+
+    def client(self, token: str = "") -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        terms: dict[str, Any] = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        return httpx.AsyncClient(base_url=self.url, **terms)
+
+
+@asynccontextmanager
+async def scene(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
+    clock = [1000.0]
+    store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
+    async with Fleet(store) as fleet:
+        await fleet.configure(most=most)
+        hearer = Hearer(fleet)
+        guard = Guard(store, hearer.peers, lambda: clock[0])
+        app = peer_app(hearer, guard, limits)  # type: ignore[arg-type]
+        sock = listen("127.0.0.1:0")
+        async with served(app, sock, identity_of(store), limits) as server:
+            yield Scene(hearer, place_of(sock), clock, server.listeners[0].connections)
+
+
+def played(folder: Path, play: Callable[[Scene], Awaitable[None]], limits: Limits = LIMITS, most: int = MOST) -> None:
+    async def main() -> None:
+        async with scene(folder, limits, most) as there:
+            await play(there)
+
+    asyncio.run(main())
+
+
+def sentence(answer: httpx.Response) -> str:
+    told = answer.json()
+    assert list(told) == ["error"]
+    return str(told["error"])

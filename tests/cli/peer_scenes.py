@@ -1,0 +1,86 @@
+"""Two or three devices with a store each, as people have them: commands, and servers as real processes on loopback."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+
+from tests.cli.command_scenes import Scene, heard
+from tests.process_scenes import PATIENCE
+
+LISTENING = "listening for peers on "
+
+
+class House:
+    """A folder for each device, with its store in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Scene:
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        scene = Scene(folder)
+        setattr(self, name, scene)
+        return scene
+
+
+def lasting_place() -> str:
+    """Where one may listen, leave, and listen again: below the ports that a connection of anybody's may be given."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port), reuse_port=False):
+            return f"127.0.0.1:{port}"
+
+
+@contextmanager
+def serving(scene: Scene, place: str = "127.0.0.1:0") -> Iterator[str]:
+    """`asterism peer serve` as a process; its address."""
+    with scene.made().process("peer", "serve", "--listen", place) as process:
+        yield address_of(process)
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where a process listens for peers, from what it says."""
+    line = heard(process, LISTENING)[-1]
+    return line.partition(LISTENING)[2].strip()
+
+
+def invitation(scene: Scene, name: str, url: str, *options: str) -> str:
+    return str(scene.json("peer", "invite", name, "--url", url, *options)["invitation"])
+
+
+def befriend(inviter: Scene, name: str, guest: Scene, url: str, called: str) -> None:
+    """``guest`` becomes the peer ``name`` of ``inviter``, which it calls ``called``."""
+    guest.ok("peer", "accept", invitation(inviter, name, url), "--name", called)
+
+
+def refused(result: Result, *words: str, code: int = 64) -> None:
+    """That a command said no, on the standard error stream and in one line."""
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    last = result.stderr.splitlines()[-1 if code == 64 else 0]
+    assert last.startswith("Error: ")
+    for word in words:
+        assert re.search(word, result.stderr), result.stderr
+
+
+def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
+    """The run once some of its fields are as they should be. Another process makes it so: look again and again."""
+    deadline = time.monotonic() + PATIENCE
+    told: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        result = scene.run("runs", "show", run_id, "--json")
+        told = json.loads(result.stdout) if result.exit_code == 0 else {}
+        if all(told.get(name) == value for name, value in wanted.items()):
+            return told
+    raise AssertionError(f"{wanted} never came; it is {told}")

@@ -1,0 +1,241 @@
+"""`asterism run`: exit codes, what is printed, options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_scenes import asterism, write
+
+EDITOR = """
+from asterism import Task, edits
+
+async def repair(view, events):
+    failed = [event.task_id for event in events if event.kind == "task_failed"]
+    if failed and "rebuild" not in view:
+        rebuild = Task("rebuild", shell="echo rebuilt")
+        return [edits.AddTask(rebuild), edits.AddDependency(failed[0], "rebuild", "failure")]
+
+async def clumsy(view, events):
+    return [edits.RemoveTask("no-such-task")]
+
+def broken(view, events):
+    raise RuntimeError("no ideas")
+
+not_a_function = 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("tasks", "code", "state"),
+    [
+        ("a: {shell: exit 0}", 0, "completed"),
+        ("a: {shell: exit 3}", 1, "failed"),
+        ("a: {shell: exit 0}\n  b: {shell: exit 3, after: a}", 2, "partially failed"),
+        ("a: {shell: exit 0}\n  b: {shell: exit 3, after: {a: failure}}", 0, "completed"),
+    ],
+)
+def test_the_exit_code_tells_the_end(tmp_path: Path, tasks: str, code: int, state: str) -> None:
+    result = asterism("run", write(tmp_path, f"tasks:\n  {tasks}\n"))
+    assert result.exit_code == code
+    assert f"plan ended: {state}, version 0" in result.stdout
+    assert f"State                {state}\n" in result.stdout
+
+
+def test_a_bad_plan_is_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    path = write(tmp_path, f"tasks:\n  a: {{shell: touch {trace}}}\n  b: {{shell: x, after: c}}\n")
+    result = asterism("run", path)
+    assert result.exit_code == 64
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"{path}:4: task 'b': waits for 'c', and there is no such task",
+        f"1 mistake in {path}; nothing was done.",
+    ]
+    assert not trace.exists()
+
+
+def test_plain_lines_say_what_happens_in_words(tmp_path: Path) -> None:
+    text = """\
+devices: {laptop: {slots: 1}}
+tasks:
+  fetch: {shell: echo 5}
+  build: {shell: "echo no luck >&2; exit 3", after: fetch, retries: 1, backoff: 0}
+  pack: {shell: x, after: build}
+"""
+    lines = [line[10:] for line in asterism("run", write(tmp_path, text)).stdout.splitlines()]
+    began = [line for line in lines if " completed after " not in line and " failed after " not in line]
+    assert began[:7] == [
+        "plan started with 3 tasks",
+        "fetch started on laptop",
+        "build started on laptop",
+        "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
+        "build started on laptop, attempt 2",
+        "pack cancelled: unreachable: it waits for success of 'build', which is failed",
+        "plan ended: partially failed, version 0",
+    ]
+    assert any(line.startswith("fetch completed after ") for line in lines)
+    assert any(line.startswith("build failed after ") and line.endswith(": no luck") for line in lines)
+
+
+def test_the_summary_names_what_did_not_complete_and_why(tmp_path: Path) -> None:
+    text = "tasks:\n  a: {shell: exit 3}\n  b: {shell: x, after: a}\n  c: {shell: echo 1}\n"
+    output = asterism("run", write(tmp_path, text)).stdout
+    assert "\na failed: the command exited with 3\n" in output
+    assert "\nb cancelled: unreachable: it waits for success of 'a', which is failed\n" in output
+    for name in ("Makespan", "Lower bound", "Critical path L", "Total work W", "Parallelism W/L", "Time under hold"):
+        assert f"\n{name}" in output
+    assert "Tasks                1 completed, 1 failed, 1 cancelled\n" in output
+
+
+def test_json_on_standard_output_and_the_rest_on_standard_error(tmp_path: Path) -> None:
+    text = """\
+id: nightly
+tasks:
+  a: {shell: "echo '{\\"n\\": [1, 2]}'"}
+  b: {argv: [echo, "{n}"], inputs: {n: {from: a, select: "result.n[1]"}}, after: a}
+  c: {shell: exit 3, after: b}
+"""
+    result = asterism("run", "--json", write(tmp_path, text))
+    told = json.loads(result.stdout)
+    assert result.exit_code == told["exit_code"] == 2
+    assert (told["id"], told["state"], told["version"]) == ("nightly", "partially_failed", 0)
+    assert told["tasks"]["a"]["value"] == {"n": [1, 2]}
+    assert told["tasks"]["b"]["value"] == "2"
+    assert told["tasks"]["c"]["status"] == "failed"
+    assert told["tasks"]["c"]["reason"] == "CommandFailed: the command exited with 3"
+    assert told["summary"]["makespan"] > 0
+    assert "a started on" in result.stderr
+
+
+def test_a_result_that_is_not_json_fails_its_task_and_says_so(tmp_path: Path) -> None:
+    result = asterism("run", "--json", write(tmp_path, "tasks:\n  a: {call: 'os:getcwdb'}\n"))
+    assert result.exit_code == 1
+    assert "the result of task 'a' is a bytes, which is not JSON" in json.loads(result.stdout)["tasks"]["a"]["reason"]
+
+
+def test_python_functions_beside_the_plan_are_called(tmp_path: Path) -> None:
+    (tmp_path / "sums_beside.py").write_text(
+        "def add(one, other=1, *, results): return [one + other, sorted(results)]\n"
+    )
+    text = "tasks:\n  one: {shell: 'echo [4]'}\n  sum:\n    call: sums_beside:add\n"
+    text += "    inputs: {one: {from: one, select: 'result[0]'}}\n    after: one\n"
+    result = asterism("run", "--json", write(tmp_path, text))
+    assert json.loads(result.stdout)["tasks"]["sum"]["value"] == [5, ["one"]]
+
+
+def test_conditions_decide_what_is_run(tmp_path: Path) -> None:
+    text = """\
+tasks:
+  a: {shell: "echo '{\\"ok\\": true}'"}
+  yes: {shell: echo yes, after: {a: {when: "result.ok == true"}}}
+  no: {shell: echo no, after: {a: {when: "result.ok == false"}}}
+  late: {shell: echo late, after: {a: {on: completion, when: "status == 'completed'"}}}
+  odd: {shell: echo odd, after: {a: {when: "result.missing > 1"}}}
+"""
+    told = json.loads(asterism("run", "--json", write(tmp_path, text)).stdout)["tasks"]
+    assert [told[name]["status"] for name in ("yes", "no", "late", "odd")] == [
+        "completed",
+        "cancelled",
+        "completed",
+        "cancelled",
+    ]
+    assert "does not hold" in told["no"]["reason"]
+    assert "could not be evaluated" in told["odd"]["reason"]
+
+
+def test_a_report_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result = asterism("run", write(tmp_path, "tasks:\n  a: {shell: echo 1}\n"), "--report", str(page))
+    assert result.exit_code == 0
+    assert f"Report: {page}" in result.stdout
+    assert "<h1>plan</h1>" in page.read_text("utf-8")
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    page = str(tmp_path / "none" / "report.html")
+    result = asterism("run", write(tmp_path, "tasks:\n  a: {shell: echo 1}\n"), "--report", page)
+    assert result.exit_code == 64
+    assert result.stderr.splitlines()[-1] == (
+        f"Error: Invalid value for '--report': {page!r} cannot be written: there is no directory "
+        f"{str(tmp_path / 'none')!r}; make it first."
+    )
+
+
+def test_an_editor_repairs_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "editor_beside.py").write_text(EDITOR)
+    page = tmp_path / "report.html"
+    path = write(tmp_path, "tasks:\n  build: {shell: exit 3}\n")
+    result = asterism("run", path, "--editor", "editor_beside:repair", "--report", str(page))
+    assert result.exit_code == 2
+    lines = [line[10:] for line in result.stdout.splitlines()]
+    assert "cycle 1 opened for build" in lines
+    assert "edit applied by repair: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
+    assert "cycle 1 closed" in lines
+    assert "Edits accepted       1\n" in result.stdout
+    assert "add task &#x27;rebuild&#x27;" in page.read_text("utf-8")
+
+
+def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "editor_beside.py").write_text(EDITOR)
+    path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n  b: {shell: echo 2, after: a}\n")
+    clumsy = asterism("run", path, "--editor", "editor_beside:clumsy")
+    assert clumsy.exit_code == 0
+    assert "edit rejected, by clumsy: there is no task 'no-such-task' in the plan" in clumsy.stdout
+    assert "too many edits were rejected" in clumsy.stdout
+    broken = asterism("run", path, "--editor", "editor_beside:broken")
+    assert broken.exit_code == 0
+    assert "the editor failed: RuntimeError: no ideas" in broken.stdout
+
+
+@pytest.mark.parametrize(
+    ("editor", "told"),
+    [
+        ("nowhere", "--editor is package.module:function, not 'nowhere'."),
+        ("no_such_module_here:f", "The editor 'no_such_module_here:f' cannot be imported: ModuleNotFoundError: "),
+        ("editor_beside:not_a_function", "is not callable"),
+        ("editor_beside:nothing", "has no 'nothing'"),
+    ],
+)
+def test_an_editor_that_is_not_there_is_one_sentence(tmp_path: Path, editor: str, told: str) -> None:
+    (tmp_path / "editor_beside.py").write_text(EDITOR)
+    result = asterism("run", write(tmp_path, "tasks:\n  a: {shell: x}\n"), "--editor", editor)
+    assert result.exit_code == 64
+    assert told in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_policy_of_the_file_and_of_the_command(tmp_path: Path) -> None:
+    path = write(tmp_path, "policy: global\ntasks:\n  a: {shell: echo 1}\n")
+    assert asterism("run", path).exit_code == 0
+    assert asterism("run", path, "--policy", "speculative", "--strategy", "round_robin").exit_code == 0
+
+
+def test_no_more_than_asked_for_runs_at_once(tmp_path: Path) -> None:
+    tasks = "".join(f"  t{n}: {{shell: echo {n}}}\n" for n in range(4))
+    path = write(tmp_path, f"devices: {{laptop: {{slots: 4}}}}\ntasks:\n{tasks}")
+    lines = asterism("run", path, "--concurrency", "1").stdout.splitlines()
+    running = most = 0
+    for line in lines:
+        running += " started on " in line
+        running -= " completed after " in line
+        most = max(most, running)
+    assert most == 1
+
+
+def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tmp_path: Path) -> None:
+    path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
+    result = asterism("run", path, "--no-device-timeout", "0")
+    assert result.exit_code == 1
+    assert "warning: task 'a': needs a device that can gpu" in result.stderr
+    assert "no device could take task 'a', which asks for a device that can gpu" in result.stdout
+
+
+def test_a_missing_secret_is_a_warning_and_then_a_failure(tmp_path: Path) -> None:
+    path = write(tmp_path, "tasks:\n  a: {shell: x, env: {A: {secret: NO_SUCH_SECRET}}}\n")
+    result = asterism("run", path)
+    assert result.exit_code == 1
+    assert "warning" in result.stderr
+    assert "the environment has no secret 'NO_SUCH_SECRET'" in result.stdout

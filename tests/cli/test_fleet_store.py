@@ -1,0 +1,263 @@
+"""`asterism store`, and what every command says of a store that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from asterism.store.sqlite import SqliteStore
+from asterism.store.sqlite.error_mapping import read_only
+from tests.cli.command_scenes import Scene, completed, started, taken_by
+
+COMMANDS = [
+    ["workflow", "list"],
+    ["device", "list"],
+    ["runs", "list"],
+    ["runs", "create", "work"],
+    ["why", "x"],
+    ["store", "info"],
+    ["fleet", "show"],
+]
+
+
+def filled(folder: Path) -> Scene:
+    scene = Scene(folder)
+    scene.workflow()
+    runs = [scene.create(given={"n": number}, series="s" if number else None) for number in range(3)]
+    scene.create(given={"text": "x" * 100_000})
+    scene.device("laptop")
+    scene.step(runs[0], taken_by("laptop"), started, completed("done"))
+    return scene
+
+
+# -- looking at it -----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    told = scene.json("store", "info")
+    assert told.pop("clock") > 0
+    assert abs(told.pop("clock_ahead")) < 1000
+    assert told == {
+        "store": scene.url,
+        "runs": {
+            **dict.fromkeys(("assigned", "claimed", "processing", "failed", "cancelled", "reassigning"), 0),
+            **{"created": 3, "completed": 1},
+        },
+        "devices": {"ready": 1},
+        "coordinator": None,
+        "workflows": 1,
+        "series": 1,
+        "series_active": 1,
+    }
+    lines = scene.ok("store", "info").splitlines()
+    assert lines[0] == f"store        {scene.url}"
+    assert "runs         3 created, 1 completed" in lines
+
+
+def test_a_store_that_is_well_is_said_to_be(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    assert scene.ok("store", "check") == f"{scene.url} is fine: 4 runs.\n"
+    assert scene.json("store", "check") == {"problems": [], "runs": 4}
+
+
+def test_what_is_wrong_with_a_store_is_told(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    with sqlite3.connect(scene.file) as connection:
+        connection.execute("UPDATE runs SET state = '{}' WHERE status = 'completed'")
+    connection.close()
+    result = scene.run("store", "check")
+    assert result.exit_code == 64
+    assert "cannot be read" in result.stdout
+    assert f" in {scene.url}." in result.stderr
+    assert scene.json("store", "check", code=64)["problems"]
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["backup.jsonl", "backup.jsonl.gz"])
+def test_a_backup_is_restored_into_an_empty_store(tmp_path: Path, name: str) -> None:
+    scene = filled(tmp_path)
+    file = tmp_path / name
+    told = scene.json("store", "backup", str(file))
+    assert told == {"file": str(file), "runs": 4, "size": file.stat().st_size}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (file.read_bytes()[:2] == b"\x1f\x8b") is name.endswith(".gz")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+    (tmp_path / "new").mkdir()
+    new = Scene(tmp_path / "new")
+    assert new.ok("store", "restore", str(file)) == f"{new.url}: 4 runs restored.\n"
+    before, after = scene.json("runs", "list"), new.json("runs", "list")
+    assert after == before
+    assert new.json("workflow", "list") == scene.json("workflow", "list")
+    assert new.ok("runs", "output", after[0]["id"]) == "done\n"
+    assert new.ok("store", "check")
+
+
+def test_a_store_that_is_not_empty_is_not_restored_into(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    scene.ok("store", "backup", str(tmp_path / "backup"))
+    result = scene.run("store", "restore", str(tmp_path / "backup"))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"a backup is restored into an empty store, and {scene.url} has 4 runs" in result.stderr
+
+
+def damaged(how: str, content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
+    return {
+        "cut off": b"".join(lines[:-2]),
+        "without its last line": b"".join(lines[:-1]),
+        "cut off in a line": content[: len(content) // 2],
+        "a line too few": b"".join(lines[:2] + lines[3:]),
+        "a line too many": content + lines[1],
+        "no JSON": b"hello\n",
+        "not an object": b"[]\n",
+        "empty": b"",
+        "cut off, compressed": gzip.compress(content)[:-20],
+        "garbled, compressed": gzip.compress(content)[:200] + b"garbage" + gzip.compress(content)[207:],
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("cut off", "without its last line", "cut off in a line", "a line too few", "a line too many", "no JSON"),
+        *("not an object", "empty", "cut off, compressed", "garbled, compressed"),
+    ],
+)
+def test_a_backup_that_is_not_whole_restores_nothing(tmp_path: Path, how: str) -> None:
+    scene = filled(tmp_path)
+    file = tmp_path / "backup"
+    scene.ok("store", "backup", str(file))
+    file.write_bytes(damaged(how, file.read_bytes()))
+    (tmp_path / "new").mkdir()
+    new = Scene(tmp_path / "new")
+    result = new.run("store", "restore", str(file))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert str(file) in result.stderr
+    assert not new.file.exists(), "nor does it make a store"
+
+
+def test_what_is_no_backup_at_all_is_called_that(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    (tmp_path / "new").mkdir()
+    result = Scene(tmp_path / "new").run("store", "restore", str(scene.file))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{scene.file} is no backup" in result.stderr
+
+
+def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    file = tmp_path / "backup"
+    file.write_text('{"asterism": "store", "version": 99}\n{"end": 1}\n')
+    result = scene.run("store", "restore", str(file))
+    assert result.exit_code == 64
+    assert "the backup has version 99, and versions up to 1 are known here" in result.stderr
+
+
+def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    result = scene.run("store", "backup", str(tmp_path / "none" / "backup"))
+    assert result.exit_code == 64
+    assert f"'{tmp_path}/none/backup' cannot be written: there is no directory '{tmp_path}/none'" in result.stderr
+    result = scene.run("store", "restore", str(tmp_path / "none"))
+    assert "there is no file" in result.stderr
+
+
+def test_a_backup_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    file = tmp_path / "backup"
+    file.write_text("old")
+    assert scene.ok("store", "backup", str(file)).startswith(f"{file}: 4 runs, ")
+    assert json.loads(file.read_text().splitlines()[0]) == {"asterism": "store", "version": 1}
+
+
+@pytest.mark.parametrize("words", [["check"], ["backup", "file"]])
+def test_a_file_that_is_not_there_is_neither_checked_nor_backed_up_nor_made(tmp_path: Path, words: list[str]) -> None:
+    scene = Scene(tmp_path)
+    result = scene.run("store", *words)
+    assert (result.exit_code, result.stdout) == (69, "")
+    assert f"there is no store {scene.file}" in result.stderr
+    assert not scene.file.exists()
+
+
+# -- stores that cannot be used ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_store_of_a_later_version_is_refused_with_words(tmp_path: Path, words: list[str]) -> None:
+    scene = filled(tmp_path)
+    with sqlite3.connect(scene.file) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    result = scene.run(*words)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert "has schema version 99, and this Asterism knows versions up to" in result.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_store_out_of_reach_is_one_sentence_and_a_code_of_its_own(tmp_path: Path, words: list[str]) -> None:
+    scene = Scene(tmp_path)
+    result = scene.run(*words, "--store", f"sqlite:///{tmp_path}/none/fleet.db")
+    assert (result.exit_code, result.stdout) == (69, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert f"{tmp_path}/none" in result.stderr
+
+
+def test_a_server_that_is_not_there_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+    result = Scene(tmp_path).run("runs", "list", "--store", "postgresql://ann:hunter2@127.0.0.1:1/fleet")
+    assert (result.exit_code, result.stdout) == (69, "")
+    assert "postgresql://ann:***@127.0.0.1:1/fleet" in result.stderr
+    assert "hunter2" not in result.output
+
+
+def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.file.write_text("hello " * 1000)
+    result = scene.run("runs", "list")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert "is damaged, or no store at all" in result.stderr
+    result = scene.run("store", "check")
+    assert result.exit_code == 64
+    assert "is damaged, or no store at all" in result.stdout
+    assert "asterism store check" not in result.output
+
+
+def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = filled(tmp_path)
+
+    async def refuse(store: SqliteStore, writes: object) -> None:
+        raise read_only(store.path)
+
+    monkeypatch.setattr(SqliteStore, "commit", refuse)
+    result = scene.run("runs", "create", "work")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{scene.file} can be read and not written" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("fleet", "names no store"),
+        ("mysql://localhost/x", "stores of the kind 'mysql' are not known"),
+        ("sqlite:/fleet.db", "too few slashes"),
+        ("memory:", "A store in memory lasts as long as one process"),
+    ],
+)
+def test_what_names_no_store_is_refused(tmp_path: Path, url: str, words: str) -> None:
+    result = Scene(tmp_path).run("runs", "list", "--store", url)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert words in result.stderr
+
+
+def test_without_any_word_about_it_the_store_is_in_the_users_data(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.ok("workflow", "add", "work", "--shell", "echo 1", ASTERISM_STORE="")
+    assert (tmp_path / "data" / "asterism" / "fleet.db").exists()
+    assert not scene.file.exists()

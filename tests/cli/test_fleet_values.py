@@ -1,0 +1,113 @@
+"""What is written on the command line of a fleet: durations, sizes, pairs, JSON, ages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from asterism.cli.option_types import any_json, duration, json_object, pair
+from asterism.cli.option_types import size as size_of
+from asterism.cli.short_spans import moment, size, span
+from tests.cli.command_scenes import Scene
+
+
+@pytest.mark.parametrize("words", [["monitor", "--every"], ["device", "join", "a", "--monitor-every"]], ids=" ".join)
+def test_nobody_watches_without_rest(tmp_path: Path, words: list[str]) -> None:
+    result = Scene(tmp_path).made().run(*words, "0")
+    assert result.exit_code == 64
+    assert "it is longer than nothing." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("0.3", 0.3),
+        ("500ms", 0.5),
+        ("15m", 900),
+        ("36h", 129_600),
+        ("30d", 2_592_000),
+        ("1w", 604_800),
+    ],
+)
+def test_a_duration_is_a_number_and_a_letter(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5 minutes", "1e9", "nan", "inf", "٣"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write seconds, or 500ms, 90s, 15m, 36h, 30d"):
+        duration(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("65536", 65536), ("64k", 65536), ("10M", 10 << 20), ("1.5GiB", 3 << 29)])
+def test_a_size_is_a_number_and_a_letter(text: str, number: int) -> None:
+    assert size_of(text) == number
+
+
+def test_anything_else_is_no_size() -> None:
+    with pytest.raises(click.BadParameter, match="'lots' is no size"):
+        size_of("lots")
+
+
+def test_a_pair_has_a_name_and_may_have_signs_in_its_value() -> None:
+    assert pair("a=b=c") == ("a", "b=c")
+    assert pair("a=") == ("a", "")
+    for text in ("a", "=b"):
+        with pytest.raises(click.BadParameter, match="has to be NAME=VALUE"):
+            pair(text)
+
+
+def test_json_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "given.json").write_text('\ufeff{"a": [1, "é"]}', encoding="utf-8")
+    assert any_json(f"@{tmp_path / 'given.json'}") == {"a": [1, "é"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{'a': 1}", "it is not JSON: Expecting property name enclosed in double quotes, line 1, column 2"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "it is nested too deep"),
+        ("@/no/such/file.json", "/no/such/file.json cannot be read: No such file or directory"),
+        ("[1]", "what is given is a list: write an object of named values"),
+        ("7", "what is given is a bare value"),
+        ("null", "what is given is null"),
+    ],
+)
+def test_what_is_no_object_is_refused_with_the_reason(text: str, words: str) -> None:
+    with pytest.raises(click.BadParameter) as refusal:
+        json_object(text)
+    assert words in refusal.value.message
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "given.json").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(click.BadParameter, match="it is not text in UTF-8"):
+        any_json(f"@{tmp_path / 'given.json'}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (-3, "0 s"),
+        (0.01, "0 s"),
+        (1.26, "1.3 s"),
+        (12.3, "12 s"),
+        (120, "2 min"),
+        (7200, "2 h"),
+        (864_000, "10 d"),
+    ],
+)
+def test_an_age_is_short(seconds: float | None, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_sizes_and_moments_in_words() -> None:
+    assert [size(number) for number in (12, 64 << 10, 10 << 20, 3 << 30)] == ["12 bytes", "64 KiB", "10 MiB", "3 GiB"]
+    assert moment(None) == ""
+    assert moment(1e300) == f"{1e300:.0f}"

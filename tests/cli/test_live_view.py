@@ -1,0 +1,294 @@
+"""The live view: what it shows, how much of it, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from asterism import (
+    Constellation,
+    ConstellationView,
+    EditBatch,
+    Event,
+    LocalDevice,
+    Orchestrator,
+    Result,
+    Task,
+    edits,
+)
+from asterism.cli.live_frame import frame
+from asterism.cli.live_view import watched
+from asterism.cli.plan_progress import Progress
+from asterism.cli.screen import Screen
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.testing.virtual_time import run as in_virtual_time
+
+
+def drawn(progress: Progress, now: float, width: int = 100, height: int = 24) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with console.capture() as capture:
+        console.print(frame(progress, now, width, height))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+class Scene:
+    """A run that takes pictures of itself, from inside its tasks and its editor."""
+
+    def __init__(self, plan: Constellation, devices: Sequence[LocalDevice], **terms: Any) -> None:
+        self.plan, self.orchestrator = plan, Orchestrator(devices, **terms)
+        self.progress = Progress(self.orchestrator, plan, PlanMask(plan))
+        self.pictures: list[list[str]] = []
+
+    async def picture(self, **size: int) -> list[str]:
+        await self.orchestrator.events.drain(10.0)
+        self.pictures.append(drawn(self.progress, self.orchestrator.now(), **size))
+        return self.pictures[-1]
+
+    def run(self) -> Result:
+        async def body() -> Result:
+            self.orchestrator.events.subscribe(self.progress.observe)
+            return await self.orchestrator.run(self.plan)
+
+        return in_virtual_time(body())
+
+
+def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
+    plan = Constellation("nightly")
+    plan.add(Task("one"))
+    plan.begin(0.0)
+    plan.start(plan.node("one"), "kitchen", 0.0)
+    progress = Progress(Orchestrator(), plan, PlanMask(plan))
+    assert [node.id for node in progress.running_nodes(10)] == ["one"]
+    assert progress.on_device == {"kitchen": {"one": None}}
+
+
+def line_with(words: str, lines: list[str]) -> str:
+    [line] = [line for line in lines if words in line]
+    return line
+
+
+async def nothing() -> None:
+    """A task that does nothing."""
+
+
+def two_branches(look: Callable[[], Any]) -> Constellation:
+    """`one` and `two` begin, `both` waits for the two; `one` ends only after `look`."""
+    plan = Constellation("release")
+
+    async def one() -> None:
+        await look()
+
+    plan.add(Task("one", call=one))
+    plan.add(Task("two", call=nothing))
+    plan.add(Task("both", call=nothing), ["one", "two"])
+    plan.add(Task("moon", call=nothing, needs=["rocket"]))
+    plan.add(Task("spare", call=nothing))
+    return plan
+
+
+def test_running_tasks_waiting_tasks_and_their_holders() -> None:
+    async def look() -> None:
+        await scene.picture()
+        scene.orchestrator.join(LocalDevice("pad", can=["rocket"]))
+
+    scene = Scene(two_branches(look), [LocalDevice("laptop", slots=1)])
+    scene.run()
+    [lines] = scene.pictures
+    assert lines[0].startswith("release  executing  version 0  0.")
+    assert "1 running, 4 pending" in lines[1]
+    assert line_with("◐  one", lines).split() == ["◐", "one", "running", "laptop", "0.0", "s"]
+    assert line_with("both", lines).endswith("for one, two")
+    assert line_with("spare", lines).endswith("busy: laptop (1)")
+    assert line_with("moon", lines).endswith("no device can rocket")
+    assert line_with("laptop  ■", lines) == "laptop  ■  1/1  one"
+
+
+def test_held_tasks_name_their_cycle_and_open_cycles_their_age() -> None:
+    plan = Constellation("release")
+    plan.add(Task("build", call=nothing))
+    plan.add(Task("pack", call=nothing), "build")
+    pictures: list[list[str]] = []
+
+    async def maintainer(view: ConstellationView, events: Sequence[Event]) -> EditBatch | None:
+        pictures.append(await scene.picture())
+        return EditBatch((edits.AddTask(Task("extra", call=nothing)),)) if "extra" not in view else None
+
+    scene = Scene(plan, [LocalDevice("laptop", slots=2)], editor=maintainer)
+    scene.run()
+    first, second = pictures[:2]
+    assert line_with("pack", first).split() == ["○", "pack", "held", "by", "cycle", "1"]
+    assert line_with("cycle 1  open", first).startswith("cycle 1  open for 0.0 s by maintainer: build")
+    assert line_with("build", first[:6]).startswith("●  build  completed")
+    assert "edit applied by maintainer: add task 'extra'" in second
+
+
+def test_a_failure_says_why_and_a_retry_says_so() -> None:
+    plan = Constellation("release")
+    tries: list[int] = []
+
+    async def flaky() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("the moon is full")
+        await scene.picture()
+        raise RuntimeError("the moon is new")
+
+    async def last() -> None:
+        await scene.picture()
+
+    plan.add(Task("flaky", call=flaky, retries=1, backoff=0.0))
+    plan.add(Task("last", call=last), {"flaky": "completion"})
+    scene = Scene(plan, [LocalDevice("laptop")])
+    scene.run()
+    again, failed = scene.pictures
+    assert "running" in line_with("flaky", again[:4])
+    assert line_with("✗  flaky", failed).endswith("RuntimeError: the moon is new")
+    assert failed[-1] == "laptop  1/∞  last"
+
+
+def test_a_place_that_stands_for_a_fleet_has_no_slots_to_count() -> None:
+    plan = Constellation("p")
+
+    async def only() -> None:
+        await scene.picture()
+
+    plan.add(Task("only", call=only))
+    scene = Scene(plan, [LocalDevice("fleet", slots=1000)])
+    scene.run()
+    [picture] = scene.pictures
+    assert picture[-1] == "fleet  1 under way  only"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (40, 10), (20, 5), (80, 1), (200, 60)])
+def test_a_picture_never_outgrows_its_terminal(width: int, height: int) -> None:
+    plan = Constellation("a-name-that-is-longer-than-any-name-of-a-plan-should-be")
+
+    async def look() -> None:
+        await scene.picture(width=width, height=height)
+
+    plan.add(Task("first", call=look, description="x" * 300))
+    for number in range(300):
+        plan.add(Task(f"a-rather-long-name-for-a-task-{number}", call=nothing), "first")
+    for number in range(40):
+        plan.add(Task(f"free-{number}", call=nothing))
+    scene = Scene(plan, [LocalDevice(f"device-{number}", slots=1) for number in range(9)])
+    scene.run()
+    [lines] = scene.pictures
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_picture_of_a_large_plan_looks_at_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Constellation("large")
+
+    async def look() -> None:
+        asked.clear()
+        await scene.picture(height=24)
+
+    plan.add(Task("first", call=look))
+    for number in range(2_000):
+        plan.add(Task(f"t{number}", call=nothing), "first")
+    plan.add(Task("join", call=nothing), [f"t{number}" for number in range(2_000)])
+    scene = Scene(plan, [LocalDevice("laptop", slots=1)])
+    asked: list[str] = []
+    why = scene.orchestrator.why
+
+    def counted(task_id: str, plan_id: str | None = None) -> Any:
+        asked.append(task_id)
+        return why(task_id, plan_id)
+
+    monkeypatch.setattr(scene.orchestrator, "why", counted)
+    scene.run()
+    assert 0 < len(asked) <= 24
+
+
+def test_a_task_below_very_many_others_is_counted_not_listed() -> None:
+    plan = Constellation("join")
+    parents = [f"t{number}" for number in range(200)]
+
+    async def look() -> tuple[str, str]:
+        return scene.progress.holder(plan.nodes["join"])
+
+    for name in parents:
+        plan.add(Task(name, call=nothing))
+    plan.add(Task("look", call=look, priority="critical"))
+    plan.add(Task("join", call=nothing), [*parents, "look"])
+    scene = Scene(plan, [LocalDevice("laptop", slots=1)])
+    assert scene.run()["look"].value == ("waiting", "for 201 of 201 tasks")
+
+
+def test_the_view_is_drawn_in_a_terminal_and_ends_with_the_end() -> None:
+    plan = Constellation("release")
+    plan.add(Task("a", call=nothing))
+    output = io.StringIO()
+    console = Screen(file=output, force_terminal=True, width=80, height=24, color_system=None)
+
+    async def body() -> None:
+        orchestrator = Orchestrator([LocalDevice("laptop")])
+        async with watched(orchestrator, plan, console):
+            await orchestrator.run(plan)
+
+    asyncio.run(body())
+    last = output.getvalue().rpartition("release  ")[2]
+    assert last.startswith("completed  version 0")
+    assert "●  a  completed  laptop" in last
+
+
+def test_plain_lines_where_there_is_no_terminal_or_on_demand() -> None:
+    for console, plain in [
+        (Console(file=io.StringIO()), False),
+        (Console(file=io.StringIO(), force_terminal=True), True),
+    ]:
+        plan = Constellation("release")
+        plan.add(Task("a", call=nothing))
+
+        async def body(plan: Constellation = plan, console: Console = console, plain: bool = plain) -> None:
+            orchestrator = Orchestrator([LocalDevice("laptop")])
+            async with watched(orchestrator, plan, console, plain=plain):
+                await orchestrator.run(plan)
+
+        asyncio.run(body())
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        assert [line[10:].split(" after ")[0] for line in lines] == [
+            "release started with 1 task",
+            "a started on laptop",
+            "a completed",
+            "release ended: completed, version 0",
+        ]
+
+
+def test_another_plan_of_the_same_orchestrator_is_not_shown() -> None:
+    plan, other = Constellation("release"), Constellation("other")
+    plan.add(Task("a", call=nothing))
+    other.add(Task("b", call=nothing))
+    console = Console(file=io.StringIO())
+
+    async def body() -> None:
+        orchestrator = Orchestrator([LocalDevice("laptop")])
+        async with watched(orchestrator, plan, console):
+            await asyncio.gather(orchestrator.run(plan), orchestrator.run(other))
+
+    asyncio.run(body())
+    assert isinstance(console.file, io.StringIO)
+    assert "b started" not in console.file.getvalue()
+
+
+def test_a_plan_that_is_paused_or_being_cancelled_says_so() -> None:
+    plan = Constellation("release")
+
+    async def look() -> None:
+        scene.orchestrator.pause("release")
+        await scene.picture()
+        scene.orchestrator.resume("release")
+        await scene.picture()
+
+    plan.add(Task("a", call=look))
+    scene = Scene(plan, [LocalDevice("laptop")])
+    scene.run()
+    assert [lines[0].split()[1] for lines in scene.pictures] == ["paused", "executing"]

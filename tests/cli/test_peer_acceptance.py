@@ -1,0 +1,187 @@
+"""An invitation becomes a secret, whoever is killed meanwhile, and is worth nothing after that."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.peers.invitations import parse
+from tests.cli.command_scenes import Scene
+from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
+from tests.process_scenes import PATIENCE
+
+KILLED = """
+import os, signal, sys
+from asterism.peers import guarding
+from asterism.peers import secrets
+owner, name, call, when = {point!r}
+owner = {{"tokens": secrets.Tokens, "guard": guarding}}[owner]
+real, calls = getattr(owner, name), []
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def plain(*words):
+    calls.append(1)
+    if len(calls) == call and when == "before":
+        die()
+    real(*words)
+    if len(calls) == call and when == "after":
+        die()
+
+async def waiting(*words):
+    if when == "before":
+        die()
+    await real(*words)
+    die()
+
+setattr(owner, name, waiting if name == "redeem" else plain)
+from asterism.cli.main import main
+main()
+"""
+"""The command line in a process that is killed at some point."""
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@contextmanager
+def doomed(scene: Scene, point: tuple[Any, ...], *words: str) -> Iterator[subprocess.Popen[str]]:
+    script = KILLED.format(point=point)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **scene.env},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
+    """They are peers, the secret is the laptop's own, and the invitation is worth nothing."""
+    assert [one["state"] for one in laptop.json("peer", "list")] == ["met"]
+    assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
+    secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
+    assert isinstance(secrets["kitchen"], str)
+    assert secrets["kitchen"] != parse(line).token
+
+
+# -- killed meanwhile --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [1, 2], ids=["the secret is written down", "it is exchanged"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_guest_that_is_killed_finishes_what_it_began(house: House, call: int, when: str) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    with serving(kitchen) as url:
+        line = invitation(kitchen, "laptop", url, "--as", "kitchen")
+        with doomed(laptop, ("tokens", "put", call, when), "peer", "accept", line) as process:
+            assert process.wait(PATIENCE) == -signal.SIGKILL
+        laptop.ok("peer", "accept", "-", given=line)
+        is_finished(laptop, kitchen, line)
+        laptop.ok("peer", "sync", "kitchen")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
+    laptop, kitchen = house.laptop, house.kitchen.made()
+    place = lasting_place()
+    line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
+    with doomed(kitchen, ("guard", "redeem", 1, when), "peer", "serve", "--listen", place) as process:
+        assert address_of(process) == f"https://{place}"
+        refused(laptop.run("peer", "accept", line), "is out of reach", code=75)  # nobody knows what came of it
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    with serving(kitchen, place):
+        laptop.ok("peer", "sync", "kitchen")
+        is_finished(laptop, kitchen, line)
+
+
+# -- what was used is worth nothing ------------------------------------------------------------------------------------
+
+
+def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: House) -> None:
+    """The line is in the history of a shell, and every peer is told the id of the store."""
+    laptop, kitchen, thief = house.laptop, house.kitchen, house.thief
+    kitchen.workflow("cook")
+    kitchen.create("cook")
+    with serving(kitchen) as url:
+        line = invitation(kitchen, "laptop", url, "--as", "kitchen")
+        laptop.ok("peer", "accept", line)
+        thief.ask(lambda fleet: _disguised(fleet, laptop))
+        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was used already")
+        assert thief.json("runs", "list") == []
+        laptop.ok("peer", "sync", "kitchen")
+
+
+async def _disguised(fleet: Any, as_whom: Scene) -> None:
+    """With the id of another store."""
+    from asterism.fleet.device.membership import identity
+    from asterism.fleet.fleet import Fleet
+    from asterism.store.protocol import PutRegister
+
+    async with await Fleet.open(as_whom.url) as other:
+        stolen = await identity(other.store, other.clock)
+    await fleet.store.commit([PutRegister("store/id", {"id": stolen}, None)])
+
+
+def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
+    laptop, kitchen = house.laptop, house.kitchen
+    with serving(kitchen) as url:
+        line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
+        assert "kitchen is a peer now" in laptop.run("peer", "accept", "-", given=line).stderr
+    refused(laptop.run("peer", "accept", "-", given="no"), "this is no invitation")
+
+
+# -- silent connections ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def few_descriptors(number: int) -> Iterator[None]:
+    """For processes that begin meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_device_works_on_and_peers_get_through_whoever_else_connects(house: House) -> None:
+    """It may have 256 file descriptors, and 300 connections are opened on which nothing is ever said."""
+    laptop, kitchen = house.laptop, house.kitchen
+    kitchen.workflow("cook", shell="echo soup")
+    with ExitStack() as stack:
+        with few_descriptors(256):
+            words = ("device", "join", "cooker", "--listen", "127.0.0.1:0", "--slots", "4", "--heartbeat", "0.3")
+            process = stack.enter_context(kitchen.process(*words))
+        url = address_of(process)
+        befriend(kitchen, "laptop", laptop, url, "kitchen")
+        host, port = url.removeprefix("https://").split(":")
+        for number in range(300):
+            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE))
+            sock.setblocking(False)
+            if number % 100 == 99:
+                run = kitchen.create("cook")
+                until(kitchen, run.id, status="completed")
+                laptop.ok("peer", "sync", "kitchen")
+                assert laptop.json("runs", "show", run.id)["status"] == "completed"
+        assert process.poll() is None

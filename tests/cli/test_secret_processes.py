@@ -1,0 +1,55 @@
+"""A secret that only a device knows, and commands in other processes that run and show what it returned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command_scenes import Scene, heard
+from tests.process_scenes import ended
+
+VALUE = "s3cr3t-value/1"
+WITHHELD = "[withheld: it may show a secret that is not known here: MY_VALUE]"
+
+PLAN = """\
+asterism: 1
+id: nightly
+tasks:
+  says: {shell: 'echo "$T"', env: {T: {secret: MY_VALUE}}}
+  takes: {shell: 'test "$said" = "$(cat expected)" && echo same', inputs: {said: {from: says}}, after: says}
+  spills: {shell: 'echo "bad $MY_VALUE" >&2; exit 3', after: says}
+  by-input: {argv: ["true"], inputs: {x: {from: says, select: "{'a': 1}[result]"}}, after: says}
+  by-env: {argv: ["true"], env: {X: {from: says, select: "duration(result)"}}, after: says}
+  by-when: {argv: ["true"], after: {says: {when: "int(result) == 1"}}}
+  apart: {shell: echo nothing}
+"""
+
+
+def test_a_secret_of_a_device_shows_nowhere_else(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    (tmp_path / "expected").write_text(VALUE)
+    page = tmp_path / "report.html"
+    words = ["run", "plan.yaml", "--store", scene.url, "--no-local", "--json", "--report", str(page)]
+    with scene.process("device", "join", "kitchen", "--slots", "4", MY_VALUE=VALUE) as device:
+        heard(device, "joined as kitchen")
+        with scene.process(*words) as process:
+            code, said, errors = ended(process)
+        device.terminate()
+        _, device_said, device_errors = ended(device)
+    assert code == 2, errors
+    tasks: dict[str, Any] = json.loads(said)["tasks"]
+    assert tasks["says"]["value"] == tasks["takes"]["value"] == WITHHELD
+    assert tasks["takes"]["status"] == "completed"  # it was given what was returned, to the byte
+    assert tasks["apart"]["value"] == "nothing"
+    failed = [tasks[name]["status"] for name in ("spills", "by-input", "by-env", "by-when")]
+    assert failed == ["failed", "failed", "failed", "cancelled"]
+    shown = [said, errors, device_said, device_errors, page.read_text("utf-8")]
+    shown += [scene.run(*command).output for command in (["show", "nightly"], ["show", "nightly", "--json"])]
+    shown += [scene.run("story", "nightly", *json_or_not).output for json_or_not in ([], ["--json"])]
+    shown += [scene.run("runs", "list").output]
+    assert not [text for text in shown if "s3cr3t" in text]
+    for run in scene.json("runs", "list"):
+        told = {name: value for name, value in run.items() if name != "input"}
+        assert "s3cr3t" not in json.dumps(told)

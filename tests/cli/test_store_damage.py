@@ -1,0 +1,337 @@
+"""Commands on a damaged SQLite file: each says what is wrong or works, none hangs, none hides that runs are missing.
+
+Two stores are damaged over and over: one that was closed, and one whose process was killed, so that its last commits
+are only in the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from asterism.store.sqlite import connection
+from tests.cli.command_scenes import Scene
+
+PAGE = 4096
+PATIENCE = 60
+"""How many seconds a command may take before it counts as hung: far beyond what any of them takes."""
+
+FILL_AND_DIE = """
+import asyncio, os, signal, sys
+from asterism.fleet.fleet import Fleet
+
+async def main():
+    fleet = await Fleet.open(sys.argv[1])
+    for number in range(120):
+        await fleet.create("work", {"number": number, "text": "x" * (number * 37 % 9000)})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+GROW_AND_DIE = """
+import asyncio, os, shutil, signal, sys
+from asterism.store.url import open_store
+from asterism.store.protocol import PutRegister
+
+def salts():
+    with open(f"{sys.argv[1].removeprefix('sqlite:///')}-wal", "rb") as log:
+        return log.read(24)[16:]
+
+async def main():
+    store = await open_store(sys.argv[1])
+    number, first, last = 0, None, None
+    while number != last:
+        before = await store.register("x")
+        await store.commit([PutRegister("x", {"number": number, "text": "y" * 3000}, before and before.revision)])
+        if number == 20:
+            shutil.copy(f"{store.path}-shm", sys.argv[2])
+            first = salts()
+        elif last is None and first not in (None, salts()):
+            last = number + 20  # the log has begun anew
+        number += 1
+    print(number - 1, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Its process was killed: what it committed is in the log."""
+    scene = Scene(tmp_path_factory.mktemp("killed"))
+    scene.workflow("work")
+    plan = scene.folder / "plan.yaml"
+    plan.write_text("asterism: 1\nid: nightly\ntasks:\n  a: {shell: 'true'}\n  b: {shell: 'true', after: a}\n")
+    scene.ok("run", str(plan), "--store", scene.url)
+    scene.device("laptop")
+    child = subprocess.run(
+        [sys.executable, "-c", FILL_AND_DIE, scene.url], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert log_of(scene.file).stat().st_size > 20 * PAGE
+    return scene
+
+
+@pytest.fixture(scope="module")
+def closed(killed: Scene, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Whoever opened it last has closed it: everything is in the one file."""
+    scene = copy_of(killed, tmp_path_factory.mktemp("closed") / "store")
+    scene.ok("runs", "list")
+    assert not log_of(scene.file).exists()
+    return scene
+
+
+@pytest.fixture(scope="module")
+def there(closed: Scene) -> set[str]:
+    """The ids of all runs."""
+    return ids_in(closed)
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[Callable[[], None]]:
+    """Raises in the middle of a command that hangs. Call it to begin anew."""
+
+    def ring(signum: int, frame: object) -> None:
+        raise TimeoutError(f"a command took more than {PATIENCE} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield lambda: signal.alarm(PATIENCE) and None
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def copy_of(scene: Scene, folder: Path) -> Scene:
+    shutil.copytree(scene.folder, folder)
+    return Scene(folder)
+
+
+def log_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")
+
+
+def index_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-shm")
+
+
+def ids_in(scene: Scene) -> set[str]:
+    return {run["id"] for run in json.loads(scene.ok("runs", "list", "--limit", "1000", "--json"))}
+
+
+# -- damages -----------------------------------------------------------------------------------------------------------
+
+
+def _page(file: Path, chance: random.Random) -> int:
+    return chance.randrange(file.stat().st_size // PAGE) * PAGE
+
+
+def _overwrite(file: Path, at: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(data)
+
+
+def _read(file: Path, at: int) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(at)
+        return opened.read(PAGE)
+
+
+def zero_a_page(file: Path, chance: random.Random) -> None:
+    _overwrite(file, _page(file, chance), bytes(PAGE))
+
+
+def shift_a_page(file: Path, chance: random.Random) -> None:
+    at, by = _page(file, chance), chance.randrange(1, PAGE)
+    data = _read(file, at)
+    _overwrite(file, at, data[by:] + data[:by])
+
+
+def swap_two_pages(file: Path, chance: random.Random) -> None:
+    one, other = _page(file, chance), _page(file, chance)
+    first, second = _read(file, one), _read(file, other)
+    _overwrite(file, one, second)
+    _overwrite(file, other, first)
+
+
+def scramble_a_page(file: Path, chance: random.Random) -> None:
+    _overwrite(file, _page(file, chance), chance.randbytes(PAGE))
+
+
+def flip_a_byte_of_the_header(file: Path, chance: random.Random) -> None:
+    at = chance.randrange(100)
+    _overwrite(file, at, bytes([_read(file, at)[0] ^ 0xFF]))
+
+
+def cut_off_the_end(file: Path, chance: random.Random) -> None:
+    os.truncate(file, chance.randrange(file.stat().st_size))
+
+
+def empty_the_file(file: Path, chance: random.Random) -> None:
+    os.truncate(file, 0)
+
+
+def remove_the_log(file: Path, chance: random.Random) -> None:
+    log_of(file).unlink()
+
+
+def remove_the_index(file: Path, chance: random.Random) -> None:
+    index_of(file).unlink()
+
+
+def zero_a_part_of_the_log(file: Path, chance: random.Random) -> None:
+    at = chance.randrange(log_of(file).stat().st_size - PAGE)
+    _overwrite(log_of(file), at, bytes(PAGE))
+
+
+def cut_off_the_end_of_the_log(file: Path, chance: random.Random) -> None:
+    cut_off_the_end(log_of(file), chance)
+
+
+def damage_the_beginning_of_the_log(file: Path, chance: random.Random) -> None:
+    at = chance.randrange(32)
+    _overwrite(log_of(file), at, bytes([_read(log_of(file), at)[0] ^ 0xFF]))
+
+
+OF_THE_FILE = (
+    zero_a_page,
+    shift_a_page,
+    swap_two_pages,
+    scramble_a_page,
+    flip_a_byte_of_the_header,
+    cut_off_the_end,
+    empty_the_file,
+)
+OF_THE_LOG = (
+    remove_the_log,
+    zero_a_part_of_the_log,
+    cut_off_the_end_of_the_log,
+    damage_the_beginning_of_the_log,
+)
+
+LOOKS = (
+    ("store", "info"),
+    ("device", "list"),
+    ("device", "scores", "work"),
+    ("workflow", "list"),
+    ("workflow", "show", "work"),
+    ("list",),
+    ("show", "nightly"),
+    ("story", "nightly"),
+    ("pause", "nightly"),
+    ("series", "status", "RFC-093"),
+    ("fleet", "show"),
+    ("peer", "list"),
+    ("runs", "create", "work", "--input", '{"number": 1}'),
+    ("runs", "prune"),
+)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_command_hides_a_damage(
+    killed: Scene, closed: Scene, there: set[str], tmp_path: Path, no_hang: Callable[[], None], seed: int
+) -> None:
+    chance = random.Random(seed)
+    whole = closed if seed % 2 else killed
+    damages = OF_THE_FILE if seed % 2 else (*OF_THE_FILE, *OF_THE_LOG, *OF_THE_LOG, remove_the_index)
+    damage = chance.choice(damages)
+    scene = copy_of(whole, tmp_path / "damaged")
+    damage(scene.file, chance)
+    some = chance.choice(sorted(there))
+
+    def run(*words: str) -> tuple[int, str]:
+        no_hang()
+        result = scene.run(*words, given="")
+        assert result.exit_code in (0, 1, 2, 64, 65, 69), (damage, words, result.output)
+        assert result.exit_code == 0 or result.output, (damage, words)
+        return result.exit_code, result.stdout
+
+    for words in chance.sample(LOOKS, 3):
+        run(*words)
+    run("runs", "show", some)
+    listed = run("runs", "list", "--limit", "1000", "--json")
+    backup = run("store", "backup", str(tmp_path / "backup"))
+    checked, _ = run("store", "check")
+    assert checked in (0, 64)
+    assert checked == 64 or damage not in OF_THE_LOG
+    found = [{run["id"] for run in json.loads(listed[1])}] if listed[0] == 0 else []
+    if backup[0] == 0:
+        lines = map(json.loads, (tmp_path / "backup").read_text().splitlines())
+        found.append({line["run"][0] for line in lines if "run" in line})
+    for ids in found:
+        assert there <= ids or checked == 64, (
+            f"{damage.__name__}: {len(there - ids)} runs are missing, and nobody says so"
+        )
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", OF_THE_LOG)
+def test_a_damaged_log_is_left_alone_and_a_whole_copy_brings_everything_back(
+    killed: Scene, there: set[str], tmp_path: Path, damage: Callable[[Path, random.Random], None]
+) -> None:
+    scene = copy_of(killed, tmp_path / "damaged")
+    damage(scene.file, random.Random(1))
+    before = {path.name: path.read_bytes() for path in scene.folder.glob("fleet.db*")}
+    for words in (["runs", "list"], ["runs", "create", "work", "--input", '{"number": 1}'], ["store", "check"]):
+        result = scene.run(*words)
+        assert result.exit_code == 64, words
+        assert "commits to" in result.output, result.output
+        assert "remove fleet.db-shm" in result.output
+    assert {path.name: path.read_bytes() for path in scene.folder.glob("fleet.db*")} == before
+    shutil.copy(log_of(killed.file), log_of(scene.file))
+    assert ids_in(scene) == there
+
+
+def test_whoever_removes_the_index_goes_on_with_what_can_be_read(
+    killed: Scene, there: set[str], tmp_path: Path
+) -> None:
+    scene = copy_of(killed, tmp_path / "damaged")
+    os.truncate(log_of(scene.file), log_of(scene.file).stat().st_size // 2)
+    assert scene.run("runs", "list").exit_code == 64
+    index_of(scene.file).unlink()
+    assert ids_in(scene) < there
+    assert "is fine" in scene.ok("store", "check")
+
+
+def test_an_index_from_before_a_power_cut_is_not_believed(tmp_path: Path) -> None:
+    """The log is synced with every commit and the index never: it may be of a time before the log began anew."""
+    scene = Scene(tmp_path)
+    child = [sys.executable, "-c", GROW_AND_DIE, scene.url, str(tmp_path / "old-index")]
+    died = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    shutil.copy(tmp_path / "old-index", index_of(scene.file))
+    found = scene.ask(lambda fleet: fleet.store.register("x"))
+    assert found is not None
+    assert found.value["number"] == int(died.stdout)
+
+
+def test_without_the_check_of_the_log_commits_are_lost_in_silence(
+    killed: Scene, there: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "missing_commits", lambda path: None)
+    scene = copy_of(killed, tmp_path / "damaged")
+    log_of(scene.file).unlink()
+    assert "is fine" in scene.ok("store", "check")
+    assert ids_in(scene) < there
+
+
+def test_an_empty_file_is_not_taken_for_a_new_store(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.file.touch()
+    result = scene.run("runs", "list")
+    assert result.exit_code == 64
+    assert "is empty" in result.output
+    assert scene.file.stat().st_size == 0

@@ -1,0 +1,273 @@
+"""Why is this task not running? The answer names the actual holder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import CancelTask, UpdateTask
+from asterism.core.plan.explain import Holder, Why, why
+from asterism.core.plan.lock import AssignmentLock, EditCycle, edit_on_all
+from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
+from asterism.core.plan.task import Task
+from tests.core.plan.tiny_plans import chain, start
+
+
+class Scene:
+    """A plan that runs under a lock."""
+
+    def __init__(self, plan: Constellation, **terms: Any) -> None:
+        self.plan = plan
+        self.lock = AssignmentLock(plan, **{"edit_on": edit_on_all, **terms})
+        plan.begin(0.0)
+
+    def end(self, task_id: str, status: TaskStatus = COMPLETED, error: BaseException | None = None) -> None:
+        if self.plan.node(task_id).device is None:
+            start(self.plan, task_id)
+        self.lock.finish(self.plan.node(task_id), status, 2.0, None, error)
+
+    def open(self, now: float = 3.0) -> EditCycle:
+        cycle = self.lock.open(now)
+        assert cycle is not None
+        return cycle
+
+    def why(self, task_id: str, placement: Holder | None = None, now: float = 5.0) -> Why:
+        return why(self.plan, self.lock, self.plan.node(task_id), placement, now)
+
+
+BUSY = Holder("device", "laptop", "every device that could take it is busy")
+
+
+# -- dependencies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_task_names_every_open_dependency() -> None:
+    plan = chain("a")
+    plan.add(Task("b"))
+    plan.add(Task("c"), after={"a": "success", "b": "failure"})
+    answer = Scene(plan).why("c")
+    assert (answer.status, [(holder.kind, holder.name) for holder in answer.holders]) == (
+        "waiting",
+        [("dependency", "a"), ("dependency", "b")],
+    )
+    assert str(answer) == (
+        "c is waiting: it waits for success of 'a', which is pending; it waits for failure of 'b', which is pending"
+    )
+
+
+def test_a_dependency_that_is_satisfied_is_not_named() -> None:
+    plan = chain("a")
+    plan.add(Task("b"))
+    plan.add(Task("c"), after=["a", "b"])
+    scene = Scene(plan, edit_on=None)
+    scene.end("a")
+    assert [holder.name for holder in scene.why("c").holders] == ["b"]
+
+
+def test_a_dependency_that_ended_the_wrong_way_says_how() -> None:
+    scene = Scene(chain("a", "b"), edit_on=None)
+    scene.end("a", FAILED)
+    assert str(scene.why("b")) == "b is waiting: it waits for success of 'a', which is failed"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (False, "the condition 'result.ok' on it does not hold"),
+        ("no such key", "the condition 'result.ok' on it could not be evaluated: no such key"),
+    ],
+)
+def test_a_condition_says_what_became_of_it(verdict: bool | str, words: str) -> None:
+    plan = chain("a")
+    plan.add(Task("b"), after={"a": {"when": "result.ok"}})
+    plan.evaluate = lambda condition, status, result: verdict
+    scene = Scene(plan, edit_on=None)
+    scene.end("a")
+    assert str(scene.why("b")) == f"b is waiting: it waits for success of 'a', and {words}"
+
+
+# -- reviews -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_task_names_the_cycle_that_holds_it_and_for_how_long() -> None:
+    scene = Scene(chain("a", "b"))
+    scene.end("a")
+    scene.open(now=3.0)
+    answer = scene.why("b", placement=BUSY, now=5.5)
+    assert answer.holders == (Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.5 s"),)
+    assert answer.status == "pending"
+
+
+def test_a_claimed_cycle_names_who_claimed_it() -> None:
+    scene = Scene(chain("a", "b"), claim_timeout=30.0)
+    scene.end("a")
+    scene.open()
+    scene.lock.claim(1, "ada", 4.0, 60.0)
+    assert "is being reviewed by ada in cycle 1" in str(scene.why("b"))
+
+
+def test_an_end_that_no_cycle_has_taken_yet_says_how_many_are_open() -> None:
+    plan = chain("a", "b")
+    plan.add(Task("c"))
+    plan.add(Task("d"), after="c")
+    scene = Scene(plan, max_cycles=1)
+    scene.end("a")
+    scene.open()
+    scene.end("c")
+    [holder] = scene.why("d").holders
+    assert (holder.kind, holder.name) == ("review", "c")
+    assert holder.text.startswith("the end of 'c' waits for its review: 1 cycle is open")
+
+
+def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_that_wait_for_one() -> None:
+    plan = Constellation()
+    for task_id in ("a", "b", "c", "other"):
+        plan.add(Task(task_id))
+    scene = Scene(plan, policy="global", max_cycles=1)
+    scene.end("a")
+    scene.open(now=3.0)
+    scene.end("b")
+    assert scene.why("other", placement=BUSY, now=5.0).holders == (
+        Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.0 s"),
+        Holder("review", "b", "the end of 'b' waits for its review"),
+    )
+    scene.end("c")
+    assert scene.why("other").holders[-1].text == "the ends of 'b' and 1 more wait for their review"
+
+
+def test_under_global_a_cycle_over_many_ends_is_told_in_a_few_words() -> None:
+    plan = Constellation()
+    for task_id in "abcdef":
+        plan.add(Task(task_id))
+    scene = Scene(plan, policy="global")
+    for task_id in "abcde":
+        scene.end(task_id)
+    scene.open()
+    [holder] = scene.why("f").holders
+    assert holder.text.startswith("the end of 'a', 'b', 'c' and 2 more is being reviewed in cycle 1")
+
+
+def test_under_scoped_a_task_elsewhere_is_not_held() -> None:
+    plan = chain("a", "b")
+    plan.add(Task("other"))
+    scene = Scene(plan)
+    scene.end("a")
+    assert str(scene.why("other")) == "other is pending: it is ready and about to be assigned"
+
+
+def test_under_global_the_stuck_cycle_holds_too() -> None:
+    plan = chain("a", "b")
+    scene = Scene(plan, policy="global")
+    assert scene.lock.open_stuck(3.0) is not None
+    assert [holder.kind for holder in scene.why("a").holders] == ["cycle"]
+
+
+def test_a_task_below_a_provisional_end_says_that_it_is_provisional() -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("c"), after="b")
+    scene = Scene(plan, policy="speculative", edit_on=lambda node, status: node.id == "a")
+    scene.end("a")
+    scene.open()
+    scene.end("b")
+    [holder] = scene.why("c").holders
+    assert holder == Holder("provisional", "b", "'b' has ended only provisionally: what lies above it is under review")
+
+
+def test_a_cycle_whose_review_is_void_is_not_named() -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("c"), after="b")
+    scene = Scene(plan, policy="speculative")
+    scene.end("a")
+    scene.end("b")
+    scene.open()  # reviews both ends
+    plan.edit([UpdateTask("b", timeout=5)])
+    scene.end("b")  # the end of another execution: it waits for a cycle of its own
+    assert scene.lock.waiting == [("b", 3)]
+    [holder] = scene.why("c").holders
+    assert holder.kind != "cycle"
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ready_task_says_what_the_runtime_knows_or_that_its_turn_has_come() -> None:
+    scene = Scene(chain("a"))
+    assert scene.why("a").holders == (Holder("turn", "", "it is ready and about to be assigned"),)
+    assert scene.why("a", placement=BUSY).holders == (BUSY,)
+
+
+def test_a_running_task_says_where_and_since_when() -> None:
+    scene = Scene(chain("a"))
+    start(scene.plan, "a", now=1.0)
+    assert str(scene.why("a", placement=BUSY, now=3.5)) == "a is running: it runs on 'laptop' for 2.5 s, attempt 1"
+
+
+def test_a_task_that_was_started_at_time_zero_has_run_since_then() -> None:
+    scene = Scene(chain("a"))
+    start(scene.plan, "a", now=0.0)
+    assert "for 3.5 s" in str(scene.why("a", now=3.5))
+
+
+def test_a_provisional_task_says_so() -> None:
+    scene = Scene(chain("a", "b", revocable=True), policy="speculative")
+    scene.end("a")
+    start(scene.plan, "b")
+    assert "it runs provisionally on 'laptop'" in str(scene.why("b"))
+
+
+@pytest.mark.parametrize(("error", "ended"), [(None, "completed"), (ValueError("no"), "failed")])
+def test_a_task_that_ended_provisionally_is_not_said_to_be_running(error: Exception | None, ended: str) -> None:
+    plan = chain("a", "b", revocable=True)
+    plan.add(Task("c"), after={"b": "failure" if error is None else "success"})
+    scene = Scene(plan, policy="speculative")
+    scene.end("a")
+    start(scene.plan, "b")
+    scene.end("b", COMPLETED if error is None else FAILED, error)
+    why = scene.why("b")
+    assert why.status == f"{ended} provisionally"
+    assert "running" not in str(why)
+    assert "it runs" not in str(why)
+    assert "counts once it is confirmed" in str(why)
+    assert "the end of 'a'" in str(why)
+    assert f"which is {ended} provisionally" in str(scene.why("c"))
+
+
+@pytest.mark.parametrize(("placement", "kinds"), [(None, ["retry"]), (BUSY, ["retry", "device"])])
+def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Holder | None, kinds: list[str]) -> None:
+    scene = Scene(chain("a"))
+    start(scene.plan, "a")
+    scene.plan.retry(scene.plan.node("a"), 2.0, "bad luck")
+    answer = scene.why("a", placement)
+    assert [holder.kind for holder in answer.holders] == kinds
+    assert answer.holders[0].text == "attempt 1 failed and the next one has not begun"
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_says_since_when_and_why() -> None:
+    scene = Scene(chain("a"))
+    scene.end("a", FAILED, ValueError("no"))
+    assert scene.why("a") == Why("a", "failed", (Holder("ended", "failed", "it is over since 2.000 (ValueError: no)"),))
+
+
+def test_an_end_without_a_reason_says_when() -> None:
+    scene = Scene(chain("a"))
+    scene.end("a")
+    assert str(scene.why("a")) == "a is completed: it is over since 2.000"
+
+
+def test_a_cancelled_task_says_who_cancelled_it() -> None:
+    scene = Scene(chain("a"))
+    scene.plan.edit([CancelTask("a", "not today")])
+    assert "(not today)" in str(scene.why("a"))
+
+
+def test_a_failure_that_was_confirmed_says_its_reason() -> None:
+    scene = Scene(chain("a", "b", revocable=True), policy="speculative")
+    scene.end("a")
+    scene.end("b", FAILED, ValueError("no"))
+    scene.lock.close(scene.open(), 4.0, "empty")
+    assert "(ValueError: no)" in str(scene.why("b"))

@@ -1,0 +1,288 @@
+"""Whoever takes the recorded steps again has the same plan and the same lock, to the byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import precondition, rule
+
+from asterism.core.errors import EditRejected, InvalidTransition, NotJson
+from asterism.core.plan import edits, journal
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.journal import (
+    RecordedConstellation,
+    RecordedLock,
+    UnreadableJournal,
+    lock_from_json,
+    lock_to_json,
+    replay,
+)
+from asterism.core.plan.lock import AssignmentLock, edit_on_all
+from asterism.core.plan.status import COMPLETED, FAILED
+from asterism.core.plan.task import Task
+from tests.core.plan.test_plan_machine import LivingPlan, check, evaluate
+
+
+def picture(plan: Constellation, lock: AssignmentLock) -> str:
+    return json.dumps([plan.to_json(), lock_to_json(lock)])
+
+
+class RecordedPlan(LivingPlan):
+    """Everything that may happen to a plan, recorded, and taken again from the beginning or from a snapshot."""
+
+    Plan = RecordedConstellation
+    Lock = RecordedLock
+
+    def before(self) -> None:
+        self.first = picture(self.plan, self.lock)
+        self.steps: list[str] = []
+        assert isinstance(self.plan, RecordedConstellation)
+        self.plan.record = lambda step: self.steps.append(json.dumps(step))
+
+    def again(self) -> tuple[Constellation, AssignmentLock]:
+        """Made from what was kept, and from that alone."""
+        data, waiting = json.loads(self.first)
+        plan = RecordedConstellation.from_json(data)
+        plan.evaluate, plan.check_condition = evaluate, check
+        lock = RecordedLock(plan, self.lock.policy, self.lock.max_cycles)
+        lock_from_json(lock, waiting)
+        replay(plan, lock, map(json.loads, self.steps))
+        return plan, lock
+
+    @rule()
+    @precondition(lambda self: hasattr(self, "first"))
+    def look_back(self) -> None:
+        assert picture(*self.again()) == picture(self.plan, self.lock)
+
+    @rule()
+    @precondition(lambda self: hasattr(self, "first"))
+    def take_a_snapshot(self) -> None:
+        self.first, self.steps = picture(self.plan, self.lock), []
+
+    @rule()
+    @precondition(lambda self: hasattr(self, "first") and self.lock.quiet)
+    def get_stuck(self) -> None:
+        self.lock.open_stuck(self.tick())
+
+    @rule()
+    @precondition(lambda self: self.lock.cycles)
+    def reject(self) -> None:
+        self.lock.rejected(next(iter(self.lock.cycles.values())))
+
+    @rule()
+    @precondition(lambda self: any(node.device for node in self.settled_running()))
+    def lose_a_device(self) -> None:
+        self.plan.lose(next(node for node in self.settled_running() if node.device))
+
+    @rule()
+    @precondition(lambda self: any(node.device for node in self.settled_running()))
+    def find_out_where_one_is(self) -> None:
+        self.plan.locate(next(node for node in self.settled_running() if node.device), f"attic {self.tick()}")
+
+    @rule()
+    @precondition(lambda self: any(node.device for node in self.settled_running()))
+    def hear_how_often_one_was_tried(self) -> None:
+        node = next(node for node in self.settled_running() if node.device)
+        self.plan.tried(node, node.attempts + 2, node.losses + 1)
+
+    @rule()
+    @precondition(lambda self: self.settled_running())
+    def cancel_one(self) -> None:
+        self.plan.cancel(self.settled_running()[0], self.tick(), "enough")
+
+    @rule()
+    @precondition(lambda self: hasattr(self, "first"))
+    def say_something(self) -> None:
+        self.plan.note(self.tick(), "said", None, "something")
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "first"):
+            self.look_back()
+
+
+TestRecordedPlan = RecordedPlan.TestCase
+TestRecordedPlan.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def recorded(*ids: str) -> tuple[RecordedConstellation, RecordedLock, list[Any]]:
+    plan = RecordedConstellation("nightly")
+    for id in ids:
+        plan.add(Task(id))
+    steps: list[Any] = []
+    plan.record = steps.append
+    return plan, RecordedLock(plan, edit_on=edit_on_all), steps
+
+
+def test_each_step_is_one_entry() -> None:
+    plan, lock, steps = recorded("a", "b")
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), FAILED, 3.0, None, OSError("no disk"))
+    cycle = lock.open(4.0)
+    assert cycle is not None
+    plan.apply(EditBatch((edits.CancelTask("b", "not now"),), "ann"), 5.0)
+    lock.close(cycle, 6.0, "accepted")
+    plan.close(7.0)
+    batch = {
+        "edits": [{"op": "cancel_task", "task_id": "b", "reason": "not now"}],
+        **{"author": "ann", "reason": "", "base_version": None, "triggers": []},
+    }
+    assert steps == [
+        ["begin", 1.0],
+        ["start", "a", "kitchen", 2.0],
+        ["finish", "a", "failed", 3.0, None, ["OSError", "no disk"], True],
+        ["open", 4.0],
+        ["edit", batch, 5.0],
+        ["reviewed", 1, 6.0, "accepted"],
+        ["close", 7.0, False],
+    ]
+
+
+def test_a_plan_that_nobody_keeps_is_a_plan_like_any_other() -> None:
+    plan = RecordedConstellation("nightly")
+    plan.add(Task("a"))
+    plan.begin(1.0)
+    assert plan.story()[0].what == "began"
+
+
+def test_an_edit_is_heard_of_when_it_is_recorded() -> None:
+    plan, _, steps = recorded("a")
+    heard: list[int] = []
+    plan.on_applied = lambda applied: heard.append(len(steps))
+    plan.edit([edits.AddTask(Task("b"))])
+    assert heard == [1]
+
+
+def test_a_rejected_edit_leaves_no_entry() -> None:
+    plan, _, steps = recorded("a")
+    plan.begin(1.0)
+    with pytest.raises(EditRejected):
+        plan.apply(EditBatch((edits.RemoveTask("nobody"),)), 2.0)
+    assert steps == [["begin", 1.0]]
+
+
+def a_lambda() -> Callable[[], None]:
+    return lambda: None
+
+
+def test_what_cannot_be_kept_is_not_accepted() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    with pytest.raises(EditRejected, match=r"this plan is kept in a store, and task 'b': .* no import path"):
+        plan.apply(EditBatch((edits.AddTask(Task("b", call=a_lambda())),)), 2.0)
+    assert "b" not in plan
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    with pytest.raises(NotJson, match="the result of task 'a' is a set"):
+        lock.finish(plan.node("a"), COMPLETED, 3.0, {1})
+    assert plan["a"].status == "running"
+    assert len(steps) == 2
+
+
+def test_nothing_to_open_is_no_entry() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    assert lock.open(2.0) is None
+    lock.progress_at_stuck = 0
+    assert lock.open_stuck(2.0) is None
+    assert steps == [["begin", 1.0]]
+
+
+def test_cycles_go_on_counting_after_a_restart() -> None:
+    plan, lock, _ = recorded("a")
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), COMPLETED, 3.0)
+    cycle = lock.open(4.0)
+    assert cycle is not None
+    again = RecordedLock(RecordedConstellation.from_json(plan.to_json()), edit_timeout=10.0)
+    lock_from_json(again, lock_to_json(lock))
+    [reopened] = again.cycles.values()
+    assert (reopened.id, reopened.ends, reopened.expires_at) == (1, (("a", 1),), 14.0)
+    again.close(reopened, 5.0, "accepted")
+    again.edit_on = edit_on_all
+    later = again.open_stuck(6.0)
+    assert later is not None
+    assert later.id == 2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ["dance", 1.0],
+        ["start", "nobody", "kitchen", 1.0],
+        ["finish", "a", "completed", 1.0, None, None, False],
+        ["finish", "a", "asleep", 1.0, None, None, False],
+        ["reviewed", 7, 1.0, "accepted"],
+        ["begin"],
+        [],
+        {"begin": 1.0},
+    ],
+    ids=str,
+)
+def test_a_step_that_cannot_be_taken_is_named(step: Any) -> None:
+    plan, lock, _ = recorded("a")
+    with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be taken again"):
+        replay(plan, lock, [["note", 1.0, "said", None, ""], step])
+
+
+def test_every_step_that_can_be_recorded_can_be_taken() -> None:
+    """The table in the docstring, the one that replays and the classes that record name the same steps."""
+    assert journal.__doc__ is not None
+    table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA ``Recorded")[0]
+    named = {line.split()[0] for line in table.splitlines()}
+    assert named == set(journal._TAKE)
+
+
+def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_that_can_be_read() -> None:
+    plan, lock, steps = recorded("a")
+    first = plan.to_json()
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), COMPLETED, 3.0)
+    cycle = lock.open(4.0)
+    assert cycle is not None
+    lock.close(cycle, 5.0, "timeout")
+    lock.rejected(cycle)
+    again = RecordedConstellation.from_json(first)
+    replay(again, RecordedLock(again), steps)
+    assert again.to_json() == plan.to_json()
+
+
+def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_runs() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    with pytest.raises(InvalidTransition):
+        plan.locate(plan.node("a"), "kitchen")
+    with pytest.raises(InvalidTransition):
+        plan.tried(plan.node("a"), 3, 1)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "fleet", 2.0)
+    plan.locate(plan.node("a"), "kitchen")
+    assert (plan.node("a").device, steps[-1]) == ("kitchen", ["locate", "a", "kitchen"])
+    plan.tried(plan.node("a"), 3, 1)
+    assert (plan.node("a").attempts, plan.node("a").losses) == (3, 1)
+    assert steps[-1] == ["tried", "a", 3, 1]
+    again = RecordedConstellation("nightly")
+    again.add(Task("a"))
+    replay(again, lock, steps)
+    assert again.to_json() == plan.to_json()
+
+
+def test_a_lost_device_is_counted_and_recorded() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.lose(plan.node("a"))
+    plan.retry(plan.node("a"), 3.0, "it vanished")
+    plan.start(plan.node("a"), "attic", 4.0)
+    plan.release(plan.node("a"), 5.0, "it left")
+    assert (plan.node("a").losses, steps[2]) == (1, ["lose", "a"])
+    again = RecordedConstellation("nightly")
+    again.add(Task("a"))
+    replay(again, lock, steps)
+    assert again.to_json() == plan.to_json()

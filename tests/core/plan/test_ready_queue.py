@@ -1,0 +1,95 @@
+"""The ready queue: priority first, then rank, then who was ready first; one heap per kind of device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asterism.core.plan.node import Node
+from asterism.core.plan.ready_queue import ANYWHERE, Lane, ReadyQueue, lane_of
+from asterism.core.plan.task import Task
+
+
+def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) -> Node:
+    node = Node(Task(task_id, **fields), 1)
+    node.rank = rank
+    queue.push(node)
+    return node
+
+
+def drained(queue: ReadyQueue, lane: Lane = ANYWHERE) -> list[str]:
+    found = []
+    while lane in queue.lanes and queue.best(lane) is not None:
+        found.append(queue.take(lane).id)
+    return found
+
+
+def test_priority_goes_before_rank_and_rank_before_age() -> None:
+    queue = ReadyQueue()
+    queued(queue, "old")
+    queued(queue, "young")
+    queued(queue, "long tail", rank=5.0)
+    queued(queue, "low", rank=9.0, priority="low")
+    queued(queue, "critical", priority="critical")
+    assert drained(queue) == ["critical", "long tail", "old", "young", "low"]
+
+
+def test_tasks_for_different_kinds_of_devices_wait_in_different_lanes() -> None:
+    queue = ReadyQueue()
+    queued(queue, "any")
+    queued(queue, "gpu", needs="gpu")
+    queued(queue, "here", device="laptop")
+    assert set(queue.lanes) == {ANYWHERE, (None, frozenset({"gpu"})), ("laptop", frozenset())}
+    assert drained(queue, lane_of(Task("x", needs="gpu"))) == ["gpu"]
+    assert drained(queue, lane_of(Task("x", device="laptop"))) == ["here"]
+    assert drained(queue) == ["any"]
+
+
+def test_looking_at_the_best_leaves_it_in_its_place() -> None:
+    queue = ReadyQueue()
+    node = queued(queue, "a")
+    assert queue.best(ANYWHERE) is queue.best(ANYWHERE) is node.entry
+    assert len(queue) == 1
+
+
+def test_a_node_that_was_taken_knows_that_it_is_no_longer_queued() -> None:
+    queue = ReadyQueue()
+    node = queued(queue, "a")
+    assert queue.take(ANYWHERE) is node
+    assert node.entry is None
+    assert not queue.anything()
+
+
+def test_an_entry_that_its_node_has_given_up_is_dropped_when_it_comes_to_the_top() -> None:
+    queue = ReadyQueue()
+    first = queued(queue, "first")
+    queued(queue, "second")
+    first.entry = None
+    assert len(queue) == 1
+    assert drained(queue) == ["second"]
+    assert queue.lanes == {}
+
+
+def test_a_node_that_is_pushed_again_moves_to_where_it_now_belongs() -> None:
+    queue = ReadyQueue()
+    queued(queue, "steady", rank=1.0)
+    mover = queued(queue, "mover")
+    mover.rank = 2.0
+    queue.push(mover)
+    assert len(queue) == 2
+    assert drained(queue) == ["mover", "steady"]
+
+
+def test_a_lane_in_which_nothing_stands_any_more_is_closed() -> None:
+    queue = ReadyQueue()
+    queued(queue, "a").entry = None
+    assert queue.best(ANYWHERE) is None
+    assert ANYWHERE not in queue.lanes
+
+
+def test_anything_looks_into_every_lane() -> None:
+    queue = ReadyQueue()
+    assert not queue.anything()
+    queued(queue, "gone").entry = None
+    assert not queue.anything()
+    queued(queue, "here", needs="gpu")
+    assert queue.anything()

@@ -1,0 +1,346 @@
+"""A run to which anything may happen at any time, said by anybody, and what must be true of it all the while.
+
+``RunMachine`` is a machine of Hypothesis. It knows in its own words who owns the run, what is wished of it and how
+often it went wrong. So it can tell beforehand whether a step is legal, and look afterwards whether the code thought so
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from asterism.core.errors import Fenced, RunRefused
+from asterism.core.run import transitions
+from asterism.core.run.run import Grant, Owner, Progress, Run
+from asterism.core.run.workflow import Workflow
+from tests.core.run.run_scenes import check, check_step
+
+OWNERS = [Owner("kitchen", "kitchen-1"), Owner("kitchen", "kitchen-2"), Owner("laptop", "laptop-1")]
+owners = st.sampled_from(OWNERS)
+ANYWHERE = ("assigned", "claimed", "processing")
+ticks = st.sampled_from([0.0, 0.5, 1.0, 100.0])
+counts = st.integers(0, 2)
+reasons = st.sampled_from(["released", "conflict", "preempted"])
+progresses = st.one_of(st.none(), st.builds(Progress, st.integers(0, 9), st.just(10)))
+words = st.one_of(
+    st.sampled_from([("claim",), ("start",), ("complete",), ("fail", True), ("fail", False), ("fail", False)]),
+    st.tuples(st.just("decline"), st.booleans()),
+    st.tuples(st.just("release"), reasons, progresses),
+)
+"""What an owner may say, with its terms."""
+
+# Whose word it is: mostly the owner's, or else that of somebody who lies, sleeps or mistakes one run for another.
+speakers = st.sampled_from(["owner", "owner", "owner", "owner", "past", "future", "stranger", "other run"])
+
+
+def outcome(say: Callable[[], Run]) -> tuple[Any, RunRefused | None]:
+    """The next record, or why there is none."""
+    try:
+        return say(), None
+    except RunRefused as refusal:
+        return None, refusal
+
+
+class RunMachine(RuleBasedStateMachine):
+    """``where`` is "waiting", "assigned", "claimed", "processing" or "over"."""
+
+    @initialize(retries=counts, losses=counts, rounds=counts, series=st.booleans(), pinned=st.booleans())
+    def begin(self, retries: int, losses: int, rounds: int, series: bool, pinned: bool) -> None:
+        self.flow = Workflow("w", shell="true", retries=retries, losses=losses, rounds=rounds, version=1)
+        self.now, self.old = 0.0, None
+        self.series, self.device = ("films" if series else None), ("kitchen" if pinned else None)
+        self.create()
+
+    def create(self) -> None:
+        self.run = transitions.create(
+            "r2" if self.old is not None and self.old.id == "r1" else "r1",
+            self.flow,
+            {},
+            by="ann",
+            now=self.now,
+            series=self.series,
+            device=self.device,
+            priority=7,
+            retry_of=self.old.id if self.old is not None else None,
+        )
+        self.where, self.held, self.paused, self.wish = "waiting", self.series is not None, False, ""
+        self.owner: Grant | None = None
+        self.grants: list[Grant] = []
+        self.failures = self.losses = self.rounds = 0
+        self.avoided = self.declined = self.judged = False
+
+    # -- how a step is judged -----------------------------------------------------------------------------------------
+
+    def step(self, legal: bool, say: Callable[[Run], Run], *, fenced: bool = False, tick: float = 1.0) -> bool:
+        """Take a step; whether it happened."""
+        self.now += tick
+        before, untouched = self.run, dict(self.run.__dict__)
+        after, refusal = outcome(lambda: say(before))
+        assert before.__dict__ == untouched, "the record before was changed"
+        if refusal is not None:
+            assert not legal, f"refused, and legal: {refusal}"
+            assert isinstance(refusal, Fenced) == fenced, f"refused for another reason: {refusal}"
+            assert refusal.story == before.story
+            assert all(str(entry) in str(refusal) for entry in before.story)
+            return False
+        assert legal, f"allowed, and wrong: {before.status} -> {after.status}"
+        check_step(before, after)
+        self.run = after
+        return after is not before
+
+    def grant(self, speaker: str) -> Grant:
+        """What ``speaker`` shows."""
+        last = self.owner or (self.grants[-1] if self.grants else Grant(self.run.id, "kitchen-1", 0))
+        match speaker:
+            case "past":
+                return self.grants[0] if self.grants else last
+            case "future":
+                return last._replace(epoch=last.epoch + 1)
+            case "stranger":
+                return last._replace(session="attic-1")
+            case "other run":
+                return last._replace(run="r2" if last.run == "r1" else "r1")
+        return last
+
+    def said(self, speaker: str, places: tuple[str, ...], say: Callable[[Run, Grant], Run], tick: float) -> bool:
+        """Somebody speaks as the owner: legal if it is the owner and the run is in one of ``places``."""
+        grant = self.grant(speaker)
+        right = self.owner is not None and grant == self.owner
+        return self.step(right and self.where in places, lambda run: say(run, grant), fenced=not right, tick=tick)
+
+    def freed(self) -> None:
+        """Its owner has it no more, and what was wished of it comes true."""
+        self.where = "over" if self.wish == "cancel" else "waiting"
+        self.paused = self.wish == "pause"
+        self.owner, self.wish = None, ""
+
+    def over(self) -> None:
+        self.where, self.owner, self.wish, self.held, self.paused = "over", None, "", False, False
+
+    @rule()
+    @precondition(lambda self: self.where == "over")
+    def retry(self) -> None:
+        """A retry by hand is another run: it leaves the old one as it is, and begins at nothing."""
+        self.old, untouched = self.run, dict(self.run.__dict__)
+        self.create()
+        assert self.old.__dict__ == untouched
+        assert (self.run.retry_of, self.run.epoch, self.run.previous) == (self.old.id, 0, ())
+
+    # -- a coordinator speaks -----------------------------------------------------------------------------------------
+
+    def given(self, to: Owner, where: str, say: Callable[[Run], Run], tick: float) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        epoch = self.run.epoch
+        if self.step(free and self.device in (None, to.device), say, tick=tick):
+            self.owner = Grant(self.run.id, to.session, epoch + 1)
+            self.where = where
+            self.grants.append(self.owner)
+
+    @rule(to=owners, tick=ticks)
+    def assign(self, to: Owner, tick: float) -> None:
+        self.given(to, "assigned", lambda run: transitions.assign(run, to, self.flow, by="hub", now=self.now), tick)
+
+    @rule(to=owners, tick=ticks)
+    def take(self, to: Owner, tick: float) -> None:
+        self.given(to, "claimed", lambda run: transitions.take(run, to, self.flow, self.now), tick)
+
+    @rule(tick=ticks)
+    def lose(self, tick: float) -> None:
+        if self.step(self.owner is not None, lambda r: transitions.lose(r, self.flow, self.now, "silence"), tick=tick):
+            self.losses += self.wish != "cancel"
+            self.over() if self.losses > self.flow.losses else self.freed()
+            self.avoided = True
+
+    @rule()
+    def next_round(self) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if self.step(free and self.avoided, lambda run: transitions.next_round(run, self.flow, self.now)):
+            self.rounds += self.declined
+            self.avoided = self.declined = False
+            if self.rounds > self.flow.rounds:
+                self.over()
+
+    @rule()
+    def next_round_while_another_rests(self) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if self.step(free and self.avoided, lambda run: transitions.next_round(run, self.flow, self.now, resting=True)):
+            self.avoided = self.declined  # those that declined are not asked again, and nothing is counted
+
+    @rule(device=st.sampled_from(["kitchen", "laptop"]), tick=ticks)
+    def refuse(self, device: str, tick: float) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if self.step(free, lambda run: transitions.refuse(run, device, "no", self.now), tick=tick):
+            self.avoided = self.declined = True
+
+    @rule(luck=st.integers(0, 3))
+    def give_up(self, luck: int) -> None:
+        free = self.where == "waiting" and not self.held and not self.paused
+        if luck and free:  # an end is the end of the story: let it be told for a while
+            return
+        if self.step(free, lambda run: transitions.give_up(run, self.now, "no device")):
+            self.over()
+
+    @rule()
+    def let_go(self) -> None:
+        if self.step(self.held, lambda run: transitions.let_go(run, self.now)):
+            self.held = False
+
+    # -- an owner speaks, or somebody who says that he is one ----------------------------------------------------------
+
+    @rule(speaker=speakers, what=words, tick=ticks)
+    def an_owner_says(self, speaker: str, what: tuple[Any, ...], tick: float) -> None:
+        name, *terms = what
+        getattr(self, name)(speaker, tick, *terms)
+
+    def claim(self, speaker: str, tick: float) -> None:
+        if self.said(speaker, ("assigned",), lambda r, g: transitions.claim(r, g, self.flow, self.now), tick):
+            self.where = "claimed"
+
+    def start(self, speaker: str, tick: float) -> None:
+        if self.said(speaker, ("claimed",), lambda r, g: transitions.start(r, g, self.now), tick):
+            self.where = "processing"
+
+    def complete(self, speaker: str, tick: float) -> None:
+        if self.said(speaker, ("processing",), lambda r, g: transitions.complete(r, g, 42, self.now), tick):
+            self.over()
+            assert (self.run.status, self.run.output) == ("completed", 42)
+
+    def fail(self, speaker: str, tick: float, final: bool) -> None:
+        def say(run: Run, grant: Grant) -> Run:
+            return transitions.fail(run, grant, "boom", self.flow, self.now, final=final)
+
+        if self.said(speaker, ANYWHERE, say, tick):
+            self.failures += self.wish != "cancel"
+            self.over() if final or self.failures > self.flow.retries else self.freed()
+            self.avoided = True
+
+    def decline(self, speaker: str, tick: float, full: bool) -> None:
+        if self.said(speaker, ANYWHERE, lambda r, g: transitions.decline(r, g, "no", self.now, for_now=full), tick):
+            cancelled = self.wish == "cancel"
+            self.freed()
+            if not full and not cancelled:
+                self.avoided = self.declined = True
+
+    def release(self, speaker: str, tick: float, reason: str, progress: Progress | None) -> None:
+        kept = progress if progress is not None else self.run.progress
+        if self.said(speaker, ANYWHERE, lambda r, g: transitions.release(r, g, reason, "x", self.now, progress), tick):
+            self.freed()
+            assert self.run.progress == kept, "progress was lost"
+            assert self.run.previous[-1].reason == reason
+
+    @rule(to=owners, end=st.sampled_from(["assigned", "claimed", "claimed", "processing", "processing", "over"]))
+    def go_on(self, to: Owner, end: str) -> None:
+        """Most of what happens to runs is what should, so that the rest can happen anywhere on the way."""
+        if self.held:
+            self.let_go()
+        if self.paused:
+            self.resume(1.0)
+        order = ["waiting", *ANYWHERE, "over"]
+        while order.index(self.where) < order.index(end):
+            here = self.where
+            if here == "waiting":
+                self.assign(to, 1.0) if end == "assigned" or to.device == "kitchen" else self.take(to, 1.0)
+            else:
+                {"assigned": self.claim, "claimed": self.start, "processing": self.complete}[here]("owner", 1.0)
+            if self.where == here:  # it was refused
+                return
+
+    # -- a person speaks ----------------------------------------------------------------------------------------------
+
+    @rule(luck=st.integers(0, 3), tick=ticks)
+    def cancel(self, luck: int, tick: float) -> None:
+        if luck and self.where in ("waiting", "assigned"):
+            return
+        if self.step(self.where != "over", lambda run: transitions.cancel(run, self.now, "ann"), tick=tick):
+            if self.where in ("claimed", "processing"):
+                self.wish = "cancel"
+            else:
+                self.over()
+
+    @rule(tick=ticks)
+    def pause(self, tick: float) -> None:
+        legal = self.where != "over" and self.wish != "cancel"
+        if self.step(legal, lambda run: transitions.pause(run, self.now, "ann"), tick=tick):
+            if self.where in ("claimed", "processing"):
+                self.wish = "pause"
+            else:
+                self.where, self.owner, self.paused = "waiting", None, True
+
+    @rule(tick=ticks)
+    def resume(self, tick: float) -> None:
+        legal = self.paused or self.wish == "pause"
+        if self.step(legal, lambda run: transitions.resume(run, self.now, "ann"), tick=tick):
+            self.paused = False
+            self.wish = ""
+
+    # -- what is always true ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_record_is_sound(self) -> None:
+        if hasattr(self, "run"):
+            check(self.run, self.flow)
+
+    @invariant()
+    def the_record_says_what_happened(self) -> None:
+        if not hasattr(self, "run"):
+            return
+        run = self.run
+        where = {"created": "waiting", "reassigning": "waiting", "completed": "over", "failed": "over"}
+        assert where.get(run.status, run.status) == self.where
+        assert run.grant == self.owner, "somebody else owns it"
+        assert (run.held, run.paused is not None, run.wish or "") == (self.held, self.paused, self.wish)
+        assert run.epoch == len(self.grants), "an epoch counts grants, one by one"
+        assert (run.series, run.pinned, run.priority) == (self.series, self.device, 7)
+        assert (run.failures, run.losses, run.rounds) == (self.failures, self.losses, self.rounds), "wrongly counted"
+        assert (bool(run.avoid), bool(run.declined)) == (self.avoided, self.declined) or run.ended
+
+    @invariant()
+    def nobody_of_the_past_is_believed(self) -> None:
+        for grant in getattr(self, "grants", [])[-3:]:
+            if grant != self.owner:
+                self.must_refuse(lambda grant=grant: transitions.complete(self.run, grant, 0, self.now))
+                self.must_refuse(lambda grant=grant: transitions.release(self.run, grant, "released", "", self.now))
+
+    @invariant()
+    def an_end_is_an_end(self) -> None:
+        if getattr(self, "where", "") == "over" and not self.judged:  # it is the same record ever after
+            self.judged = True
+            run, now, flow = self.run, self.now, self.flow
+            for say in (
+                lambda: transitions.take(run, OWNERS[0], flow, now),
+                lambda: transitions.lose(run, flow, now, ""),
+                lambda: transitions.next_round(run, flow, now),
+                lambda: transitions.give_up(run, now, ""),
+                lambda: transitions.let_go(run, now),
+                lambda: transitions.cancel(run, now, "ann"),
+                lambda: transitions.pause(run, now, "ann"),
+                lambda: transitions.resume(run, now, "ann"),
+            ):
+                self.must_refuse(say)
+
+    def must_refuse(self, say: Callable[[], Run]) -> None:
+        after, refusal = outcome(say)
+        assert refusal is not None, f"allowed, and wrong: {self.run.status} -> {after.status}"
+
+    def teardown(self) -> None:
+        """From wherever it is, a run can be brought to its end, and it never takes more tries than its caps allow."""
+        if not hasattr(self, "run"):
+            return
+        if self.run.held:
+            self.let_go()
+        if self.paused or self.wish == "pause":
+            self.resume(0.0)
+        rounds = 0
+        while self.where != "over":
+            if self.where == "waiting":
+                self.assign(to=OWNERS[0], tick=0.0)
+            self.decline("owner", 0.0, False) if self.where == "assigned" else self.lose(tick=0.0)
+            if self.where == "waiting" and self.avoided:
+                self.next_round()
+            rounds += 1
+            assert rounds <= 1 + self.flow.rounds + self.flow.losses, "it could go on for ever"
+            check(self.run, self.flow)

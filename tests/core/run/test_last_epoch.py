@@ -1,0 +1,47 @@
+"""A run is given away only so often: then it fails, and a record that says otherwise is none."""
+
+from __future__ import annotations
+
+from asterism.core.run import transitions
+from asterism.core.run.merge import ended_of
+from asterism.core.run.run import COMPLETED, FAILED, MOST_EPOCHS, PROCESSING, REASSIGNING, Assignment, Run
+from asterism.core.run.validation import check
+from asterism.core.run.workflow import Workflow
+from tests.core.run.run_scenes import KITCHEN
+
+FLOW = Workflow("transcode", shell="true", version=1, retries=1)
+
+
+def given_away(epochs: int) -> Run:
+    """It is the kitchen's, for the last time."""
+    before = tuple(Assignment("d", epoch, 1.0, 2.0, "released") for epoch in range(1, epochs))
+    waits = transitions.create("r1", FLOW, {}, by="ann", now=1.0).changed(
+        status=REASSIGNING, epoch=epochs - 1, previous=before
+    )
+    return transitions.take(waits, KITCHEN, FLOW, 3.0, starts=True)
+
+
+def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
+    last = given_away(MOST_EPOCHS)
+    assert (last.status, check(last), ended_of(last)) == (PROCESSING, [], last.previous)
+    for after in (
+        transitions.release(last, last.grant, "released", "", 4.0),
+        transitions.lose(last, FLOW, 4.0, "it is gone"),
+        transitions.fail(last, last.grant, "no", FLOW, 4.0),
+        transitions.decline(last, last.grant, "no", 4.0),
+    ):
+        assert (after.status, after.epoch, check(after)) == (FAILED, MOST_EPOCHS, [])
+        assert (after.error or "").startswith("given away 10000 times, and the last one ended, too: ")
+    done = transitions.complete(last, last.grant, {}, 4.0)
+    assert (done.status, check(done)) == (COMPLETED, [])
+    first = given_away(MOST_EPOCHS - 1)
+    assert transitions.release(first, first.grant, "released", "", 4.0).status is REASSIGNING
+
+
+def test_a_record_that_waits_after_the_last_epoch_is_none() -> None:
+    last = given_away(MOST_EPOCHS)
+    waits = last.changed(
+        status=REASSIGNING, device=None, session=None, assigned_at=None,
+        previous=(*last.previous, Assignment("kitchen", MOST_EPOCHS, 1.0, 2.0, "released")),
+    )  # fmt: skip
+    assert check(waits) == ["it is to be given away again after epoch 10000"]

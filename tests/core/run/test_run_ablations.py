@@ -1,0 +1,259 @@
+"""Each safeguard of a run, switched off: the machine of random stories must notice, and say what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from asterism.core.errors import Fenced
+from asterism.core.run import status_changes, transitions
+from asterism.core.run.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run
+from tests.core.run.run_machine import RunMachine
+
+Patch = pytest.MonkeyPatch
+
+HUNT = settings(
+    max_examples=1000,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],  # to find the failure is enough
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def hunt() -> None:
+    run_state_machine_as_test(RunMachine, settings=HUNT)
+
+
+def patch_steps(patch: Patch, name: str, function: Callable[..., Any]) -> None:
+    """In the module that has the function, and in the one that imports it."""
+    for module in (transitions, status_changes):
+        if hasattr(module, name):
+            patch.setattr(module, name, function)
+
+
+def off(patch: Patch, name: str) -> None:
+    patch_steps(patch, name, lambda *arguments: None)
+
+
+def fence_with(patch: Patch, right: Callable[[Run, Grant], bool]) -> None:
+    def fence(run: Run, grant: Grant, event: str) -> None:
+        if run.session is None or not right(run, grant):
+            raise Fenced(run.id, f"it cannot {event}", run.story)
+
+    patch.setattr(transitions, "_fence", fence)
+
+
+def then(patch: Patch, name: str, spoil: Callable[[Run, Run], dict[str, Any]]) -> None:
+    """Let a step happen, and spoil some fields of what it made: ``spoil`` gets the records before and after."""
+    step = getattr(transitions, name)
+
+    def spoiled(run: Run, *arguments: Any, **terms: Any) -> Run:
+        after = step(run, *arguments, **terms)
+        return after if after is run else after.changed(**spoil(run, after))
+
+    patch_steps(patch, name, spoiled)
+
+
+# -- whose word counts -------------------------------------------------------------------------------------------------
+
+
+def believe_everybody(patch: Patch) -> None:
+    off(patch, "_fence")
+
+
+def believe_any_epoch(patch: Patch) -> None:
+    fence_with(patch, lambda run, grant: (run.id, run.session) == (grant.run, grant.session))
+
+
+def believe_any_session(patch: Patch) -> None:
+    fence_with(patch, lambda run, grant: (run.id, run.epoch) == (grant.run, grant.epoch))
+
+
+def believe_a_grant_for_another_run(patch: Patch) -> None:
+    fence_with(patch, lambda run, grant: (run.session, run.epoch) == (grant.session, grant.epoch))
+
+
+def keep_the_epoch(patch: Patch) -> None:
+    then(patch, "granted", lambda before, after: {"epoch": before.epoch})
+
+
+def leave_the_owner_in_place(patch: Patch) -> None:
+    then(patch, "reassigned", lambda before, after: {"session": before.session})
+
+
+# -- who may have it ---------------------------------------------------------------------------------------------------
+
+
+def give_away_what_is_paused(patch: Patch) -> None:
+    patch.setattr(Run, "offered", property(lambda run: run.status in UNOWNED and not run.held))
+
+
+def give_away_what_is_held(patch: Patch) -> None:
+    patch.setattr(Run, "offered", property(lambda run: run.status in UNOWNED and run.paused is None))
+
+
+def give_away_what_is_owned(patch: Patch) -> None:
+    patch.setattr(Run, "offered", property(lambda run: run.paused is None and not run.held))
+
+
+def ask_nothing_before_giving_away(patch: Patch) -> None:
+    off(patch, "may_be_given")
+
+
+def forget_whom_it_is_for(patch: Patch) -> None:
+    grant = transitions.granted
+
+    def anywhere(run: Run, *arguments: Any, **changes: Any) -> Run:
+        return grant(run.changed(pinned=None), *arguments, **changes).changed(pinned=run.pinned)
+
+    patch_steps(patch, "granted", anywhere)
+
+
+# -- an end is an end --------------------------------------------------------------------------------------------------
+
+
+def let_ends_be_left(patch: Patch) -> None:
+    patch.setitem(TRANSITIONS["fail"], COMPLETED, FAILED)
+    patch.setitem(TRANSITIONS["fail"], FAILED, FAILED)
+    patch.setattr(Run, "ended", property(lambda run: False))
+
+
+def let_ends_be_paused(patch: Patch) -> None:
+    patch.setattr(Run, "ended", property(lambda run: False))
+
+
+def keep_the_owner_of_what_is_completed(patch: Patch) -> None:
+    then(patch, "complete", lambda before, after: {"session": before.session})
+
+
+# -- how often ---------------------------------------------------------------------------------------------------------
+
+
+def without_cap(patch: Patch, name: str, cap: str) -> None:
+    step = getattr(transitions, name)
+
+    def forgiving(run: Run, *arguments: Any, **terms: Any) -> Run:
+        boundless = [replace(one, **{cap: 1000}) if hasattr(one, cap) else one for one in arguments]
+        return step(run, *boundless, **terms)
+
+    patch.setattr(transitions, name, forgiving)
+
+
+def forgive_every_failure(patch: Patch) -> None:
+    without_cap(patch, "fail", "retries")
+
+
+def forgive_every_loss(patch: Patch) -> None:
+    without_cap(patch, "lose", "losses")
+
+
+def ask_for_ever(patch: Patch) -> None:
+    without_cap(patch, "next_round", "rounds")
+
+
+def count_a_loss_as_a_failure(patch: Patch) -> None:
+    then(patch, "lose", lambda before, after: {"failures": after.failures + 1, "losses": before.losses})
+
+
+def punish_declining(patch: Patch) -> None:
+    then(patch, "decline", lambda before, after: {"failures": after.failures + 1})
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def forget_the_progress(patch: Patch) -> None:
+    then(patch, "reassigned", lambda before, after: {"progress": None})
+
+
+def forget_the_assignment(patch: Patch) -> None:
+    then(patch, "reassigned", lambda before, after: {"previous": before.previous})
+
+
+def forget_the_wish_to_pause(patch: Patch) -> None:
+    then(patch, "reassigned", lambda before, after: {"paused": None})
+
+
+def forget_the_wish_to_cancel(patch: Patch) -> None:
+    then(patch, "start", lambda before, after: {"wish": None, "wished_by": None})
+
+
+def forget_the_lease(patch: Patch) -> None:
+    then(patch, "claim", lambda before, after: {"due_at": None})
+
+
+def keep_the_lease_of_work_under_way(patch: Patch) -> None:
+    then(patch, "start", lambda before, after: {"due_at": before.due_at})
+
+
+def wait_while_it_backs_off(patch: Patch) -> None:
+    then(patch, "lose", lambda before, after: {"waiting_since": 0.0})
+
+
+def keep_the_revision(patch: Patch) -> None:
+    then(patch, "wished", lambda before, after: {"revision": before.revision})
+
+
+def tell_nothing(patch: Patch) -> None:
+    then(patch, "let_go", lambda before, after: {"story": before.story})
+
+
+def rewrite_the_story(patch: Patch) -> None:
+    then(patch, "claim", lambda before, after: {"story": after.story[1:]})
+
+
+STRANGER = "allowed, and wrong|refused for another reason"
+GIVEN = "allowed, and wrong|offered is not what it says|given away and was not on offer"
+ENDED = "allowed, and wrong|an end has changed|an end that is none"
+PAUSED = "a pause was forgotten|refused, and legal"
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "complaint"),
+    [
+        (believe_everybody, STRANGER),
+        (believe_any_epoch, STRANGER),
+        (believe_any_session, STRANGER),
+        (believe_a_grant_for_another_run, STRANGER),
+        (keep_the_epoch, "an epoch counts grants"),
+        (leave_the_owner_in_place, "ended and is not told|owned without an owner"),
+        (give_away_what_is_paused, GIVEN),
+        (give_away_what_is_held, GIVEN),
+        (give_away_what_is_owned, GIVEN),
+        (ask_nothing_before_giving_away, f"{GIVEN}|RunStatus"),  # the table itself may be what stops it
+        (forget_whom_it_is_for, "allowed, and wrong|it is not for"),
+        (let_ends_be_left, ENDED),
+        (let_ends_be_paused, ENDED),
+        (keep_the_owner_of_what_is_completed, "owned without an owner"),
+        (forgive_every_failure, "more failures than there may be|allowed, and wrong"),
+        (forgive_every_loss, "more losses than there may be|allowed, and wrong"),
+        (ask_for_ever, "more rounds than there may be|allowed, and wrong"),
+        (count_a_loss_as_a_failure, "wrongly counted|more failures|allowed, and wrong"),
+        (punish_declining, "wrongly counted|more failures"),
+        (forget_the_progress, "progress was lost"),
+        (forget_the_assignment, "ended and is not told"),
+        (forget_the_wish_to_pause, PAUSED),
+        (forget_the_wish_to_cancel, f"a cancelled run goes on|{PAUSED}"),
+        (forget_the_lease, "due_at belongs to a lease"),
+        (keep_the_lease_of_work_under_way, "due_at belongs to a lease"),
+        (wait_while_it_backs_off, "the wait begins when the backoff ends|only what nobody owns waits"),
+        (keep_the_revision, "a change without a new revision"),
+        (tell_nothing, "a change that is not told"),
+        (rewrite_the_story, "the story was rewritten"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_hunt_notices_when_a_safeguard_is_off(
+    switch_off: Callable[[Patch], None], complaint: str, monkeypatch: Patch
+) -> None:
+    switch_off(monkeypatch)
+    with pytest.raises((AssertionError, KeyError), match=complaint):
+        hunt()

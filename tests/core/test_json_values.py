@@ -1,0 +1,75 @@
+"""What counts as JSON, and what is said about the rest."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import NotJson
+from asterism.core.json_values import DEEPEST, plain
+
+
+@pytest.mark.parametrize(
+    ("value", "same"),
+    [
+        (None, None),
+        (True, True),
+        (5, 5),
+        (0.5, 0.5),
+        ("é\n", "é\n"),
+        ((1, (2,)), [1, [2]]),
+        (MappingProxyType({"a": OrderedDict(b=())}), {"a": {"b": []}}),
+    ],
+)
+def test_json_types_pass_and_their_relatives_become_json_types(value: Any, same: Any) -> None:
+    assert plain(value) == same
+    assert json.loads(json.dumps(plain(value))) == same
+
+
+def test_the_answer_is_a_copy() -> None:
+    value = {"list": [1]}
+    copy = plain(value)
+    value["list"].append(2)
+    assert copy == {"list": [1]}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({1}, "value is a set, which is not JSON"),
+        (b"x", "value is a bytes, which is not JSON"),
+        (object(), "value is a object, which is not JSON"),
+        ({"a": [1, {"b": {2}}]}, "value.a[1].b is a set, which is not JSON"),
+        ({"a": {5: 1}}, "value.a has the key 5, and JSON keys are strings"),
+        ([float("nan")], "value[0] is nan, which JSON cannot hold"),
+        (float("-inf"), "value is -inf, which JSON cannot hold"),
+    ],
+)
+def test_anything_else_is_refused_with_the_place_that_is_in_the_way(value: Any, words: str) -> None:
+    with pytest.raises(NotJson) as caught:
+        plain(value)
+    assert str(caught.value) == words
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_depth_is_limited_so_that_json_itself_never_gives_up() -> None:
+    assert json.dumps(plain(nested(DEEPEST)))
+    with pytest.raises(NotJson, match=f"is nested more than {DEEPEST} deep"):
+        plain(nested(DEEPEST + 1))
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    with pytest.raises(NotJson, match="nested more than"):
+        plain(value)

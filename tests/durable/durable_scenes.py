@@ -1,0 +1,192 @@
+"""Orchestrators on one store, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from asterism.base import expressions
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, Run, RunStatus
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import Kept, load
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.events import Event
+from asterism.orchestrator.result import Result
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutRun, Query, Write
+from asterism.testing.sim.world import SimPresence
+from asterism.testing.virtual_time import run as in_virtual_time
+from tests.durable import durable_work
+from tests.durable.durable_work import DONE
+
+PATIENCE = 600.0
+
+
+class LoopClock:
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Stage:
+    def __init__(self) -> None:
+        durable_work.reset()
+        loop = asyncio.get_running_loop()
+        self.store = MemoryStore(lambda: 1_000_000.0 + loop.time())
+        self.now = loop.time
+        self._made = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def fleet(self) -> Fleet:
+        self._made += 1
+        return Fleet(self.store, by="ann", clock=LoopClock(), chance=random.Random(self._made))
+
+    def orchestrator(self, *, host: str = "here", local: int = 4, **terms: Any) -> DurableOrchestrator:
+        return DurableOrchestrator(
+            self.fleet(), local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t), **terms
+        )
+
+    async def device(self, name: str, **terms: Any) -> DeviceAgent:
+        made = agent(self.fleet(), name, host=name, **{"slots": 4, **terms})
+        self.spawn(made.run())
+        await made.joined.wait()
+        return made
+
+    def spawn(self, job: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(job)
+        self._tasks.append(task)
+        return task
+
+    async def load(self, name: str = "nightly") -> Kept:
+        return await load(self.store, name, expressions)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        end = self.now() + PATIENCE
+        while not condition():
+            assert self.now() < end, "it never happened"
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        for _ in range(5):
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.sleep(1.0)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert await self.store.check() == []
+
+
+def agent(*arguments: Any, host: str, **terms: Any) -> DeviceAgent:
+    return DeviceAgent(*arguments, **{"presence": SimPresence(host), "measure": dict, "monitor_every": 2.0, **terms})
+
+
+def task(name: str, call: str = "work", **terms: Any) -> Task:
+    return Task(name, call=f"tests.durable.durable_work:{call}", inputs={"name": name}, **terms)
+
+
+def chain(*names: str, call: str = "work") -> Constellation:
+    plan = Constellation("nightly")
+    before = None
+    for name in names:
+        plan.add(task(name, call), before)
+        before = name
+    return plan
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], seed: int | None = None) -> None:
+    async def main() -> None:
+        stage = Stage()
+        try:
+            async with asyncio.timeout(100 * PATIENCE):
+                await scene(stage)
+        finally:
+            await stage.close()
+
+    in_virtual_time(main(), seed)
+
+
+async def left(job: Awaitable[Result], when: Callable[[], Any], stage: Stage) -> None:
+    """Run until something holds, and then leave."""
+    running = asyncio.ensure_future(job)
+    await stage.until(lambda: running.done() or when())
+    assert not running.done(), running
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def heard_by(orchestrator: Any) -> list[Event]:
+    heard: list[Event] = []
+    orchestrator.events.subscribe(heard.append)
+    return heard
+
+
+def overtaken_slowly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """The journal is read slowly when the constellation is taken up again."""
+    registers, reached, go = stage.store.registers, asyncio.Event(), asyncio.Event()
+
+    async def slow(prefix: str) -> Any:
+        if prefix.startswith("journal/") and not reached.is_set():
+            reached.set()
+            await go.wait()
+        return await registers(prefix)
+
+    monkeypatch.setattr(stage.store, "registers", slow)
+    return reached, go
+
+
+async def overtake(stage: Stage) -> None:
+    await changed_by_somebody(stage, await only_run(stage))
+    durable_work.gate("a").set()
+
+
+async def only_run(stage: Stage) -> Run:
+    (run,) = await stage.store.find(Query(statuses=frozenset({RunStatus.PROCESSING})))
+    return run
+
+
+async def changed_by_somebody(stage: Stage, run: Run) -> None:
+    """A step that its owner has not heard of."""
+    wished = transitions.pause(run, stage.store.clock(), "bob")
+    await stage.store.commit([PutRun(wished, run.revision)])
+
+
+def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when an end is being written; to be set for it to go on."""
+    commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+            reached.set()
+            await go.wait()
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", slow)
+    return reached, go
+
+
+__all__ = [
+    "DONE",
+    "Stage",
+    "agent",
+    "chain",
+    "changed_by_somebody",
+    "heard_by",
+    "left",
+    "only_run",
+    "overtake",
+    "overtaken_slowly",
+    "play",
+    "slowly_completed",
+    "task",
+]

@@ -1,0 +1,472 @@
+"""A journal that begins anew while the constellation goes on: everybody has a turn between two pieces, the snapshot is
+of one instant, and whoever dies in the middle leaves what can be read, and litter that the next one removes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from asterism.base import expressions
+from asterism.core.plan import snapshot
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
+from asterism.core.plan.journal import UnreadableJournal, lock_to_json
+from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.status import COMPLETED
+from asterism.durable import compaction, journal_store
+from asterism.durable.compaction import Shortening
+from asterism.durable.journal_store import Kept, NotOurs, keep_plan, step_record
+from asterism.durable.journal_writer import Journal
+from asterism.fleet import retention
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutRegister, Register, Write
+from asterism.store.store_errors import StoreReadOnly
+from tests.durable.durable_scenes import DONE, Stage, chain, play, task
+
+
+@pytest.fixture(autouse=True)
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "LONG", 12)
+    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "TAKEN", 1)
+    monkeypatch.setattr(snapshot, "TASKS", 1)
+    monkeypatch.setattr(snapshot, "ENTRIES", 2)
+    monkeypatch.setattr(journal_store, "PART", 400)
+
+
+def picture(kept: Kept) -> str:
+    return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
+
+
+async def journal_of(stage: Stage, *names: str) -> tuple[Journal, Kept, list[NotOurs]]:
+    await keep_plan(stage.store, chain(*names))
+    kept, fleet, told = await stage.load(), stage.fleet(), list[NotOurs]()
+    return Journal(fleet.store, fleet.clock, fleet.chance, kept, told.append), kept, told
+
+
+def say(kept: Kept, times: int = 12) -> None:
+    for number in range(times):
+        kept.plan.note(float(number), "said", None, "something")
+
+
+async def parts(stage: Stage) -> list[str]:
+    return [one.key for one in await stage.store.registers("snapshot/nightly/")]
+
+
+async def some_parts(stage: Stage, number: int) -> None:
+    """Until there are as many."""
+    for _ in range(1000):
+        if len(await parts(stage)) >= number:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("there are not as many")
+
+
+async def named(stage: Stage) -> list[str]:
+    """The parts that belong to the constellation."""
+    head = (await stage.load()).head
+    return (
+        []
+        if head.snapshot is None
+        else [journal_store.part_key(head.name, head.snapshot, n) for n in range(head.parts)]
+    )
+
+
+# -- everybody has a turn ----------------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every piece of work, in order."""
+    done: list[str] = []
+    take, pieces, removed = Frozen.take, Frozen.pieces, MemoryStore.commit
+
+    def taken(self: Frozen, most: int | None = None) -> None:
+        done.append("taken")
+        take(self, most)
+
+    def written(self: Frozen) -> Iterator[str]:
+        for piece in pieces(self):
+            done.append("written")
+            yield piece
+
+    async def commit(self: MemoryStore, writes: Sequence[Write]) -> None:
+        done.append("committed")
+        await removed(self, writes)
+
+    monkeypatch.setattr(Frozen, "take", taken)
+    monkeypatch.setattr(Frozen, "pieces", written)
+    monkeypatch.setattr(MemoryStore, "commit", commit)
+    return done
+
+
+def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0) -> int:
+    """While a plan of fifty tasks is shortened, for somebody who wants nothing but a turn of the loop. ``busy`` is how
+    many steps are taken in each."""
+    done = counted(monkeypatch)
+    stops: list[int] = []
+
+    async def scene(stage: Stage) -> None:
+        journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(50)))
+        say(kept)
+        shortened = asyncio.ensure_future(journal.commit())
+        while not shortened.done() or journal.shortening.under_way:
+            before = len(done)
+            await asyncio.sleep(0)
+            stops.append(len(done) - before)
+            say(kept, busy if journal.shortening.under_way else 0)
+        assert (await stage.load()).head.snapshot is not None
+        await journal.close()
+
+    play(scene)
+    assert done.count("taken") >= 50
+    assert done.count("written") >= 50
+    return max(stops)
+
+
+def test_there_is_a_turn_for_others_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert most_between_two_turns(monkeypatch) <= 2  # a piece, and the commit of the part that it completes
+
+
+def test_where_turns_are_full_there_are_more_pieces_between_them_and_never_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "STEPS_A_PIECE", 1)
+    monkeypatch.setattr(journal_store, "PART", 4000)
+    with monkeypatch.context() as patch:
+        usual = most_between_two_turns(patch, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "MOST_PIECES", 3)
+        most = most_between_two_turns(patch, 20)
+    assert 2 < most <= 4  # with the commit of a part
+    assert most < usual
+
+
+def test_no_part_is_longer_than_a_part_however_large_a_result_is() -> None:
+    async def scene(stage: Stage) -> None:
+        journal, kept, _ = await journal_of(stage, "a", "b")
+        kept.plan.begin(1.0)
+        kept.plan.start(kept.plan.node("a"), "kitchen", 2.0)
+        kept.plan.finish(kept.plan.node("a"), COMPLETED, 3.0, "x" * 5000)
+        say(kept)
+        await journal.commit()
+        await journal.shortening.over()
+        await journal.close()
+        lengths = [len(one.value["text"]) for one in await stage.store.registers("snapshot/nightly/")]
+        assert max(lengths) <= journal_store.PART
+        assert len(lengths) > 5000 // journal_store.PART
+        assert picture(await stage.load()) == picture(kept)
+
+    play(scene)
+
+
+def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once() -> None:
+        """No turn for anybody."""
+
+    monkeypatch.setattr(compaction, "a_turn_for_others", at_once)
+    assert most_between_two_turns(monkeypatch) > 50
+
+
+# -- of one instant ----------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A store of which every state is kept, and what the plan was when each record was cut. Commits take their time,
+    and so does everybody who has a turn between two pieces: there is much that happens meanwhile."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.as_cut: dict[int, str] = {}
+        self.states: list[list[Register]] = []
+        commit, cut = stage.store.commit, Shortening.cut
+
+        async def a_turn() -> None:
+            await asyncio.sleep(0.003)
+
+        async def kept(writes: Sequence[Write]) -> None:
+            await asyncio.sleep(0.01)
+            await commit(writes)
+            self.states.append(await stage.store.registers(""))
+
+        def noted(shorten: Shortening, steps: int) -> None:
+            self.as_cut[shorten._kept.number + 1] = picture(shorten._kept)
+            cut(shorten, steps)
+
+        monkeypatch.setattr(stage.store, "commit", kept)
+        monkeypatch.setattr(Shortening, "cut", noted)
+        monkeypatch.setattr(compaction, "a_turn_for_others", a_turn)
+        monkeypatch.setattr(journal_store, "PART", 4000)
+        monkeypatch.setattr(compaction, "TAKEN", 4)
+        monkeypatch.setattr(snapshot, "TASKS", 10)
+        monkeypatch.setattr(snapshot, "ENTRIES", 50)
+
+    async def check(self) -> list[Kept]:
+        """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
+        found = []
+        for registers in self.states:
+            store = MemoryStore(lambda: 0.0)
+            await store.commit([PutRegister(one.key, one.value, None) for one in registers])
+            kept = await journal_store.load(store, "nightly", expressions)
+            if found or kept.number in self.as_cut:  # before that it was put into the store
+                assert picture(kept) == self.as_cut[kept.number]
+                found.append(kept)
+        return found
+
+
+def living_plan() -> Constellation:
+    plan = Constellation("nightly")
+    for number in range(30):
+        plan.add(task(f"a{number}", revocable=True), f"a{number - 1}" if number else None)
+        plan.add(task(f"b{number}"), {f"a{number}": {"when": "result != 'never'"}})
+    return plan
+
+
+async def live(stage: Stage) -> None:
+    """Ends, edits and provisional tasks, while the journal begins anew all the time."""
+    added = 0
+
+    async def editor(view: Any, events: Any) -> EditBatch | None:
+        nonlocal added
+        added += 1
+        ended = [event.task_id for event in events if event.task_id is not None]
+        if added % 8 or not ended:
+            return None
+        return EditBatch((AddTask(task(f"x{added}")), AddDependency(ended[0], f"x{added}", "completion")), "editor")
+
+    result = await stage.orchestrator(editor=editor, policy="speculative").run(living_plan())
+    assert result.state == "completed"
+
+
+def test_whoever_dies_at_any_commit_leaves_a_journal_that_says_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        watched = Watched(stage, monkeypatch)
+        await live(stage)
+        found = await watched.check()
+        assert len({kept.head.snapshot for kept in found}) > 3
+        assert sum(bool(kept.litter) for kept in found) > 20  # many died in the middle
+        assert await parts(stage) == await named(stage)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("what", ["before", "number"])
+def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "before":
+        monkeypatch.setattr(Frozen, "before", lambda self, *nodes: None)
+    else:  # of the plan as it is when the record has been written
+        written: Callable[..., None] = Shortening.written
+
+        def late(self: Shortening) -> None:
+            if self._cut is not None:
+                self._cut = (self._kept.plan.freeze(), *self._cut[1:])
+            written(self)
+
+        monkeypatch.setattr(Shortening, "written", late)
+
+    async def scene(stage: Stage) -> None:
+        watched = Watched(stage, monkeypatch)
+        await live(stage)
+        await watched.check()
+
+    with pytest.raises((AssertionError, UnreadableJournal)):
+        play(scene)
+
+
+# -- who dies in the middle --------------------------------------------------------------------------------------------
+
+
+def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        asleep, _ = await begun(stage)
+        assert len(await parts(stage)) >= 3
+        assert await named(stage) == []
+        result = await stage.orchestrator().go_on("nightly")
+        assert result.state == "completed"
+        assert await parts(stage) == await named(stage) != []
+        with pytest.raises(NotOurs):
+            await asleep.commit()
+        await asleep.close()
+        assert await parts(stage) == await named(stage) != []
+        assert DONE.total() == 10
+
+    play(scene)
+
+
+async def begun(stage: Stage) -> tuple[Journal, Kept]:
+    """Some parts are written, and then its process stands still."""
+    journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(10)))
+    say(kept)
+    await journal.commit()
+    await some_parts(stage, 3)
+    going = journal.shortening._going
+    assert going is not None
+    going.cancel()  # without a word to the store
+    await asyncio.wait([going])
+    return journal, kept
+
+
+def test_old_records_that_were_left_are_removed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Shortening, keys: Sequence[str]) -> None:
+        """It dies before that."""
+
+    async def scene(stage: Stage) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Shortening, "_remove", nothing)
+            journal, kept, _ = await journal_of(stage, "a")
+            for _ in range(2):
+                say(kept)
+                await journal.commit()
+                await journal.shortening.over()
+            assert (await stage.load()).litter
+            await journal.close()
+        await stage.orchestrator().go_on("nightly")
+        found = await stage.load()
+        assert found.litter == []
+        assert min(one.key for one in await stage.store.registers("journal/")) == journal_store.record_key(
+            "nightly", found.head.first
+        )
+
+    play(scene)
+
+
+def test_one_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        journal, kept = await begun(stage)
+        await journal.close()
+        assert await parts(stage) == []
+        assert picture(await stage.load()) == picture(kept)
+
+    play(scene)
+
+
+def test_one_that_is_broken_off_and_cannot_remove_what_it_wrote_has_been_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(writes: Sequence[Write]) -> None:
+        raise StoreReadOnly("somebody has taken the rights away")
+
+    async def scene(stage: Stage) -> None:
+        journal, kept = await begun(stage)
+        there = await parts(stage)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.store, "commit", refuse)
+            await journal.close()
+        found = await stage.load()
+        assert (picture(found), found.litter) == (picture(kept), there)
+
+    play(scene)
+
+
+def test_a_snapshot_that_may_count_is_not_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head that names it is on its way when the journal is closed."""
+
+    async def scene(stage: Stage) -> None:
+        journal, kept, _ = await journal_of(stage, "a", "b")
+        commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+
+        async def slow(writes: Sequence[Write]) -> None:
+            if any(isinstance(write, PutRegister) and write.key.startswith("plan/") for write in writes):
+                reached.set()
+                await go.wait()
+            await commit(writes)
+
+        monkeypatch.setattr(stage.store, "commit", slow)
+        say(kept)
+        await reached.wait()
+        closing = asyncio.ensure_future(journal.close())
+        await asyncio.sleep(1.0)
+        go.set()
+        await closing
+        assert await parts(stage) == await named(stage) != []
+        assert picture(await stage.load()) == picture(kept)
+
+    play(scene)
+
+
+def test_who_is_not_the_owner_any_more_writes_no_part_and_removes_none() -> None:
+    async def scene(stage: Stage) -> None:
+        journal, kept, told = await journal_of(stage, "a", "b")
+        say(kept)
+        await journal.commit()
+        await some_parts(stage, 1)
+        await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
+        there = await parts(stage)
+        await journal.shortening.over()
+        assert len(told) == 1
+        await journal.close()
+        assert await parts(stage) == there
+        assert (await stage.load()).litter == there  # for the owner
+
+    play(scene)
+
+
+def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = 0
+
+    def broken(self: Frozen) -> Iterator[str]:
+        nonlocal tried
+        tried += 1
+        raise RuntimeError("a mistake")
+        yield ""
+
+    monkeypatch.setattr(Frozen, "pieces", broken)
+
+    async def scene(stage: Stage) -> None:
+        with caplog.at_level(logging.CRITICAL, "asterism"):
+            assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
+        found = await stage.load()
+        assert (found.head.first, tried) == (found.head.began, 1)
+
+    play(scene)
+
+
+def test_a_part_that_is_missing_is_named() -> None:
+    async def scene(stage: Stage) -> None:
+        journal, kept, _ = await journal_of(stage, "a", "b")
+        say(kept)
+        await journal.commit()
+        await journal.shortening.over()
+        await journal.close()
+        _, second, *_ = await parts(stage)
+        await stage.store.commit([PutRegister(second, None, 1)])
+        with pytest.raises(UnreadableJournal, match=f"{second} is missing, which is a part of the snapshot"):
+            await stage.load()
+
+    play(scene)
+
+
+def test_a_constellation_that_is_forgotten_takes_its_snapshot_with_it() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))
+        assert await parts(stage)
+        found = await stage.store.register("plan/nightly")
+        assert found is not None
+        await retention._forget(stage.store, found)
+        assert await parts(stage) == []
+
+    play(scene)
+
+
+def test_a_mistake_when_a_record_is_cut_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(self: Shortening, steps: int) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Shortening, "cut", mistaken)
+
+    async def scene(stage: Stage) -> None:
+        journal, kept, told = await journal_of(stage, "a", "b")
+        say(kept)
+        async with asyncio.timeout(60):
+            with pytest.raises(NotOurs):
+                await journal.commit()
+        assert len(told) == 1
+
+    play(scene)

@@ -1,0 +1,64 @@
+"""What the tests of a device share: one execution from beginning to end, and processes that can be watched."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from asterism.core.run.run import Progress, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.executor import Executors, RunWork
+from asterism.fleet.policy.policy import Policy
+from tests.process_scenes import PATIENCE
+
+
+class Told:
+    """What an execution reports."""
+
+    def __init__(self) -> None:
+        self.progress: list[Progress] = []
+        self.output: list[str] = []
+
+    def work(self, workflow: Workflow, given: Any = None, run: Run | None = None) -> RunWork:
+        run = run or Run("r1", workflow.name, 1, 0.0, "test", epoch=3)
+        return RunWork(run, workflow, {} if given is None else given, self.progress.append, self.output.append)
+
+
+def executors(policy: Policy | None = None, **terms: Any) -> Executors:
+    return Executors(policy or Policy.open(), **{"device": "kitchen", "session": "s1", **terms})
+
+
+def execute(workflow: Workflow, given: Any = None, policy: Policy | None = None, **terms: Any) -> Any:
+    """The result of one execution."""
+    told = terms.pop("told", None) or Told()
+    run = terms.pop("run", None)
+
+    async def main() -> Any:
+        made = executors(policy, **terms)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await made.execute(told.work(workflow, given, run))
+        finally:
+            made.close()
+
+    return asyncio.run(main())
+
+
+def check(workflow: Workflow, given: Any = None, policy: Policy | None = None) -> str | None:
+    made = executors(policy)
+    return made.check(Told().work(workflow, given))
+
+
+def command(*argv: str, **terms: Any) -> Workflow:
+    return Workflow("work", argv=argv, **terms)
+
+
+def shell(line: str, **terms: Any) -> Workflow:
+    return Workflow("work", shell=line, **terms)
+
+
+def lines(path: Path, count: int = 1) -> list[str]:
+    """The lines that a command has written; empty while they are not all there."""
+    found = path.read_text().split("\n")[:-1] if path.exists() else []
+    return found if len(found) >= count else []

@@ -1,0 +1,245 @@
+"""What goes wrong in the device's own part of an execution is a DeviceTrouble, whatever the system calls it. What is
+wrong with the work stays what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.base.process_guard import Guard
+from asterism.base.processes import CommandFailed, Commands, LeaseExpired
+from asterism.core.errors import DeviceTrouble
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.executor import Executors
+from tests.fleet.device.device_scenes import Told, command, executors, shell
+from tests.process_scenes import PATIENCE
+
+
+def outcome(made: Executors, workflow: Workflow) -> Any:
+    """The result of an execution, or what it raised."""
+
+    async def main() -> Any:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await made.execute(Told().work(workflow))
+        except Exception as error:
+            return error
+        finally:
+            made.close()
+
+    return asyncio.run(main())
+
+
+@contextlib.contextmanager
+def no_descriptors(spare: int = 0) -> Iterator[None]:
+    """The process has ``spare`` descriptors left."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 50, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(held[0]))
+        for _ in range(spare):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for number in held:
+            os.close(number)
+
+
+def within_limits(workflow: Workflow, spare: int) -> Any:
+    """The outcome of an execution while there are few descriptors left; the loop has its own already."""
+
+    async def main() -> Any:
+        made = executors()
+        try:
+            with no_descriptors(spare):
+                async with asyncio.timeout(PATIENCE):
+                    return await made.execute(Told().work(workflow))
+        except Exception as error:
+            return error
+        finally:
+            made.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("spare", range(0, 14))
+def test_however_many_descriptors_are_missing_it_is_trouble_or_it_works(spare: int) -> None:
+    found = within_limits(shell("echo hello"), spare)
+    assert found == "hello" or isinstance(found, DeviceTrouble), repr(found)
+
+
+def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
+    assert isinstance(within_limits(shell("echo hello"), 0), DeviceTrouble)
+    assert within_limits(shell("echo hello"), 25) == "hello"
+
+
+def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
+    """Its disk is full: what it writes before it becomes the command does not fit any more."""
+    made = executors()
+    made._life._settled()
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, made._life._groups, inheritable=False)
+    os.close(full)
+    found = outcome(made, shell("echo hello"))
+    assert isinstance(found, DeviceTrouble)
+    assert "No space left on device" in str(found)
+
+
+def test_files_of_a_run_that_cannot_be_written_are_the_devices_trouble(state: Path) -> None:
+    state.mkdir(parents=True)
+    (state / "lives").write_text("not a directory")
+    assert isinstance(outcome(executors(), shell("echo hello")), DeviceTrouble)
+
+
+def test_a_device_whose_start_failed_leaves_nothing_open_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = executors()
+    real = os.write
+
+    def full(number: int, data: bytes) -> int:
+        if data.startswith(b'{"device"'):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(number, data)
+
+    before = len(os.listdir("/dev/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(5):
+            with pytest.raises(OSError, match="No space left"):
+                made._life.desk()
+    assert len(os.listdir("/dev/fd")) == before
+    assert outcome(made, shell("echo hello")) == "hello"
+
+
+def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    def no_more(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> Any:
+        made = executors()
+        monkeypatch.setattr(threading.Thread, "start", no_more)
+        try:
+            return await made.execute(Told().work(Workflow("work", call="os:getcwd")))
+        finally:
+            monkeypatch.undo()
+            made.close()
+
+    with pytest.raises(DeviceTrouble, match="can't start new thread"):
+        asyncio.run(main())
+
+
+def test_a_request_without_descriptors_is_trouble() -> None:
+    pytest.importorskip("httpx")
+    outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # what it imports needs descriptors
+    found = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
+    assert isinstance(found, DeviceTrouble), repr(found)
+
+
+def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None:
+    async def probe(made: Executors) -> None:
+        try:
+            await made.probe()
+        finally:
+            made.close()
+
+    asyncio.run(probe(executors()))
+    (state / "lives").rmdir()
+    (state / "lives").write_text("not a directory")
+    with pytest.raises(DeviceTrouble):
+        asyncio.run(probe(executors()))
+
+
+# -- the work's own faults ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        shell("exit 1"),
+        shell("kill -9 $$"),
+        command("/etc/hostname-that-is-nowhere"),
+        command("/"),
+        shell("true", cwd="/nowhere/at/all"),
+        Workflow("work", call="os:no_such_function"),
+        Workflow("work", call="builtins:open"),
+        Workflow("work", http={"url": "http://127.0.0.1:9/"}),
+    ],
+    ids=["exit", "signal", "missing", "directory", "cwd", "function", "arguments", "refused"],
+)
+def test_what_is_wrong_with_the_work_is_no_trouble_of_the_device(workflow: Workflow) -> None:
+    found = outcome(executors(), workflow)
+    assert isinstance(found, Exception)
+    assert not isinstance(found, DeviceTrouble), repr(found)
+
+
+def of_a_function() -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_what_a_function_raises_is_its_own() -> None:
+    found = outcome(executors(), Workflow("work", call=of_a_function))
+    assert isinstance(found, OSError)
+    assert not isinstance(found, DeviceTrouble)
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+def with_a_lease(line: str, lease: float, times: int = 1) -> list[Any]:
+    """What became of commands whose lease nobody renews."""
+
+    async def main() -> list[Any]:
+        commands = Commands(1.0)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                runs = [commands.run(["/bin/sh", "-c", line], os.environ, lease=lease) for _ in range(times)]
+                return await asyncio.gather(*runs, return_exceptions=True)
+        finally:
+            commands.close()
+
+    return asyncio.run(main())
+
+
+def test_every_command_that_the_guard_ended_is_known_to_have_been_ended_by_it() -> None:
+    assert {type(one) for one in with_a_lease("exec sleep 600", 0.5, times=30)} == {LeaseExpired}
+
+
+def test_a_command_whose_lease_is_over_before_it_is_born_is_ended_too() -> None:
+    assert {type(one) for one in with_a_lease("exec sleep 600", 0.0, times=3)} == {LeaseExpired}
+
+
+def test_a_command_that_was_killed_by_somebody_else_has_failed() -> None:
+    (found,) = with_a_lease("kill -9 $$", 600.0)
+    assert isinstance(found, CommandFailed)
+    assert found.code == -signal.SIGKILL
+
+
+def test_a_command_that_ends_well_in_time_has_ended_well() -> None:
+    assert with_a_lease("echo hello", 600.0) == ["hello"]
+
+
+def test_what_the_guard_ended_is_remembered_when_another_guard_takes_over() -> None:
+    guard = Guard()
+    ticket = guard.admit()
+    child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+    os.write(guard.pipe(), b"+%d %d\n" % (ticket, child.pid))
+    guard.allow(ticket, 0.0)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    guard.close()
+    assert guard.overdue(ticket)
+    assert not guard.overdue(guard.admit())

@@ -1,0 +1,85 @@
+"""A device that is stopped in mid-air (SIGSTOP) cannot end what it has lost the right to. Its guard can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from asterism.core.run.run import PROCESSING
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
+from tests.process_scenes import soon
+
+DEVICE = """
+import asyncio, sys
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+
+async def main():
+    async with await Fleet.open(sys.argv[1]) as fleet:
+        await DeviceAgent(fleet, "kitchen", heartbeat=0.2, timeout=1.0, grace=0.2, monitor_every=None).run()
+
+asyncio.run(main())
+"""
+
+
+LEASE = 4.0
+"""Longer than a machine that is busy holds the device up before it is frozen."""
+
+
+async def hold_a_run(url: str, fifo: Path) -> None:
+    async with await Fleet.open(url) as fleet:
+        # the pipe is open for as long as the command lives, and nobody else has it
+        flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, timeout=LEASE)
+        run = await fleet.create(flow)
+        watch = fleet.store.watch(frozenset())
+        async with asyncio.timeout(300):
+            while (await fleet.run(run.id)).status is not PROCESSING:
+                await watch.wait(0.05)
+
+
+def command_ends(tmp_path: Path, device_program: str, patience: float) -> bool:
+    """Whether the command of a device ends within so many seconds after the device was frozen."""
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    url = f"sqlite:///{tmp_path}/fleet.db"
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    device = subprocess.Popen([sys.executable, "-c", device_program, url], env=environment)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        asyncio.run(hold_a_run(url, fifo))
+        wait_for_writer(reading)
+        device.send_signal(signal.SIGSTOP)
+        ready, _, _ = select.select([reading], [], [], patience)
+        assert device.poll() is None, "the device itself is still there, frozen"
+        return bool(ready)
+    finally:
+        device.kill()
+        device.wait()
+        os.close(reading)
+
+
+def wait_for_writer(reading: int) -> None:
+    """A pipe that nobody has opened for writing, or that nobody has open any more, reads as ended."""
+
+    def written_to() -> bool:
+        try:
+            return os.read(reading, 1) != b""
+        except BlockingIOError:
+            return True
+
+    soon(written_to)
+
+
+def test_the_command_of_a_frozen_device_ends_when_its_lease_does(tmp_path: Path) -> None:
+    assert command_ends(tmp_path, DEVICE, 60.0), "the command went on, long after its device had lost the run"
+
+
+def test_without_its_guard_it_would_go_on(tmp_path: Path) -> None:
+    forgetful = "from asterism.base.process_guard import Guard\nGuard.allow = lambda *_: None\n" + DEVICE
+    assert not command_ends(tmp_path, forgetful, 1.5 * LEASE)

@@ -1,0 +1,276 @@
+"""A fleet in virtual time: a store whose clock can be set, lines that can be cut, hands that do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asterism.core.run.run import Progress, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.executor import RunWork
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.monitor import Monitor
+from asterism.fleet.policy.policy import PolicyForbids
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Notice, Store, Watch
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.virtual_time import run as in_virtual_time
+
+WORK = Workflow("work", call="work:do")
+PATIENCE = 20_000.0
+"""How long a test waits for something, in virtual seconds, before it says that it never came."""
+
+
+class Clock:
+    """Counts seconds, at its own rate and from its own beginning."""
+
+    def __init__(self, rate: float = 1.0, skew: float = 0.0) -> None:
+        self.rate, self.skew = rate, skew
+
+    def time(self) -> float:
+        return self.skew + asyncio.get_running_loop().time() * self.rate
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self.rate)
+
+
+class Line:
+    """A store as one device reaches it. While it is ``down`` nothing gets through. ``drops`` and ``loses`` count how
+    many of the next questions, by name, get lost on the way or on the way back; ``slow`` says by how many seconds the
+    next answer is late, and ``late`` the next question."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.down = False
+        self.drops: Counter[str] = Counter()
+        self.loses: Counter[str] = Counter()
+        self.late: dict[str, float] = {}
+        self.slow: dict[str, float] = {}
+        self.asked: Counter[str] = Counter()
+        self.url = store.url
+
+    def clock(self) -> float:
+        return self._store.clock()
+
+    def watch(self, topics: frozenset[str]) -> Watch:
+        return self._store.watch(topics)
+
+    def dump(self) -> Any:
+        return self._store.dump()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def ask(*args: Any, **terms: Any) -> Any:
+            return await self._ask(name, lambda: method(*args, **terms))
+
+        return ask
+
+    async def _ask(self, name: str, question: Callable[[], Awaitable[Any]]) -> Any:
+        self.asked[name] += 1
+        self._break(self.drops, name)
+        if self.down:
+            raise StoreUnavailable("the line is down")
+        await asyncio.sleep(self.late.pop(name, 0.0))
+        answer = await question()
+        if name != "take" or answer:  # one that takes nothing is not worth an ambush
+            await asyncio.sleep(self.slow.pop(name, 0.0))
+        self._break(self.loses, name)
+        if self.down:
+            raise StoreUnavailable("the line went down")
+        return answer
+
+    def _break(self, those: Counter[str], name: str) -> None:
+        if those[name]:
+            those[name] -= 1
+            raise StoreUnavailable(f"a {name} got lost")
+
+
+class Hands:
+    """An executor that works until the test says how it ends. Stopping takes ``stopping`` seconds. ``begun`` and
+    ``stopped`` are what it did: the run, its epoch, and when."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int, float]] = []
+        self.stopped: list[tuple[str, int, float]] = []
+        self.stopping = 0.0
+        self.will_not: str | None = None
+        self.refuses: str | None = None
+        self.closed = False
+        self.works: dict[str, RunWork] = {}
+        self._ends: dict[str, asyncio.Future[Any]] = {}
+
+    def objection(self, workflow: Workflow) -> str | None:
+        return self.will_not
+
+    def check(self, work: RunWork) -> str | None:
+        return self.will_not or self.refuses
+
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return True
+
+    def allow(self, run_id: str, seconds: float) -> None:
+        """There is no guard."""
+
+    async def probe(self) -> None:
+        """They are always able to work."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def execute(self, work: RunWork) -> Any:
+        if self.refuses is not None:
+            raise PolicyForbids(self.refuses)
+        run, now = work.run, asyncio.get_running_loop().time
+        self.begun.append((run.id, run.epoch, now()))
+        self.works[run.id] = work
+        self._ends[run.id] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._ends[run.id]
+        except asyncio.CancelledError:
+            await asyncio.sleep(self.stopping)
+            self.stopped.append((run.id, run.epoch, now()))
+            raise
+        finally:
+            self._ends.pop(run.id, None)
+
+    @property
+    def busy(self) -> set[str]:
+        """The runs that are being worked on."""
+        return set(self._ends)
+
+    def finish(self, run: Run | str, value: Any = None) -> None:
+        self._ends[run if isinstance(run, str) else run.id].set_result(value)
+
+    def fail(self, run: Run, error: Exception) -> None:
+        self._ends[run.id].set_exception(error)
+
+    def progress(self, run: Run, step: int, total: int) -> None:
+        self.works[run.id].on_progress(Progress(step, total))
+
+    def says(self, run: Run, words: str) -> None:
+        self.works[run.id].on_output(words)
+
+
+class Presence:
+    """A machine on which nobody else is the device."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.free = True
+        self.closed = False
+        self.strays: list[str] = []
+
+    def acquire(self) -> bool:
+        return self.free
+
+    def end_strays(self, session: str) -> None:
+        self.strays.append(session)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Device:
+    """An agent with all that belongs to it."""
+
+    def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **terms: Any) -> None:
+        self.line, self.hands, self.presence = Line(stage.store), Hands(), Presence(host or name)
+        self.clock = Clock(rate, skew=terms.pop("skew", 0.0))
+        self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(f"{name} {host}"))
+        defaults: dict[str, Any] = {"measure": dict, "monitor_every": None, "grace": 1.0}
+        self.agent = DeviceAgent(self.fleet, name, executor=self.hands, presence=self.presence, **{**defaults, **terms})
+        self.task: asyncio.Task[None] = asyncio.create_task(self.agent.run())
+
+    @property
+    def session(self) -> str:
+        return self.agent.session.id
+
+    async def crash(self) -> None:
+        """Gone without a word."""
+        self.line.down = True
+        await self.leave()
+
+    async def leave(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Stage:
+    """``jump`` is by how much the store's clock is wrong."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
+        self.jump = 0.0
+        self._fleets = 0
+        self.store = MemoryStore(lambda: 1_000_000.0 + loop.time() + self.jump)
+        self.person = self.fleet("ann")
+        self.devices: list[Device] = []
+
+    def fleet(self, by: str, store: Store | None = None) -> Fleet:
+        self._fleets += 1  # nobody draws the same id as another
+        return Fleet(store or self.store, by=by, clock=Clock(), chance=random.Random(self._fleets))
+
+    def monitor(self, name: str = "hub", line: Line | None = None, **terms: Any) -> Monitor:
+        return Monitor(self.fleet(name, line), name, **terms)
+
+    async def device(self, name: str, **terms: Any) -> Device:
+        """One that has joined."""
+        device = Device(self, name, **terms)
+        self.devices.append(device)
+        joined = asyncio.create_task(device.agent.joined.wait())
+        await asyncio.wait([joined, device.task], return_when=asyncio.FIRST_COMPLETED)
+        if device.task.done():
+            joined.cancel()
+            device.task.result()
+        return device
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        end = self.now() + PATIENCE
+        while not condition():
+            assert self.now() < end, "it never happened"
+            await asyncio.sleep(0.05)
+
+    async def at_work(self, device: Device, run: Run) -> None:
+        """Until the device works on the run."""
+        await self.until(lambda: run.id in device.hands.busy)
+
+    async def reaches(self, run: Run, status: str) -> Run:
+        """The run once it has a status."""
+        await self.until(lambda: self.store._runs[run.id].status == status)
+        return self.store._runs[run.id]
+
+    async def end_of(self, run: Run) -> Run:
+        """The run once it has ended."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.person.wait(run.id)
+
+    async def read(self, run: Run) -> Run:
+        return await self.person.run(run.id)
+
+    async def notices(self, kind: str) -> list[Notice]:
+        return [notice for _, notice in await self.store.notices(limit=10_000) if notice.kind == kind]
+
+    async def close(self) -> None:
+        for device in self.devices:
+            await device.leave()
+        await self.person.ends.close()
+        assert await self.store.check() == []
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], seed: int | None = None) -> None:
+    """Play a scene in virtual time, and see to it that nobody is left on the stage."""
+
+    async def main() -> None:
+        stage = Stage()
+        try:
+            await scene(stage)
+        finally:
+            await stage.close()
+
+    in_virtual_time(main(), seed)

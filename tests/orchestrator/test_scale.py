@@ -1,0 +1,137 @@
+"""Large plans run, and deep ones need no recursion. The limits are generous: this measures nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
+from asterism.orchestrator.orchestrator import PLACED_PER_STEP
+from tests.orchestrator.orchestrator_scenes import deadline
+
+
+async def nothing() -> None:
+    pass
+
+
+def run_in_time(plan: Constellation, seconds: float = 600.0, **terms: Any) -> Any:
+    async def main() -> Any:
+        return await deadline(Orchestrator([LocalDevice("device")], **terms).run(plan), seconds)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("concurrency", [None, 50])
+def test_a_plan_of_a_hundred_thousand_tasks_runs(concurrency: int | None) -> None:
+    plan = Constellation()
+    for n in range(100_000):
+        plan.add(Task(f"t{n}", call=nothing))
+    result = run_in_time(plan, concurrency=concurrency)
+    assert result.state == "completed"
+    assert result.plan.counts[result["t0"].status] == 100_000
+
+
+def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> None:
+    plan = Constellation()
+    for n in range(5 * PLACED_PER_STEP):
+        plan.add(Task(f"t{n}", call=nothing))
+    begun: list[int] = []  # how many had begun at each turn of somebody else
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(Orchestrator([LocalDevice("device")]).run(plan))
+
+        def look() -> None:
+            begun.append(sum(node.epoch > 0 for node in plan.nodes.values()))
+            if begun[-1] < len(plan):
+                loop.call_soon(look)
+
+        loop.call_soon(look)
+        await running
+
+    asyncio.run(main())
+    steps = [after - before for before, after in pairwise(begun)]
+    assert begun[-1] == len(plan)
+    assert max(steps) == PLACED_PER_STEP
+
+
+def test_a_chain_of_twenty_thousand_tasks_runs() -> None:
+    plan = Constellation()
+    plan.add(Task("t0", call=nothing))
+    for n in range(1, 20_000):
+        plan.add(Task(f"t{n}", call=nothing), after=f"t{n - 1}")
+    result = run_in_time(plan)
+    assert result.state == "completed"
+    assert len(result.summary.parallelism.path) == 20_000
+
+
+def test_a_deep_plan_is_cut_off_by_one_failure_without_recursion() -> None:
+    async def broken() -> None:
+        raise RuntimeError("at the top")
+
+    plan = Constellation()
+    plan.add(Task("t0", call=broken))
+    for n in range(1, 20_000):
+        plan.add(Task(f"t{n}", call=nothing), after=f"t{n - 1}")
+    result = run_in_time(plan)
+    assert result.state == "failed"
+    assert result["t19999"].status == "cancelled"
+
+
+def test_a_deep_plan_is_removed_by_one_edit_without_recursion() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        return [edits.RemoveTask("t1", dependents="remove")] if events[0].task_id == "t0" else None
+
+    plan = Constellation()
+    plan.add(Task("t0", call=nothing))
+    for n in range(1, 20_000):
+        plan.add(Task(f"t{n}", call=nothing), after=f"t{n - 1}")
+    result = run_in_time(plan, editor=editor)
+    assert len(result) == 1
+    assert result.state == "completed"
+
+
+def test_a_deep_plan_runs_provisionally_and_is_confirmed_without_recursion() -> None:
+    release = asyncio.Event()
+
+    async def last() -> None:
+        release.set()
+
+    async def editor(view: Any, events: Any) -> None:
+        if any(event.task_id == "t0" for event in events):
+            await release.wait()
+
+    plan = Constellation()
+    plan.add(Task("t0", call=nothing))
+    for n in range(1, 5_000):
+        plan.add(Task(f"t{n}", call=last if n == 4_999 else nothing, revocable=True), after=f"t{n - 1}")
+    result = run_in_time(plan, editor=editor, policy="speculative")
+    assert result.state == "completed"
+
+
+def test_ten_thousand_tasks_are_reviewed_one_by_one() -> None:
+    async def editor(view: Any, events: Any) -> None:
+        pass
+
+    plan = Constellation()
+    for n in range(10_000):
+        plan.add(Task(f"t{n}", call=nothing))
+    result = run_in_time(plan, editor=editor)
+    assert result.state == "completed"
+
+
+def test_an_editor_may_add_a_task_per_end_ten_thousand_times() -> None:
+    made = [0]
+
+    async def editor(view: Any, events: Any) -> Any:
+        made[0] += 1
+        return [edits.AddTask(Task(f"more{made[0]}", call=nothing))] if made[0] <= 10_000 else None
+
+    plan = Constellation()
+    plan.add(Task("first", call=nothing))
+    result = run_in_time(plan, editor=editor)
+    assert len(result) == 10_001
+    assert result.state == "completed"

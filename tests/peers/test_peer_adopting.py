@@ -1,0 +1,238 @@
+"""What was left to a peer that is gone is adopted; and what happens when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
+from asterism.fleet.monitor import Monitor
+from asterism.fleet.run_explanation import why
+from asterism.peers import ingest
+from asterism.peers.takeover import Adopting
+from asterism.store.protocol import PutRegister, Query, Write
+from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+
+HOUR = 3600.0
+
+
+async def passes(side: Side, adopting: Adopting, seconds: float) -> None:
+    """A monitor's passes: one now, and one after so many seconds."""
+    await adopting.adopt(await side.store.sessions())
+    side.clock.now += seconds
+    await adopting.adopt(await side.store.sessions())
+
+
+async def left(**terms: object) -> tuple[Side, Side, Run]:
+    """A run that waits in the laptop's store, of which the kitchen has a copy."""
+    laptop, kitchen = await two()
+    run = await laptop.create(**terms)
+    await laptop.meet(kitchen)
+    return laptop, kitchen, run
+
+
+@in_a_loop
+async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
+    laptop, kitchen, run = await left()
+    adopting = Adopting(kitchen.fleet)
+    await passes(kitchen, adopting, HOUR - 10.0)
+    assert await kitchen.store.find(Query(offered=True)) == []
+    kitchen.clock.now += 20.0
+    await adopting.adopt(await kitchen.store.sessions())
+    [found] = await kitchen.store.find(Query(offered=True))
+    assert found.id == run.id
+    assert found.waiting_since == found.not_before == kitchen.store.clock()
+    assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
+    assert found.story[-1].why == "peer laptop was not heard of for 3610 s"
+    await laptop.meet(kitchen)
+    assert await laptop.left_to(run.id) == await kitchen.id()
+
+
+@in_a_loop
+async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
+    laptop, kitchen, run = await left()
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    found = await kitchen.run(run.id)
+    assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
+    assert found.previous[-1].detail == "peer laptop was not heard of for 3610 s"
+    await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
+    await kitchen.take(run.id)
+    met = await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).device == "kitchen"
+    assert "it was given away again since, and the later assignment counts" in met.lost[0]
+
+
+@in_a_loop
+async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
+    _, kitchen, run = await left()
+    adopting = Adopting(kitchen.fleet)
+    await adopting.adopt(await kitchen.store.sessions())
+    own = kitchen.clock.now
+    kitchen.store.clock = lambda: 1_000_000.0 + own + 100 * HOUR
+    await adopting.adopt(await kitchen.store.sessions())
+    assert await kitchen.left_to(run.id) is not None
+
+
+@in_a_loop
+async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
+    laptop, kitchen, run = await left()
+    adopting = Adopting(kitchen.fleet)
+    for _ in range(5):
+        await passes(kitchen, adopting, HOUR / 2)
+        await laptop.meet(kitchen)
+    assert await kitchen.left_to(run.id) == await laptop.id()
+
+
+@in_a_loop
+async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -> None:
+    laptop, kitchen, run = await left()
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    await kitchen.fleet.cancel(run.id)
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    found = await kitchen.run(run.id)
+    assert (found.ended, found.cancelled) == (True, True)
+
+
+@in_a_loop
+async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> None:
+    laptop, kitchen = await two()
+    first, second = await laptop.create(series="a"), await laptop.create(series="a")
+    await laptop.meet(kitchen)
+    own = await kitchen.create(series="a")
+    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    series = await kitchen.fleet.ledger.series("a")
+    assert (series.active, series.queue) == (own.id, (first.id, second.id))
+    assert (await kitchen.run(first.id)).held
+    await kitchen.fleet.cancel(own.id)
+    assert (await kitchen.fleet.ledger.series("a")).active == first.id
+    assert not (await kitchen.run(first.id)).held
+    assert await kitchen.store.check() == []
+
+
+@in_a_loop
+async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -> None:
+    """The garage's word was passed over when the kitchen told it, since it was for the garage to say."""
+    laptop, kitchen, garage = await three()
+    run = await garage.create()
+    for other in (kitchen, garage):
+        await laptop.meet(other)
+    await garage.meet(kitchen)
+    await garage.take(run.id)
+    await garage.complete(run.id, {"done": True})
+    await garage.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert not (await laptop.run(run.id)).ended
+    await passes(laptop, Adopting(laptop.fleet), HOUR + 10.0)
+    kitchen.clock.now = laptop.clock.now
+    await laptop.meet(kitchen)
+    found = await laptop.run(run.id)
+    assert (found.status, found.output) == (COMPLETED, {"done": True})
+
+
+@in_a_loop
+async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
+    laptop, kitchen, run = await left()
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    monitor = Monitor(kitchen.fleet, "kitchen")
+    for _ in range(10):
+        await kitchen.beat()
+        await monitor.watch()
+        kitchen.clock.now += 25.0
+    assert (await kitchen.run(run.id)).status is PROCESSING
+    await kitchen.fleet.configure(peer_timeout=100.0)
+    for _ in range(10):
+        kitchen.clock.now += 25.0
+        await kitchen.beat()
+        await monitor.watch()
+    assert (await kitchen.run(run.id)).device != "laptop"
+
+
+@in_a_loop
+async def test_a_store_without_peers_is_asked_nothing() -> None:
+    side = await Side("laptop").joined()
+    asked: list[str] = []
+
+    class Counting(Adopting):
+        pass
+
+    judges = side.store.judges
+
+    async def counted() -> set[str]:
+        asked.append("judges")
+        return await judges()  # type: ignore[no-any-return]
+
+    side.store.judges = counted
+    adopting = Counting(side.fleet)
+    await passes(side, adopting, HOUR)
+    assert asked == []
+    await side.exchange._opened()
+    await passes(side, adopting, HOUR)
+    assert asked
+
+
+@in_a_loop
+async def test_a_copy_says_why_it_does_not_run() -> None:
+    laptop, kitchen, run = await left()
+    told = await why(kitchen.fleet, run.id)
+    assert [reason.kind for reason in told.reasons] == ["left"]
+    assert "it is left to peer laptop, which says what becomes of it" in str(told)
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    kinds = [reason.kind for reason in (await why(kitchen.fleet, run.id)).reasons]
+    assert kinds == ["running", "left"]
+    assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
+
+
+@in_a_loop
+async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create(series="a")
+    await laptop.meet(kitchen)
+    await kitchen.store.commit([PutRegister("series/a", {"nonsense": 1}, None)])
+    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    assert transitions.cancel(await kitchen.run(run.id), 1.0, "ann").ended
+    assert FLOW.name == run.workflow
+
+
+async def each_waits_for_the_other() -> None:
+    """Two stores have a run of one series each, at work; each gives up the other and holds its run behind its own."""
+    laptop, kitchen = await two()
+    runs = {}
+    for side in (laptop, kitchen):
+        runs[side.name] = (await side.create(series="a")).id
+        await side.take(runs[side.name])
+    await laptop.meet(kitchen)
+    for side in (laptop, kitchen):
+        await passes(side, Adopting(side.fleet), HOUR + 10.0)
+        await side.store.beat(side.session.id, {}, [])
+    assert (await laptop.run(runs["kitchen"])).held
+    assert (await kitchen.run(runs["laptop"])).held
+    for _ in range(2):
+        await laptop.meet(kitchen)
+    held = {name: (await laptop.run(run_id)).held for name, run_id in runs.items()}
+    assert sorted(held.values()) == [False, True], "each store waits for the run that the other one holds"
+    for side in (laptop, kitchen):
+        assert await side.store.check() == []
+
+
+def test_series_do_not_wait_for_each_other() -> None:
+    asyncio.run(each_waits_for_the_other())
+
+
+def test_series_that_wait_for_each_other_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = ingest._Batch._leaving
+
+    async def only_at_the_end(self: ingest._Batch, run: Run, left_to: str | None) -> list[Write]:
+        return await leaving(self, run, left_to) if run.ended else []
+
+    monkeypatch.setattr(ingest._Batch, "_leaving", only_at_the_end)
+    with pytest.raises(AssertionError, match="each store waits"):
+        asyncio.run(each_waits_for_the_other())

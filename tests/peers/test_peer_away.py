@@ -1,0 +1,218 @@
+"""A peer that is away is not a lost device, a slow clock loses nothing, and one bad record does not stop a monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, REASSIGNING
+from asterism.core.run.session import ABROAD, ENDED, Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.monitor import Monitor
+from asterism.fleet.run_explanation import why
+from asterism.peers import announcements
+from asterism.peers.registry import Peer, furthest_behind
+from asterism.store.protocol import PutRegister, PutRun, PutSession
+from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+
+COOK = Workflow("cook", argv=("true",), device="kitchen")
+DAY = 86_400.0
+
+
+async def watches(side: Side, seconds: float, monitor: Monitor | None = None, every: float = 5.0) -> Monitor:
+    monitor = monitor or Monitor(side.fleet, side.name)
+    for _ in range(int(seconds / every)):
+        side.clock.now += every
+        await side.beat()
+        await monitor.watch()
+    return monitor
+
+
+# -- a peer that is away -----------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_for_it() -> None:
+    laptop, kitchen = await two()
+    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    changed = session.changed(profile={**session.profile, "suspended": "its disk is full"})
+    await kitchen.store.commit([PutSession(changed, session.revision)])
+    await laptop.meet(kitchen)
+    laptop.clock.now += 1000
+    await laptop.fleet.workflows.add(COOK)
+    run = await laptop.fleet.create("cook", {})
+    await watches(laptop, COOK.no_device_timeout + 20)
+    assert (await laptop.run(run.id)).status is CREATED
+
+
+@in_a_loop
+async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
+    """However long: days, and the device is still known."""
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    laptop.clock.now += 1000  # the kitchen was not met for a while
+    await laptop.fleet.workflows.add(COOK)
+    run = await laptop.fleet.create("cook", {})
+    assert run.status is CREATED
+    monitor = await watches(laptop, 2000)
+    await watches(laptop, 3 * DAY, monitor, every=20.0 * 60)
+    assert (await laptop.run(run.id)).status is CREATED
+    assert "it is waited for until that peer is met" in str(await why(laptop.fleet, run.id))
+    kitchen.clock.now = laptop.clock.now
+    await kitchen.beat()
+    await laptop.meet(kitchen)
+    await watches(laptop, 20, monitor)
+    assert (await laptop.run(run.id)).device == "kitchen"
+
+
+@in_a_loop
+async def test_it_is_given_up_when_the_peer_was_removed() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    laptop.clock.now += 1000
+    await laptop.fleet.workflows.add(COOK)
+    run = await laptop.fleet.create("cook", {})
+    await laptop.exchange.peers.remove("kitchen")
+    await watches(laptop, COOK.no_device_timeout + 20)
+    assert (await laptop.run(run.id)).status is FAILED
+
+
+@in_a_loop
+async def test_what_no_device_of_the_peer_can_do_is_given_up_though_it_is_away() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    laptop.clock.now += 1000
+    await laptop.fleet.workflows.add(Workflow("draw", argv=("true",), needs=frozenset({"gpu"})))
+    run = await laptop.fleet.create("draw", {})
+    await watches(laptop, COOK.no_device_timeout + 20)
+    assert (await laptop.run(run.id)).status is FAILED
+
+
+@in_a_loop
+async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
+    """As many as there may be, and the run still waits for the peer."""
+    laptop, kitchen = await two()
+    await laptop.fleet.configure(peer_timeout=60.0)
+    await laptop.fleet.workflows.add(COOK)
+    await laptop.meet(kitchen)
+    run = await laptop.fleet.create("cook", {})
+    assert run.status is ASSIGNED
+    monitor = Monitor(laptop.fleet, "laptop")
+    taken_back = 0
+    for _ in range(COOK.losses + 2):
+        await watches(laptop, 90, monitor)
+        taken_back += (await laptop.run(run.id)).status is REASSIGNING
+        kitchen.clock.now = laptop.clock.now
+        await kitchen.beat()
+        await announcements.heard(laptop.store, "kitchen", await announcements.announcement(kitchen.store))
+        await watches(laptop, 20, monitor)
+    found = await laptop.run(run.id)
+    assert taken_back == COOK.losses + 2
+    assert (found.losses, found.ended) == (0, False)
+
+
+@in_a_loop
+async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.workflows.add(COOK)
+    await laptop.meet(kitchen)
+    run = await laptop.fleet.create("cook", {})
+    await announcements.heard(laptop.store, "kitchen", [])
+    await watches(laptop, 10)
+    found = await laptop.run(run.id)
+    assert (found.status, found.losses) == (REASSIGNING, 0)
+
+
+@in_a_loop
+async def test_a_new_monitor_leaves_a_peer_as_much_time_to_answer_as_the_old_one() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.workflows.add(COOK)
+    await laptop.meet(kitchen)
+    run = await laptop.fleet.create("cook", {})
+    await watches(laptop, 10 * COOK.assignment_timeout)
+    found = await laptop.run(run.id)
+    assert (found.status, found.epoch) == (ASSIGNED, 1)
+
+
+@in_a_loop
+async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> None:
+    laptop, kitchen, garage = await three()
+    await laptop.meet(kitchen)
+    await garage.store.commit([PutSession(Session("kitchen-9", "kitchen", 0.0, host="garage.local"), None)])
+    await laptop.meet(garage)
+    assert await laptop.notices("impostor")
+    for side in (laptop, garage):
+        side.clock.now += 2 * announcements.NAME_KEPT
+    await garage.store.beat("kitchen-9", {}, [])
+    await laptop.meet(garage)
+    [there] = [one for one in await laptop.store.sessions() if one.id == "kitchen-9"]
+    assert there.state == ABROAD
+
+
+@in_a_loop
+async def test_a_device_of_ours_is_still_ended_when_it_is_gone() -> None:
+    laptop, _ = await two()
+    await laptop.store.commit([PutSession(Session("old-1", "old", 0.0), None)])
+    await watches(laptop, 2 * DAY, every=20.0)
+    assert {one.id: one.state for one in await laptop.store.sessions(ended=True)}["old-1"] == ENDED
+
+
+# -- slow clocks -------------------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_what_a_peer_with_a_slow_clock_did_is_taken_and_kept() -> None:
+    laptop, kitchen = await two(skew=-2 * DAY)
+    await laptop.fleet.configure(keep=3600.0)
+    run = await kitchen.create()
+    await kitchen.take(run.id)
+    await kitchen.complete(run.id, 1)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is COMPLETED
+    monitor = await watches(laptop, 1800)
+    assert (await laptop.run(run.id)).status is COMPLETED
+    await watches(laptop, 3600, monitor)
+    assert await laptop.store.run(run.id) is None
+
+
+def test_of_several_clocks_the_slowest_counts() -> None:
+    assert furthest_behind([]) == furthest_behind([Peer("a"), Peer("b", skew=DAY)]) == 0.0
+    assert furthest_behind([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
+
+
+# -- a workflow that is missing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [None, {"name": "gone"}])
+def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
+    broken: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        gone = Workflow("gone", argv=("true",), version=1, priority=9)
+        now = laptop.store.clock()
+        waits, avoids = (transitions.create(f"gone-{one}", gone, {}, by="ann", now=now) for one in "ab")
+        held = transitions.create("gone-c", gone, {}, by="ann", now=now)
+        late = transitions.assign(held, laptop.owner, gone, by="ann", now=now)
+        owned = transitions.take(transitions.create("gone-d", gone, {}, by="ann", now=now), _OTHER.owner, gone, now)
+        await laptop.store.commit([PutSession(_OTHER, None)])
+        avoids = avoids.changed(avoid=("laptop",), declined={"laptop": "no"})
+        await laptop.store.commit([PutRun(run, None) for run in (waits, avoids, late, owned)])
+        if broken is not None:
+            await laptop.store.commit([PutRegister("workflow-version/gone@1", broken, None)])
+        run = await laptop.create()
+        lost = transitions.take(await laptop.create(), _OTHER.owner, FLOW, now)
+        await laptop.store.commit([PutRun(lost, lost.revision - 1)])
+        await watches(laptop, 400)
+        assert (await laptop.run(run.id)).device == "laptop"
+        assert (await laptop.run(lost.id)).losses >= 1
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scene())
+    assert sum("what needs it is left alone" in one.getMessage() for one in caplog.records) == 1
+
+
+_OTHER = Session("other-1", "other", 0.0, host="other.local")

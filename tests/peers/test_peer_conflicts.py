@@ -1,0 +1,290 @@
+"""Two stores that gave the same run away, or changed it in other ways while they were apart: what is true when they
+meet."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, CREATED, FAILED, PROCESSING, Progress, Run
+from asterism.core.run.session import ABROAD, Session
+from asterism.fleet.fleet import Fleet
+from asterism.peers.exchange import Exchange
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutCopy, Report, Write, feed_of
+from asterism.store.sqlite import SqliteStore
+from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, in_a_loop, three, two
+
+# -- conflicts and wishes ----------------------------------------------------------------------------------------------
+
+
+async def contested(**terms: Any) -> tuple[Side, Side, Run]:
+    """A run that waits in one store is given away in both."""
+    laptop, kitchen = await two()
+    run = await laptop.create(**terms)
+    await laptop.meet(kitchen)
+    await laptop.take(run.id)
+    kitchen.clock.now += 5.0
+    await kitchen.take(run.id)
+    return laptop, kitchen, run
+
+
+@in_a_loop
+async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() -> None:
+    laptop, kitchen, run = await contested()
+    met = await kitchen.meet(laptop)
+    await kitchen.meet(laptop)
+    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+    assert ours == theirs.changed(revision=ours.revision)
+    assert ours.device == "laptop"
+    [lost] = met.lost
+    assert lost.startswith(f"kitchen does not own run {run.id} any more (epoch 1): laptop was given it")
+    assert await kitchen.notices("conflict") == [lost]
+    assert await laptop.notices("conflict") == []
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    assert await laptop.left_to(run.id) is None
+    assert (await kitchen.store.beat("kitchen-1", {}, [])).held == []
+
+
+@in_a_loop
+async def test_a_result_that_lost_is_kept() -> None:
+    laptop, kitchen, run = await contested()
+    await laptop.complete(run.id, {"by": "laptop"})
+    await kitchen.complete(run.id, {"by": "kitchen"})
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+    assert ours == theirs.changed(revision=ours.revision)
+    assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
+    [told] = await kitchen.notices("conflict")
+    assert "is kept, but is not the result of run" in told
+
+
+@in_a_loop
+async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:
+    laptop, kitchen, run = await contested(keep="furthest")
+    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
+    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(7, 10), "")])
+    await laptop.meet(kitchen)
+    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(9, 10), "")])
+    await laptop.meet(kitchen)
+    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+    assert ours == theirs.changed(revision=ours.revision)
+    assert ours.device == "kitchen"
+    assert len(await laptop.notices("conflict")) == 1
+
+
+@in_a_loop
+async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -> None:
+    laptop, kitchen, run = await contested(keep="furthest")
+    for step in range(1, 20):
+        for side in (laptop, kitchen):
+            await side.store.beat(f"{side.name}-1", {}, [Report(run.id, 1, Progress(step, 100), "")])
+            await laptop.meet(kitchen)
+    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+    assert ours.grant == theirs.grant
+    assert len(await laptop.notices("conflict")) + len(await kitchen.notices("conflict")) == 1
+
+
+@in_a_loop
+async def test_the_user_of_the_loser_can_insist() -> None:
+    laptop, kitchen, run = await contested(given={"file": "a.mov"})
+    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(4, 9), "")])
+    await laptop.meet(kitchen)
+    [told] = await kitchen.notices("conflict")
+    assert told.endswith("(it had come to 4/9)")
+    mine = await kitchen.fleet.keep_mine(run.id)
+    assert (mine.retry_of, mine.pinned, mine.progress, mine.input) == (
+        run.id,
+        "kitchen",
+        Progress(4, 9),
+        {"file": "a.mov"},
+    )
+    with pytest.raises(AsterismError, match="there is nothing to insist on"):
+        await laptop.fleet.keep_mine(run.id)
+
+
+@in_a_loop
+async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_again() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    await kitchen.fleet.cancel(run.id)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).wish == "cancel"
+    assert await laptop.left_to(run.id) is None
+    await laptop.meet(kitchen)
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    assert await laptop.notices("conflict") == []
+
+
+@in_a_loop
+async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.step(run.id, lambda one: transitions.take(one, laptop.owner, FLOW, laptop.store.clock()))
+    await laptop.meet(kitchen)
+    await kitchen.fleet.pause(run.id, "the disk is full")
+    await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
+    await laptop.meet(kitchen)
+    found = await laptop.run(run.id)
+    assert (found.status, found.wish, found.wished_by) == (PROCESSING, "pause", "kitchen: the disk is full")
+    await laptop.fleet.resume(run.id)
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).wish is None
+    assert (await kitchen.run(run.id)).wish is None
+
+
+@in_a_loop
+async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_given_away_meanwhile() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    assert (await kitchen.fleet.cancel(run.id)).status is FAILED
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).wish == "cancel"
+
+
+@in_a_loop
+async def test_the_end_of_a_run_elsewhere_makes_room_in_its_series_here() -> None:
+    laptop, kitchen = await two()
+    first, second = await laptop.create(series="a"), await laptop.create(series="a")
+    assert ((await laptop.run(first.id)).held, (await laptop.run(second.id)).held) == (False, True)
+    await laptop.meet(kitchen)
+    await kitchen.take(first.id)
+    await kitchen.complete(first.id)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(first.id)).status is COMPLETED
+    assert not (await laptop.run(second.id)).held
+    assert (await laptop.fleet.ledger.series("a")).active == second.id
+
+
+async def what_a_third_store_did_reaches_the_winner() -> None:
+    """The garage met the kitchen, and nobody ever hears of it again."""
+    laptop, kitchen, garage = await three()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    await kitchen.meet(garage)
+    garage.clock.now += 5.0
+    await garage.take(run.id)
+    await garage.complete(run.id, {"by": "garage"})
+    await laptop.take(run.id)
+    await laptop.complete(run.id, {"by": "laptop"})
+    await garage.meet(kitchen)
+    await kitchen.meet(laptop)
+    await kitchen.meet(laptop)
+    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+    assert ours == theirs.changed(revision=ours.revision)
+    assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
+
+
+def test_what_a_third_store_did_reaches_the_winner_by_way_of_a_peer() -> None:
+    asyncio.run(what_a_third_store_did_reaches_the_winner())
+
+
+def test_a_peer_that_believes_the_others_know_what_it_knows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryStore.commit
+
+    async def forgetful(self: MemoryStore, writes: list[Write]) -> None:
+        marked = [replace(one, same=True) if isinstance(one, PutCopy) else one for one in writes]
+        await commit(self, marked)
+
+    monkeypatch.setattr(MemoryStore, "commit", forgetful)
+    with pytest.raises(AssertionError):
+        asyncio.run(what_a_third_store_did_reaches_the_winner())
+
+
+@in_a_loop
+async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_does() -> None:
+    laptop, kitchen, garage = await three()
+    await laptop.meet(garage)
+    laptop.clock.now = kitchen.clock.now = garage.clock.now = 10_000.0
+    run = await garage.create()
+    await garage.take(run.id)
+    await garage.meet(kitchen)
+    await kitchen.meet(laptop)
+    assert await kitchen.left_to(run.id) == await garage.id()
+    assert await laptop.left_to(run.id) == await kitchen.id()
+
+
+@in_a_loop
+async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
+    laptop, kitchen = await two()
+    name = await laptop.store.keep_blob(b'{"text":"large"}')
+    run = await laptop.create(given={"$blob": name, "size": 16})
+
+    class Restarting(Direct):
+        async def give(self, blob: str, data: bytes) -> None:
+            if not kitchen.exchange._wanted.pop("again", None):
+                kitchen.exchange = Exchange(kitchen.fleet)
+                kitchen.exchange._wanted["again"] = frozenset({"it was restarted"})
+            await super().give(blob, data)
+
+    await laptop.exchange.meet("kitchen", Restarting(laptop, kitchen))
+    assert await kitchen.run(run.id) == run
+    assert await kitchen.notices("refused") == []
+
+
+# -- on a real file ----------------------------------------------------------------------------------------------------
+
+
+def test_two_files_meet(tmp_path: Path) -> None:
+    async def scene() -> None:
+        clock = StillClock()
+        sides = []
+        for name in ("laptop", "kitchen"):
+            store = await SqliteStore.open(tmp_path / f"{name}.db", clock=lambda: 1_000_000.0 + clock.now)
+            sides.append(await Side(name, store).joined())
+        laptop, kitchen = sides
+        await laptop.knows(kitchen)
+        await kitchen.knows(laptop)
+        runs = [await laptop.create() for _ in range(20)]
+        await laptop.meet(kitchen)
+        await laptop.take(runs[0].id)
+        await kitchen.take(runs[0].id)
+        await laptop.complete(runs[0].id, {"by": "laptop"})
+        await kitchen.meet(laptop)
+        await kitchen.meet(laptop)
+        for run in runs:
+            ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+            assert ours == theirs.changed(revision=ours.revision)
+        assert await kitchen.store.check() == []
+        assert await laptop.store.check() == []
+        assert len(await kitchen.notices("conflict")) == 1
+        await laptop.store.close()
+        await kitchen.store.close()
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_a_fleet_says_what_is_kept_when_peers_meet() -> None:
+    side = await Side("laptop").joined()
+    await side.fleet.workflows.add(FLOW)
+    assert (await side.fleet.create("transcode", keep="original", device="nobody")).keep == "original"
+    assert (await side.fleet.create("transcode", device="nobody")).keep == "epoch"
+    with pytest.raises(AsterismError, match="keep is one of epoch, original, furthest, not 'newest'"):
+        await side.fleet.create("transcode", keep="newest")
+    run = await side.fleet.create("transcode", keep="furthest", device="nobody")
+    assert run.status is CREATED
+    await side.fleet.cancel(run.id)
+    assert (await side.fleet.retry(run.id)).keep == "furthest"
+
+
+def test_an_exchange_needs_a_store_that_has_a_feed() -> None:
+    class Shared:
+        url = "postgresql://fleet"
+
+    with pytest.raises(AsterismError, match="cannot exchange records with peers"):
+        feed_of(Shared())  # type: ignore[arg-type]
+    assert Exchange(Fleet(MemoryStore())).peers is not None
+    assert Session("a", "a", 0.0, state=ABROAD).reachable(0.0)

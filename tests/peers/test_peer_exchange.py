@@ -1,0 +1,399 @@
+"""Two stores that meet: what is told, what is taken, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.core.run import transitions
+from asterism.core.run.run import ASSIGNED, PROCESSING, Progress
+from asterism.core.run.session import ABROAD, ENDED, Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.membership import DeviceNameTaken, join
+from asterism.peers.exchange import PeerRefused, PeerUnreachable
+from asterism.peers.registry import PeerKnown, Peers, UnknownPeer
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutSession, Query, Report, feed_of
+from tests.peers.exchange_scenes import FLOW, Direct, Side, in_a_loop, three, two
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    met = await laptop.meet(kitchen)
+    assert (met.sent, met.taken, met.refused, met.lost) == (1, 0, 0, ())
+    assert await kitchen.run(run.id) == run
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    assert await kitchen.store.find(Query(offered=True)) == []
+    assert await laptop.left_to(run.id) is None
+
+
+@in_a_loop
+async def test_only_what_changed_is_told() -> None:
+    laptop, kitchen = await two()
+    runs = [await laptop.create() for _ in range(5)]
+    assert (await laptop.meet(kitchen)).sent == 5
+    kitchen.sent = 0
+    met = await laptop.meet(kitchen)
+    assert (met.sent, met.taken, kitchen.sent) == (0, 0, 0)
+    await laptop.take(runs[2].id)
+    met = await kitchen.meet(laptop)
+    assert (met.sent, met.taken) == (0, 1)
+    assert (await kitchen.run(runs[2].id)).status is PROCESSING
+
+
+@in_a_loop
+async def test_it_does_not_matter_who_calls() -> None:
+    laptop, kitchen = await two()
+    ours, theirs = await laptop.create(), await kitchen.create()
+    met = await kitchen.meet(laptop)
+    assert (met.sent, met.taken) == (1, 1)
+    assert await laptop.run(theirs.id) == theirs
+    assert await kitchen.run(ours.id) == ours
+
+
+@in_a_loop
+async def test_a_meeting_that_is_broken_off_goes_on_where_it_was() -> None:
+    laptop, kitchen = await two()
+    for _ in range(1200):
+        await laptop.create()
+    with contextlib.suppress(PeerUnreachable):
+        await laptop.meet(kitchen, breaks=2)
+    arrived = len(await kitchen.store.find(Query()))
+    assert arrived == 500
+    met = await laptop.meet(kitchen)
+    assert met.sent == 700
+    assert len(await kitchen.store.find(Query())) == 1200
+
+
+@in_a_loop
+async def test_a_message_that_comes_twice_changes_nothing() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    await laptop.take(run.id)
+    await laptop.meet(kitchen, twice=True)
+    newest = await feed_of(kitchen.store).newest()
+    found = await kitchen.run(run.id)
+    await laptop.meet(kitchen, twice=True)
+    assert await feed_of(kitchen.store).newest() == newest
+    assert (await kitchen.run(run.id)) == found
+
+
+@in_a_loop
+async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    await laptop.create()
+    await laptop.create()
+    talk = Direct(laptop, kitchen)
+    await laptop.exchange.meet("kitchen", talk)
+    late = {**talk.said[0], "after": 10, "upto": 11, "devices": None}
+    answer = await kitchen.exchange.answer("laptop", late)
+    assert answer["cursor"]["number"] < 10
+
+
+@in_a_loop
+async def test_a_store_that_was_restored_is_told_everything_again() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    answer = await laptop.exchange.answer(
+        "kitchen",
+        {
+            "protocol": 1,
+            "store": await kitchen.id(),
+            "clock": kitchen.store.clock(),
+            "feed": "f",
+            "after": 0,
+            "upto": 0,
+            "cursor": {"feed": "another feed", "number": 7},
+            "more": False,
+            "newest": 0,
+            "records": [],
+            "workflows": [],
+            "devices": None,
+            "wants": {},
+            "lacks": [],
+        },
+    )
+    assert len(answer["records"]) == 1
+
+
+@in_a_loop
+async def test_progress_under_way_is_told() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.take(run.id)
+    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).progress == Progress(3, 10)
+    assert (await laptop.run(run.id)).progress is None
+
+
+@in_a_loop
+async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(large=10)
+    await kitchen.fleet.workflows.add(FLOW)
+    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
+    private = await kitchen.store.keep_blob(b"of no run, such as the snapshot of a plan")
+    await laptop.meet(kitchen)
+    blob = one.input["$blob"]
+    assert await kitchen.exchange.fetch("laptop", blob, one.id) is not None
+    for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, one.id), ("../x", one.id)):
+        assert await kitchen.exchange.fetch("laptop", name, run) is None
+
+
+@in_a_loop
+async def test_what_is_large_comes_before_the_record_in_both_directions() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.configure(large=10)
+    await kitchen.fleet.configure(large=10)
+    settings = await laptop.fleet.settings()
+    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, settings, "it"))
+    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, settings, "it"))
+    await laptop.meet(kitchen)
+    assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
+    assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
+
+
+@in_a_loop
+async def test_a_record_whose_large_part_cannot_be_had_is_refused_and_the_others_are_not() -> None:
+    laptop, kitchen = await two()
+    gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})
+    there = await laptop.create()
+    met = await laptop.meet(kitchen)
+    assert await kitchen.store.run(gone.id) is None
+    assert await kitchen.run(there.id) == there
+    assert len(await kitchen.notices("refused")) == 1
+    assert met.sent == 2
+    await laptop.meet(kitchen)
+    assert len(await kitchen.notices("refused")) == 1
+
+
+# -- workflows, keys, devices ------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_an_imported_workflow_is_never_what_a_name_means_here() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await kitchen.fleet.workflows.add(Workflow("other", argv=("true",)))
+    await laptop.meet(kitchen)
+    with pytest.raises(AsterismError, match="there is no workflow 'transcode'"):
+        await kitchen.fleet.workflows.latest("transcode")
+    assert (await kitchen.fleet.workflows.get("transcode", 1)).argv == ("true",)
+    assert [one.name for one in await kitchen.fleet.workflows.all()] == ["other"]
+    mine = await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
+    assert mine.version == 2
+    assert (await kitchen.fleet.workflows.latest("transcode")).argv == ("false",)
+
+
+@in_a_loop
+async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    assert (await kitchen.fleet.workflows.add(FLOW)).version == 1
+    assert (await kitchen.fleet.workflows.latest("transcode")).version == 1
+
+
+@in_a_loop
+async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
+    run = await laptop.create()
+    met = await kitchen.meet(laptop)
+    assert met.refused == 1
+    assert await kitchen.store.run(run.id) is None
+    [told] = await kitchen.notices("refused")
+    assert "transcode@1 is one workflow here and another one there: they differ in argv, retries" in told
+    await laptop.take(run.id)
+    await kitchen.meet(laptop)
+    assert len(await kitchen.notices("refused")) == 1
+
+
+@in_a_loop
+async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    devices = {one.device: one for one in await laptop.fleet.devices()}
+    assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
+    outlook = await laptop.fleet.outlook(fresh=True)
+    assert set(outlook.sessions) == {"laptop", "kitchen"}
+    assert outlook.ranks["kitchen"] == 0.0
+    run = await laptop.create(device="kitchen")
+    choice = outlook.choose(run, FLOW)
+    assert choice.owner == kitchen.owner
+    await laptop.step(run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=1.0))
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).status is ASSIGNED
+    await kitchen.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, kitchen.store.clock()))
+    assert await kitchen.left_to(run.id) is None
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status == "claimed"
+    assert await laptop.left_to(run.id) == await kitchen.id()
+
+
+@in_a_loop
+async def test_a_device_that_is_no_longer_announced_has_ended() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    await kitchen.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
+    await laptop.meet(kitchen)
+    known = {one.id: one.state for one in await laptop.store.sessions(ended=True)}
+    assert known == {"laptop-1": "open", "kitchen-1": ENDED}
+
+
+@in_a_loop
+async def test_devices_of_third_stores_are_not_announced() -> None:
+    laptop, kitchen, garage = await three()
+    await kitchen.meet(garage)
+    await laptop.meet(kitchen)
+    assert {one.device for one in await laptop.fleet.devices()} == {"laptop", "kitchen"}
+
+
+@in_a_loop
+async def test_a_peers_device_is_not_drained_here() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    with pytest.raises(AsterismError, match=r"is one of a peer \(via kitchen\): drain it there"):
+        await laptop.fleet.drain("kitchen")
+
+
+@in_a_loop
+async def test_clocks_that_differ_are_said_once() -> None:
+    laptop, kitchen = await two(skew=86_400.0)
+    met = await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert met.skew == pytest.approx(86_400.0, abs=2.0)
+    assert await laptop.notices("clock") == ["the clock of peer kitchen is 86400 s ahead of ours"]
+    [peer] = await laptop.exchange.peers.all()
+    assert peer.skew == pytest.approx(86_400.0, abs=2.0)
+
+
+# -- who is who --------------------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_store_is_bound_at_the_first_contact() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    assert (await laptop.exchange.peers.get("kitchen")).store == await kitchen.id()
+    other = await Side("other").joined()
+    await other.exchange.peers.add("laptop")
+    with pytest.raises(PeerRefused, match="if it was made anew, remove the peer"):
+        await laptop.exchange.meet("kitchen", Direct(laptop, other))
+    await laptop.exchange.peers.add("den")
+    with pytest.raises(PeerRefused, match="is known as peer kitchen already"):
+        await laptop.exchange.peers.bind("den", await kitchen.id())
+
+
+@in_a_loop
+async def test_two_copies_of_one_store_do_not_talk() -> None:
+    laptop = await Side("laptop").joined()
+    copy = Side("copy", laptop.store)
+    await laptop.knows(copy)
+    await copy.exchange.peers.add("laptop")
+    with pytest.raises(PeerRefused, match="has a copy of the same store"):
+        await laptop.meet(copy)
+
+
+@in_a_loop
+async def test_peers_are_known_by_name_and_token() -> None:
+    peers = Peers(MemoryStore())
+    await peers.add("kitchen", url="https://kitchen:7420", pin="ab", token_sha256="cd" * 32, invited_at=5.0)
+    await peers.add("den")
+    with pytest.raises(PeerKnown, match="is there already"):
+        await peers.add("kitchen")
+    with pytest.raises(AsterismError, match="the name of a peer"):
+        await peers.add("a/b")
+    assert [one.name for one in await peers.all()] == ["den", "kitchen"]
+    found = await peers.find_by_token_hash("cd" * 32)
+    assert found is not None
+    assert (found.name, found.url, found.invited_at) == ("kitchen", "https://kitchen:7420", 5.0)
+    assert await peers.find_by_token_hash("") is None
+    await peers.remove("kitchen")
+    assert [one.name for one in await peers.all()] == ["den"]
+    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known are: den"):
+        await peers.get("kitchen")
+    assert (await peers.add("kitchen")).store is None
+
+
+@in_a_loop
+async def test_a_peer_that_was_removed_leaves_no_devices() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    await laptop.exchange.peers.remove("kitchen")
+    assert [one.device for one in await laptop.store.sessions()] == ["laptop"]
+    with pytest.raises(UnknownPeer):
+        await laptop.meet(kitchen)
+    assert await laptop.run(run.id) == run
+
+
+@in_a_loop
+async def test_a_name_that_a_peer_has_for_a_device_is_not_taken_here() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    new = Session("kitchen-9", "kitchen", 0.0, host="laptop.local")
+    with pytest.raises(DeviceNameTaken, match=r"a peer has a device 'kitchen' \(via kitchen\)"):
+        await join(laptop.store, laptop.clock, new, Present())
+    laptop.clock.now += 1000.0  # it was not heard of for longer than a device may be silent
+    await join(laptop.store, laptop.clock, new, Present())
+
+
+class Present:
+    """A device that is alone on its machine."""
+
+    host = "laptop.local"
+
+    def acquire(self) -> bool:
+        return True
+
+    def end_strays(self, session: str) -> None:
+        """There are none."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@in_a_loop
+async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_sides() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+
+    class Busy(Direct):
+        async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+            assert len(self.said) < 20, "it does not end"
+            await laptop.create()
+            await kitchen.create()
+            return await super().say(message)
+
+    met = await laptop.exchange.meet("kitchen", Busy(laptop, kitchen))
+    assert met.sent
+    assert met.taken
+
+
+def test_who_is_called_says_what_was_lost_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        run = await laptop.create()
+        await laptop.meet(kitchen)
+        await laptop.take(run.id)
+        await kitchen.take(run.id)
+        assert (await kitchen.meet(laptop)).lost == ()  # whose clock is behind
+
+    with caplog.at_level("WARNING", "asterism.peers"):
+        asyncio.run(scene())
+    assert "does not own run" in caplog.text

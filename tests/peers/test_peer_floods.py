@@ -1,0 +1,142 @@
+"""A peer that says always something new that is refused, or announces ever new devices, burdens us only so far."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import Owner, Run
+from asterism.core.run.session import ENDED
+from asterism.peers import announcements, refusals
+from asterism.store import row_codec
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Notice
+from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device, in_a_loop
+
+DAY = 86_400.0
+
+
+class Counted(MemoryStore):
+    """It counts how often somebody looks among its notices."""
+
+    looked = 0
+
+    async def notices(self, **terms: Any) -> list[tuple[int, Notice]]:
+        self.looked += 1
+        return await super().notices(**terms)
+
+
+async def victim(store: MemoryStore | None = None) -> tuple[Side, Liar]:
+    laptop = Side("laptop", store)
+    laptop.store.clock = lambda: 1_000_000.0 + laptop.clock.now
+    await laptop.joined()
+    await laptop.exchange.peers.add("kitchen")
+    return laptop, Liar(laptop)
+
+
+def broken(run: Run, number: int) -> list[Any]:
+    """No priority is so high."""
+    lie = run.changed(priority=2_000_000 + number)
+    return [*row_codec.fixed(lie), *row_codec.moving(lie)]
+
+
+@in_a_loop
+async def test_of_one_run_only_so_many_refusals_are_said() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    lies = [broken(run, number) for number in range(2 * refusals.MOST_OF_A_RUN)]
+    for _ in range(2):
+        answer = await liar.says(*lies)
+        assert answer["refused"] == len(lies)
+        assert len(await laptop.notices("refused")) == refusals.MOST_OF_A_RUN
+
+
+@in_a_loop
+async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    for first in (0, 500, 0):
+        await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
+    told = await laptop.notices("refused")
+    assert len(told) == refusals.MOST_A_DAY + 1
+    assert "no more is said of that for a day" in told[-1]
+    laptop.clock.now += DAY
+    await liar.says(broken(run.changed(id="run-9999"), 1))
+    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 2
+    laptop.clock.now -= 30 * DAY  # the store's clock is set back
+    await liar.says(broken(run.changed(id="run-9998"), 1))
+    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 3
+
+
+def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        laptop, liar = await victim()
+        run = await laptop.create()
+        await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
+        found = await laptop.store.register("peer/kitchen/refused")
+        assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+
+    monkeypatch.setattr(refusals, "MOST_RUNS", 10)
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> None:
+    store = Counted()
+    laptop, liar = await victim(store)
+    run = await laptop.create()
+    lies = [run.changed(id=f"run-{one}", workflow="no such") for one in range(500)]
+    answer = await liar.says(*lies)
+    assert answer["refused"] == 500
+    assert len(answer["reasons"]) == 5
+    assert store.looked <= refusals.MOST_LOOKED_AT
+    store.looked = 0
+    await liar.says(
+        *(run.changed(id=f"other-{one}", workflow="no such") for one in range(500))
+    )  # of most nothing is said
+    assert store.looked <= refusals.MOST_LOOKED_AT
+
+
+@in_a_loop
+async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
+    laptop, liar = await victim()
+    for first in (0, 300):
+        await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
+    told = await laptop.notices("refused")
+    assert len(told) == refusals.MOST_A_DAY + 1
+    await liar.says(clock=laptop.store.clock() - 600.0)  # of other things it is still told
+    assert len(await laptop.notices("clock")) == 1
+    await liar.says()
+    laptop.clock.now += DAY
+    await liar.says(devices=[a_device(id="late", slots=-1)])
+    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 2
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembered() -> None:
+    laptop, liar = await victim()
+    for number in range(4):
+        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
+    ended = [one for one in await laptop.store.sessions(ended=True) if one.state == ENDED]
+    assert len(ended) == announcements.MOST_ENDED
+    assert len(await laptop.store.sessions()) == 701
+
+
+@in_a_loop
+async def test_a_device_that_is_announced_no_more_and_has_a_run_of_ours_is_not_forgotten() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    await liar.says(devices=[a_device(id="busy-1", device="busy")])
+    await laptop.step(
+        run.id, lambda one: transitions.take(one, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True)
+    )
+    for number in range(4):
+        laptop.clock.now += 1.0
+        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
+    assert "busy-1" in {one.id for one in await laptop.store.sessions()}

@@ -1,0 +1,96 @@
+"""Invitations: a line that says all there is to know, is read back as it was written, and does not tell its secret."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asterism.peers.invitations import (
+    InvalidInvitation,
+    Invitation,
+    address_of,
+    hashed,
+    new_token,
+    parse,
+)
+
+FINGERPRINT = "ab" * 32
+TOKEN = new_token()
+LINE = f"https://kitchen-pc:7420/#kitchen-pc.{TOKEN}.{FINGERPRINT}"
+
+
+def test_an_invitation_is_one_line() -> None:
+    assert Invitation("https://kitchen-pc:7420", "kitchen-pc", TOKEN, FINGERPRINT).line() == LINE
+    assert parse(LINE) == Invitation("https://kitchen-pc:7420", "kitchen-pc", TOKEN, FINGERPRINT)
+    assert parse(f"  {LINE}\n") == parse(LINE)
+    assert parse(f"asterism peer accept '{LINE}'") == parse(LINE)
+
+
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
+def test_it_is_read_back_as_it_was_written_whatever_the_name(name: str) -> None:
+    invitation = Invitation("https://[::1]:7420", name, TOKEN, FINGERPRINT)
+    line = invitation.line()
+    assert parse(line) == invitation
+    assert line.isascii()
+    assert line.isprintable()
+    assert " " not in line
+
+
+def test_a_token_is_never_the_same_twice_and_is_not_in_its_hash() -> None:
+    assert len({new_token() for _ in range(100)}) == 100
+    assert hashed(TOKEN) == hashed(TOKEN) != hashed(new_token())
+    assert TOKEN not in hashed(TOKEN)
+
+
+def test_a_token_is_not_shown_by_accident() -> None:
+    assert TOKEN not in repr(parse(LINE))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "no invitation"),
+        ("kitchen-pc", "no invitation"),
+        ("https://kitchen-pc:7420", "no invitation"),
+        ("https://kitchen-pc:7420/#", "no invitation"),
+        (LINE.replace("#kitchen-pc.", "#"), "no invitation"),
+        (LINE[:-1], "damaged"),
+        (LINE[:-1] + "G", "damaged"),
+        (LINE.replace(TOKEN, TOKEN[:-1]), "damaged"),
+        (LINE.replace(TOKEN, "ä" * 43), "damaged"),
+        (LINE.replace("#kitchen-pc", "#%ff"), "damaged"),
+        (LINE.replace("https", "http"), "begins with https://"),
+        (LINE.replace("kitchen-pc:7420", ""), "names no machine"),
+        (LINE.replace("kitchen-pc:7420", "kitchen pc:7420"), "no invitation"),
+        (LINE.replace("kitchen-pc:7420", "kitchen!pc:7420"), "names no machine"),
+        (LINE.replace("7420", "99999"), "no address"),
+        (LINE.replace("kitchen-pc:7420/", "kitchen-pc:7420/api/"), "nothing more"),
+        (LINE.replace("kitchen-pc:7420/", "ann:secret@kitchen-pc:7420/"), "nothing more"),
+    ],
+)
+def test_what_is_no_invitation_is_refused_without_its_secret(line: str, why: str) -> None:
+    with pytest.raises(InvalidInvitation, match=why) as error:
+        parse(line)
+    assert TOKEN not in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("https://kitchen-pc:7420", "https://kitchen-pc:7420"),
+        ("https://kitchen-pc:7420/", "https://kitchen-pc:7420"),
+        ("HTTPS://Kitchen-PC", "https://kitchen-pc:7420"),
+        (" https://10.0.0.7:443/ ", "https://10.0.0.7:443"),
+        ("https://[fe80::1]:7420", "https://[fe80::1]:7420"),
+    ],
+)
+def test_an_address_is_the_same_however_it_is_written(text: str, address: str) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["kitchen-pc", "http://kitchen-pc:7420", "ftp://x", "https://", "https://[::1", "://"])
+def test_what_is_no_address_of_a_peer_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInvitation):
+        address_of(text)

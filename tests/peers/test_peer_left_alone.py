@@ -1,0 +1,148 @@
+"""A run that each store leaves to another, because one of them was put back from a copy and does not know what its
+device had begun, or because three hear of it from each other: somebody goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, CREATED, KEEPS, PROCESSING, REASSIGNING, Run
+from asterism.core.run.session import ENDED
+from asterism.peers.exchange import Exchange
+from asterism.store.protocol import PutCopy, PutSession
+from asterism.testing.sim import peer_stores
+from asterism.testing.sim.peer_stores import copy_of as copied
+from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+
+
+async def put_back(side: Side, what: dict[str, Any]) -> None:
+    """The machine is on again: its device has a new session."""
+    peer_stores.put_back(side.store, what)
+    side.exchange = Exchange(side.fleet)
+    await rejoined(side)
+
+
+async def rejoined(side: Side) -> None:
+    [first] = [one for one in await side.store.sessions() if one.id == side.session.id]
+    side.session = replace(side.session, id=f"{side.session.id}+")
+    await side.store.commit([PutSession(first.changed(state=ENDED), first.revision), PutSession(side.session, None)])
+
+
+async def begun(laptop: Side, kitchen: Side, run: Run) -> None:
+    """The kitchen gives its run to the device of the laptop, which begins."""
+    await kitchen.step(
+        run.id, lambda one: transitions.assign(one, laptop.owner, FLOW, by="kitchen", now=kitchen.store.clock())
+    )
+    await laptop.meet(kitchen)
+    await laptop.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, laptop.store.clock()))
+    await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
+    await laptop.meet(kitchen)
+
+
+async def met(laptop: Side, kitchen: Side) -> None:
+    for _ in range(2):
+        await laptop.meet(kitchen)
+        await kitchen.meet(laptop)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(keep: str, known: bool) -> None:
+    """Whether there is a copy of the run in the file that was put back, or not."""
+
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        await laptop.meet(kitchen)
+        old = copied(laptop.store)
+        run = await kitchen.create(keep=keep)
+        await laptop.meet(kitchen)
+        if known:
+            old = copied(laptop.store)
+        await begun(laptop, kitchen, run)
+        assert (await kitchen.run(run.id)).status is PROCESSING
+        await put_back(laptop, old)
+        await met(laptop, kitchen)
+        assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
+        judges = [await side.left_to(run.id) for side in (laptop, kitchen)]
+        assert judges == [None, await laptop.id()]
+        await laptop.take(run.id)
+        await laptop.complete(run.id, 1)
+        await met(laptop, kitchen)
+        assert (await kitchen.run(run.id)).status is COMPLETED
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_also_if_the_peer_is_met_before_the_device_has_joined_again() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    old = copied(laptop.store)
+    await begun(laptop, kitchen, run)
+    peer_stores.put_back(laptop.store, old)
+    laptop.exchange = Exchange(laptop.fleet)
+    await met(laptop, kitchen)  # as far as the laptop knows, the session is at work
+    assert (await laptop.run(run.id)).status is CREATED
+    await rejoined(laptop)
+    await met(laptop, kitchen)
+    assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
+
+
+@in_a_loop
+async def test_what_it_is_working_on_again_is_not_taken_from_it() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    old = copied(laptop.store)
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    await put_back(laptop, old)
+    again = await laptop.take(run.id)
+    await met(laptop, kitchen)
+    assert (await laptop.run(run.id)).grant == again.grant
+    await laptop.complete(run.id, 1)
+    await met(laptop, kitchen)
+    assert (await kitchen.run(run.id)).status is COMPLETED
+
+
+@in_a_loop
+async def test_what_it_had_completed_is_done_again() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    old = copied(laptop.store)
+    await begun(laptop, kitchen, run)
+    await laptop.complete(run.id, "first")
+    await laptop.meet(kitchen)
+    await put_back(laptop, old)
+    await met(laptop, kitchen)
+    assert (await laptop.left_to(run.id), (await laptop.run(run.id)).status) == (None, CREATED)
+    await laptop.take(run.id)
+    await laptop.complete(run.id, "second")
+    await met(laptop, kitchen)
+    told = await kitchen.run(run.id)
+    assert {told.output, *(one.output for one in told.superseded)} == {"first", "second"}
+
+
+@in_a_loop
+async def test_three_stores_that_leave_a_run_each_to_the_next_agree_on_one_judge() -> None:
+    """Two were its judges while they did not hear of each other, and each heard of the other's record from a third."""
+    sides = laptop, kitchen, garage = await three()
+    run = await laptop.create()
+    for one, other in itertools.permutations(sides, 2):
+        await one.meet(other)
+    for one, judge in ((laptop, kitchen), (kitchen, garage), (garage, laptop)):
+        mine = await one.run(run.id)
+        again = mine.changed(revision=mine.revision + 1)
+        await one.store.commit([PutCopy(again, mine.revision, await judge.id(), same=False)])
+    for one, other in [*itertools.permutations(sides, 2)] * 3:
+        await one.meet(other)
+    assert [await one.left_to(run.id) for one in sides].count(None) == 1
+    for one, other in itertools.permutations(sides, 2):
+        assert not (await one.meet(other)).sent, "they go on telling each other the same"

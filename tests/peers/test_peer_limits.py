@@ -1,0 +1,328 @@
+"""What must not stop a meeting, nor keep it going: what is too large or gone, what is no text, and who never ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import ASSIGNED, CREATED
+from asterism.core.run.workflow import Workflow
+from asterism.fleet import retention
+from asterism.peers import messages
+from asterism.peers.exchange import Met, PeerRefused
+from asterism.peers.meetings import Meetings
+from asterism.peers.peer_client import MESSAGE
+from asterism.store import row_codec
+from asterism.store.protocol import PutRegister, PutRun
+from asterism.store.sqlite import SqliteStore
+from asterism.testing.virtual_time import run as in_virtual_time
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, three, two
+
+# -- what is no text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\nb", "run-\udfff"])
+def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str) -> None:
+    """SQLite keeps no half characters."""
+
+    async def scene() -> None:
+        store = await SqliteStore.open(tmp_path / "laptop.db")
+        laptop = await Side("laptop", store).joined()
+        await laptop.exchange.peers.add("kitchen")
+        answer = await Liar(laptop).says([name] + [None] * (len(row_codec.COLUMNS) - 1))
+        assert answer["cursor"]["number"] == 1
+        assert answer["refused"] == 1
+        [told] = await laptop.notices("refused")
+        assert told.startswith("peer kitchen: it is no record of a run")
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: Path) -> None:
+    async def scene() -> None:
+        store = await SqliteStore.open(tmp_path / "laptop.db")
+        laptop = await Side("laptop", store).joined()
+        await laptop.exchange.peers.add("kitchen")
+        liar = Liar(laptop)
+        run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
+        row = messages.record(1, "liar-store", run)["run"]
+        for place, value in enumerate(row):
+            if isinstance(value, str):
+                await liar.says([*row[:place], f"{value}\ud800", *row[place + 1 :]])
+        good = transitions.create("two", FLOW, {}, by="ann", now=laptop.store.clock())
+        await liar.says(good)
+        assert await laptop.store.run("two") is not None
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class LoopClock:
+        def time(self) -> float:
+            return asyncio.get_running_loop().time()
+
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    tried: list[float] = []
+
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        await laptop.exchange.peers.change("kitchen", url="https://kitchen:7420")
+        laptop.fleet.clock = LoopClock()
+
+        class Broken(Direct):
+            async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+                tried.append(asyncio.get_running_loop().time())
+                raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+        task = asyncio.create_task(Meetings(laptop.exchange, lambda _: Broken(laptop, kitchen)).run())
+        await asyncio.sleep(600.0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with caplog.at_level(logging.INFO, "asterism.peers"):
+        in_virtual_time(scene())
+    gaps = [after - before for before, after in itertools.pairwise(tried)]
+    assert gaps[0] < 8.0
+    assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
+    assert len(gaps) > 8
+    told = [one for one in caplog.records if one.message == "a mistake in meeting peer kitchen"]
+    assert len(told) == len(tried)
+    assert told[0].exc_info is not None
+
+
+# -- what is too large, or gone ----------------------------------------------------------------------------------------
+
+
+async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], Met]:
+    talk = Direct(laptop, kitchen)
+    met = await laptop.exchange.meet("kitchen", talk)
+    return [len(json.dumps(one)) for one in talk.said], met
+
+
+@in_a_loop
+async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() -> None:
+    laptop, kitchen = await two()
+    for number in range(60):
+        flow = await laptop.fleet.workflows.add(Workflow(f"work-{number}", shell="x" * 50_000))
+        await laptop.fleet.ledger.add(transitions.create(f"run-{number}", flow, {}, by="ann", now=1.0), lambda one: one)
+    sizes, met = await _sizes(laptop, kitchen)
+    assert met.sent == 60
+    assert max(sizes) < messages.LARGEST_BATCH + 100_000
+    assert messages.LARGEST_ALONE + messages.LARGEST_BATCH < MESSAGE
+
+
+@in_a_loop
+async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.configure(large=32 << 20)
+    for _ in range(4):
+        await laptop.create(given={"text": "é" * 150_000})
+    sizes, met = await _sizes(laptop, kitchen)
+    assert met.sent == 4
+    assert max(sizes) < messages.LARGEST_BATCH + 100_000
+
+
+@in_a_loop
+async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
+    laptop, kitchen = await two()
+    first = await laptop.create()
+    large = await laptop.create(given={"text": "y" * (messages.LARGEST_RECORD + 1)})
+    last = await laptop.create()
+    sizes, met = await _sizes(laptop, kitchen)
+    assert max(sizes) < messages.LARGEST_BATCH
+    assert met.sent == 2
+    for run in (first, last):
+        assert await kitchen.run(run.id) == run
+    assert await kitchen.store.run(large.id) is None
+    [told] = await laptop.notices("refused")
+    assert told.startswith(f"run {large.id} was not sent to peer kitchen: it is too large for a message")
+    await laptop.take(large.id)
+    assert (await laptop.meet(kitchen)).sent == 0
+    assert len(await laptop.notices("refused")) == 1
+
+
+@in_a_loop
+async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    found = await laptop.store.register("workflow-version/transcode@1")
+    await laptop.store.commit([PutRegister(found.key, None, found.revision)])
+    other = await laptop.fleet.workflows.add(Workflow("other", argv=("true",)))
+    kept = transitions.create("kept", other, {}, by="ann", now=laptop.store.clock())
+    await laptop.fleet.ledger.add(kept, lambda one: one)
+    laptop.fleet.workflows._known.clear()  # another process
+    met = await laptop.meet(kitchen)
+    assert met.sent == 1
+    assert await kitchen.store.run("kept") is not None
+    assert await kitchen.store.run(run.id) is None
+    assert await laptop.notices("refused") == [
+        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is not kept here any more"
+    ]
+
+
+@in_a_loop
+async def test_forgetting_a_constellation_does_not_stop_the_meetings() -> None:
+    laptop, kitchen, garage = await three()
+    flow = Workflow("plan:nightly", argv=("true",), version=1)
+    await kitchen.fleet.workflows.keep(flow)
+    theirs = transitions.create("k1", flow, {}, by="nightly", now=kitchen.store.clock(), key="plan:nightly/x/1")
+    await kitchen.store.commit([PutRun(theirs, None)])
+    await laptop.meet(kitchen)
+    # long ago the laptop had a constellation of this name, too
+    await laptop.store.commit([PutRegister("plan/nightly", {"ended_at": -1e9}, None)])
+    await retention.prune(laptop.store, laptop.store.clock() - 30 * 86400, 100)
+    laptop.fleet.workflows._known.clear()  # another process
+    other = await laptop.create()
+    await garage.meet(laptop)
+    assert await garage.store.run(other.id) is not None
+
+
+# -- who never ends ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cursor", [None, "to and fro"])
+def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
+    cursor: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        await laptop.exchange.peers.add("kitchen")
+        for _ in range(3):
+            await laptop.create()
+        feed = (await laptop.exchange._opened())[1]
+
+        class Chatty(Direct):
+            async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+                self.said.append(message)
+                assert len(self.said) < 20, "it never ends"
+                place = None if cursor is None else {"feed": feed, "number": len(self.said) % 2}
+                return {
+                    "protocol": 1, "store": "liar", "clock": laptop.store.clock(), "feed": "f", "cursor": place,
+                    "after": 0, "upto": 0, "more": True, "newest": 1 << 50, "records": [], "workflows": [],
+                    "devices": [], "wants": {}, "lacks": [],
+                }  # fmt: skip
+
+        await laptop.exchange.meet("kitchen", Chatty(laptop, laptop))
+
+    with caplog.at_level("WARNING", "asterism.peers"):
+        asyncio.run(scene())
+    assert "the meeting with peer kitchen gets nowhere, and is ended" in caplog.text
+
+
+@pytest.mark.parametrize("field", ["protocol", "clock", "store", "feed", "cursor", "records"])
+def test_what_is_refused_does_not_come_back_whole(field: str) -> None:
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        await laptop.exchange.peers.add("kitchen")
+        with pytest.raises(PeerRefused) as refused:
+            await Liar(laptop).says(**{field: "x" * 1_000_000})
+        assert len(str(refused.value)) < 500
+
+    asyncio.run(scene())
+
+
+# -- who is told what was refused --------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_who_calls_learns_what_the_other_side_refused_also_when_it_was_told_before() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
+    run = await laptop.create()
+    for _ in range(2):
+        met = await laptop.meet(kitchen)
+        assert (met.sent, met.refused) == (1, 0)
+        [why] = met.refused_there
+        assert why.startswith(f"run {run.id}: transcode@1 is one workflow here and another one there")
+        await laptop.take(run.id) if run.status is CREATED else None
+        run = await laptop.run(run.id)
+    assert len(await kitchen.notices("refused")) == 1
+    assert (await laptop.meet(kitchen)).refused_there == ()
+
+
+@in_a_loop
+async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_are() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
+    for _ in range(12):
+        await laptop.create()
+    met = await laptop.meet(kitchen)
+    assert len(met.refused_there) == messages.MOST_REASONS + 1
+    assert met.refused_there[-1] == "7 more, for which it says no reason"
+    assert all(len(one) <= messages.LONGEST_REASON for one in met.refused_there)
+
+
+@in_a_loop
+async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_was() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    liar = Liar(laptop)
+    run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
+    answer = await liar.says(run, workflows=[])
+    assert answer["reasons"] == ["run one: its workflow transcode@1 did not come with it"]
+    answer = await liar.says(run, ["two"])
+    assert answer["refused"] == 1
+    assert answer["reasons"] == ["run two: it is no record of a run: its columns are not those of a run"]
+
+
+# -- a store that only syncs -------------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_what_waits_in_a_store_without_devices_is_given_away_when_a_peer_says_which_it_has() -> None:
+    laptop, kitchen = Side("laptop"), await Side("kitchen").joined()
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    await laptop.meet(kitchen)
+    for side in (laptop, kitchen):
+        side.clock.now += 600
+    await laptop.fleet.workflows.add(FLOW)
+    run = await laptop.fleet.create("transcode", {})
+    assert run.status is CREATED  # the cooker was not heard of for long
+    await kitchen.beat()
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).status is ASSIGNED
+    assert (await kitchen.run(run.id)).device == "kitchen"
+
+
+@in_a_loop
+async def test_who_only_answers_gives_away_what_waits_too() -> None:
+    laptop, kitchen = await Side("laptop").joined(), Side("kitchen")
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    await kitchen.fleet.workflows.add(FLOW)
+    run = await kitchen.fleet.create("transcode", {})
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).device == "laptop"
+
+
+@in_a_loop
+async def test_while_a_device_is_there_or_somebody_is_elected_a_meeting_gives_nothing_away() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.workflows.add(FLOW)
+    run = await laptop.create()
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is CREATED
+    laptop.clock.now += 3600
+    office = {"device": "laptop", "session": "laptop-1", "until": laptop.store.clock() + 60}
+    await laptop.store.commit([PutRegister("coordinator", office, None)])
+    await kitchen.beat()
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is CREATED
+    laptop.clock.now += 61
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is ASSIGNED

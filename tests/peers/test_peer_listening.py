@@ -1,0 +1,137 @@
+"""The connections on which peers are answered: TLS and nothing else, none for ever, and only where it was said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from asterism.base.http_limits import Limits
+from asterism.core.errors import AsterismError
+from asterism.peers import listener
+from asterism.peers.exchange import PeerUnreachable
+from asterism.peers.listener import CannotListen, listen, place_of
+from tests.cli.peer_desk import Scene, connected, played, scene, trusting
+
+# -- the connection ----------------------------------------------------------------------------------------------------
+
+
+async def hung_up(reader: asyncio.StreamReader) -> None:
+    """Wait until the other side hangs up, and see that it has said nothing."""
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(scene: Scene) -> None:
+        reader, writer = await connected(scene.url)
+        writer.write(b"GET /v1/meet HTTP/1.1\r\nhost: x\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert not (await reader.read()).startswith(b"HTTP")
+        writer.close()
+        async with scene.caller(await scene.token()) as caller:  # and the others are
+            await caller.say({})
+        assert scene.hearer.heard == 1
+
+    played(tmp_path, play)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        context = trusting()
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(OSError, match=r"TLSV1_ALERT_PROTOCOL_VERSION|reset by peer|^$"):  # told so, or hung up on
+            await connected(scene.url, context)
+
+    played(tmp_path, play)
+
+
+def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
+            reader, writer = await connected(scene.url, trusting())
+            writer.write(said)
+            await hung_up(reader)
+            await close(writer)
+
+    played(tmp_path, play, Limits(head=0.05))
+
+
+def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        reader, writer = await connected(scene.url)
+        await hung_up(reader)
+        await close(writer)
+
+    played(tmp_path, play, Limits(handshake=0.05))
+
+
+def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as there:
+            caller = there.caller(await there.token())
+            await caller.say({})
+        with pytest.raises(PeerUnreachable):
+            await caller.say({})
+        await caller.close()
+
+    asyncio.run(main())
+
+
+# -- where to listen ---------------------------------------------------------------------------------------------------
+
+
+def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
+    with listen("0") as sock:
+        assert place_of(sock).startswith("https://127.0.0.1:")
+    with listen("[::1]:0") as sock:
+        assert place_of(sock).startswith("https://[::1]:")
+    with listen("localhost:0") as sock:
+        assert sock.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "place", ["", "kitchen", "kitchen:", ":7420", "1:2:3", "0.0.0.0:99999", "https://x:1", "::1:7"]
+)
+def test_what_is_no_place_is_refused(place: str) -> None:
+    with pytest.raises(CannotListen, match=r"is no place to listen: write HOST:PORT, such as 127\.0\.0\.1:7420"):
+        listen(place)
+
+
+def test_a_place_that_is_taken_is_told() -> None:
+    with listen("0") as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"there is no listening on 127.0.0.1:{port}: Address already in use"):
+            listen(f"127.0.0.1:{port}")
+
+
+def test_a_machine_that_is_not_this_one_is_told() -> None:
+    with pytest.raises(CannotListen, match=r"there is no listening on nobody\.invalid:7420: "):
+        listen("nobody.invalid:7420")
+
+
+@pytest.mark.parametrize("module", ["starlette.applications", "uvicorn"])
+def test_what_is_missing_is_said_with_what_to_install(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "asterism.base.http_server", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    name = module.partition(".")[0]
+    with pytest.raises(AsterismError, match=rf"peers are answered with {name}: install the extra 'peers'"):
+        played(tmp_path, lambda scene: asyncio.sleep(0))
+
+
+def test_the_default_is_this_machine_alone() -> None:
+    assert listener.HERE == "127.0.0.1:7420"

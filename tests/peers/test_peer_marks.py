@@ -1,0 +1,230 @@
+"""What two stores remember of how far each has come: after one was put back, after many meetings the other way, after a
+peer was removed and invited again, and when a peer lies about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from asterism.core.run.run import FAILED
+from asterism.peers import meeting_progress, rollback_detection
+from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.messages import PROTOCOL, read
+from asterism.peers.registry import marks_key
+from asterism.store.protocol import PutRegister
+from asterism.testing.sim import peer_stores
+from asterism.testing.sim.peer_stores import copy_of as copied
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, two
+
+LARGE = {"padding": "x" * 200_000}
+"""It is kept apart."""
+
+
+def put_back(side: Side, what: dict[str, Any]) -> None:
+    peer_stores.put_back(side.store, what)
+    side.exchange = Exchange(side.fleet)
+
+
+@in_a_loop
+async def test_all_comes_back_although_a_message_is_cut_for_something_large() -> None:
+    laptop, kitchen = await two()
+    await kitchen.create()
+    await laptop.meet(kitchen)
+    old = copied(kitchen.store)
+    lost = [await kitchen.create(), await kitchen.fleet.create(FLOW, LARGE, device="nobody"), await kitchen.create()]
+    await laptop.meet(kitchen)
+    put_back(kitchen, old)
+    laptop.exchange = Exchange(laptop.fleet)
+    await laptop.meet(kitchen)
+    for run in lost:
+        assert await kitchen.store.run(run.id) is not None
+        assert (await laptop.run(run.id)).status is not FAILED
+
+
+@in_a_loop
+async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
+    """A message was under way when the store noticed that it was put back."""
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    cursor = await kitchen.store.register("peer/laptop/cursor")
+    await kitchen.store.commit([PutRegister(cursor.key, {"feed": "none", "number": 0, "whole": True}, cursor.revision)])
+    feed = (await laptop.exchange._opened())[1]
+    late = {
+        "protocol": PROTOCOL, "store": await laptop.id(), "clock": laptop.store.clock(), "feed": feed, "cursor": None,
+        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [], "workflows": [], "devices": None,
+        "wants": {}, "lacks": [], "whole": False,
+    }  # fmt: skip
+    answer = await kitchen.exchange.answer("laptop", late)
+    assert answer["cursor"] == {"feed": "none", "number": 0, "turn": 0, "mark": "", "whole": True}
+    answer = await kitchen.exchange.answer("laptop", late | {"whole": True})
+    assert (answer["cursor"]["number"], answer["cursor"]["whole"]) == (1, False)
+
+
+@pytest.mark.parametrize("who", ["both sides call", "two processes of one store call"])
+def test_only_what_changed_is_told_however_often_another_way_was_used(who: str) -> None:
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        for _ in range(50):
+            await laptop.create()
+        await laptop.meet(kitchen)
+        second = Exchange(laptop.fleet)
+        for _ in range(rollback_detection.KEPT + 2):
+            await laptop.create()
+            if who == "both sides call":
+                await kitchen.meet(laptop)
+            else:
+                await second.meet("kitchen", Direct(laptop, kitchen))
+        before = laptop.sent
+        await laptop.create()
+        await laptop.meet(kitchen)
+        assert laptop.sent - before == 1
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_who_was_removed_and_invited_again_was_not_put_back() -> None:
+    """The processes that meet go on meanwhile."""
+    laptop, kitchen = await two()
+    for _ in range(2):
+        await laptop.create()
+        await laptop.meet(kitchen)
+    for one, other in ((laptop, kitchen), (kitchen, laptop)):
+        await one.exchange.peers.remove(other.name)
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    for _ in range(2):
+        met = await laptop.meet(kitchen)
+        assert met.put_back is None
+    assert await laptop.notices("restored") == await kitchen.notices("restored") == []
+    assert await laptop.store.register(marks_key(None)) is None
+
+
+@in_a_loop
+async def test_nor_was_who_was_removed_by_one_side_alone() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    await laptop.exchange.peers.remove("kitchen")
+    await laptop.knows(kitchen)
+    assert (await laptop.meet(kitchen)).put_back is None
+    assert await laptop.notices("restored") == await kitchen.notices("restored") == []
+
+
+class LyingServer:
+    """Says with each message what ``how`` makes of its number and of what it was asked."""
+
+    def __init__(self, victim: Side, how: Callable[[int, Mapping[str, Any]], dict[str, Any]]) -> None:
+        self.victim, self.how, self.said = victim, how, 0
+
+    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.said += 1
+        if self.said > 100:
+            raise PeerUnreachable("a hundred messages, and no end")
+        base = {
+            "protocol": PROTOCOL, "store": "liar-store", "clock": self.victim.store.clock(), "feed": "liar-feed",
+            "cursor": None, "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [],
+            "devices": [], "wants": {}, "lacks": [],
+        }  # fmt: skip
+        return base | self.how(self.said, message)
+
+    async def fetch(self, blob: str, run: str) -> bytes:
+        raise PeerUnreachable("it has nothing")
+
+    async def give(self, blob: str, data: bytes) -> None:
+        """It wants nothing."""
+
+
+def _cursor(message: Mapping[str, Any], number: int, turn: int) -> dict[str, Any]:
+    return {"cursor": {"feed": message["feed"], "number": number, "turn": turn, "mark": f"m{turn}"}}
+
+
+LIES: dict[str, Callable[[int, Mapping[str, Any]], dict[str, Any]]] = {
+    "another turn each time": lambda n, message: _cursor(message, 1, 1000 + 10 * n),
+    "a turn that was never given": lambda n, message: _cursor(message, 1, 1000),
+    "a number that grows": lambda n, message: _cursor(message, 1000 + n, 1000 + 10 * n),
+    "all begins anew": lambda n, message: {
+        "anew": True, "more": True, "put_back": True, "mark": f"m{n}", "turn": n, "upto": 1, "newest": 5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        await laptop.exchange.peers.add("kitchen")
+        await laptop.create()
+        await laptop.exchange.meet("kitchen", LyingServer(laptop, LIES[lie]))
+        assert len(await laptop.notices("restored")) <= 1
+
+    asyncio.run(scene())
+
+
+def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting_progress, "MOST_ROUNDS", 20)
+
+    async def scene() -> None:
+        laptop = await Side("laptop").joined()
+        await laptop.exchange.peers.add("kitchen")
+        endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})
+        await laptop.exchange.meet("kitchen", endless)
+        assert endless.said == 20
+
+    asyncio.run(scene())
+
+
+@in_a_loop
+async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_an_hour() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    await laptop.create()
+    liar = Liar(laptop)
+    feed = (await laptop.exchange._opened())[1]
+    for hour in (1, 2):
+        for number in range(10):
+            turn = 1000 * hour + 10 * number
+            await liar.says(cursor={"feed": feed, "number": 1, "turn": turn, "mark": f"m{turn}"})
+        assert len(await laptop.notices("restored")) == hour
+        laptop.clock.now += 3600.0
+
+
+@in_a_loop
+async def test_who_says_with_every_message_that_it_was_put_back_is_noted_once_an_hour() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    liar = Liar(laptop)
+    for number in range(1, 10):
+        await liar.says(anew=True, put_back=True, after=0, upto=1, turn=number, mark=f"m{number}")
+    assert len(await laptop.notices("restored")) == 1
+
+
+@in_a_loop
+async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    liar = Liar(laptop)
+    feed = (await laptop.exchange._opened())[1]
+    for turn in ((1 << 53) - 1, 1 << 52, 1 << 40, 1 << 33):
+        await laptop.create()
+        read(await liar.says(cursor={"feed": feed, "number": 1, "turn": turn, "mark": "m"}))
+        answer = read(await liar.says())
+        assert len(answer.items) > 0
+        assert answer.turn < 100
+
+
+@in_a_loop
+async def test_turns_that_ran_out_begin_anew() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    marks = await laptop.store.register(marks_key(await kitchen.id()))
+    await laptop.store.commit([PutRegister(marks.key, {**marks.value, "turn": (1 << 53) - 1}, marks.revision)])
+    run = await laptop.create()
+    for _ in range(2):
+        await laptop.meet(kitchen)
+    assert await kitchen.store.run(run.id) is not None

@@ -1,0 +1,138 @@
+"""Meeting peers again and again, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from asterism.peers.exchange import Met, PeerUnreachable, Talk
+from asterism.peers.meetings import Meetings
+from asterism.peers.registry import Peer
+from asterism.testing.virtual_time import run as in_virtual_time
+from tests.peers.exchange_scenes import Direct, Side, two
+
+
+class LoopClock:
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Dead:
+    """A way to nowhere, which counts how often it is tried."""
+
+    def __init__(self) -> None:
+        self.tried: list[float] = []
+
+    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.tried.append(asyncio.get_running_loop().time())
+        raise PeerUnreachable("nobody answers")
+
+    async def fetch(self, blob: str, run: str) -> bytes:
+        raise AssertionError
+
+    async def give(self, blob: str, data: bytes) -> None:
+        raise AssertionError
+
+
+async def called() -> tuple[Side, Side, list[tuple[float, Met]]]:
+    laptop, kitchen = await two()
+    await laptop.exchange.peers.change("kitchen", url="https://kitchen:7420")
+    laptop.fleet.clock = LoopClock()
+    return laptop, kitchen, []
+
+
+def test_they_meet_when_something_happens_and_after_a_while_in_any_case() -> None:
+    async def scene() -> None:
+        laptop, kitchen, met = await called()
+        now = asyncio.get_running_loop().time
+
+        def connect(peer: Peer) -> Talk:
+            return Direct(laptop, kitchen)
+
+        meetings = Meetings(laptop.exchange, connect, on_met=lambda peer, one: met.append((now(), one)))
+        task = asyncio.create_task(meetings.run())
+        await asyncio.sleep(11.0)
+        assert [round(at) for at, _ in met] == [0, 5, 10]
+        await asyncio.sleep(1.0)
+        await laptop.create()
+        await asyncio.sleep(0.5)
+        assert met[-1][1].sent == 1
+        assert met[-1][0] == 12.0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert len(asyncio.all_tasks()) == 1
+
+    in_virtual_time(scene())
+
+
+def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        laptop, kitchen, met = await called()
+        dead = Dead()
+        ways: list[Talk] = [dead]
+        meetings = Meetings(laptop.exchange, lambda _: ways[0], on_met=lambda _, one: met.append((0.0, one)))
+        task = asyncio.create_task(meetings.run())
+        await asyncio.sleep(600.0)
+        gaps = [after - before for before, after in zip(dead.tried, dead.tried[1:], strict=False)]
+        assert gaps[0] < 8.0
+        assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
+        ways[0] = Direct(laptop, kitchen)
+        await asyncio.sleep(75.0)
+        assert met
+        task.cancel()
+
+    with caplog.at_level(logging.INFO, "asterism.peers"):
+        in_virtual_time(scene())
+    told = [one.message for one in caplog.records if "peer kitchen" in one.message]
+    assert told[0] == "cannot meet peer kitchen: nobody answers"
+    assert told[-1].startswith("meeting peer kitchen again, after")
+    assert len(told) < 15
+
+
+def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
+    async def scene() -> None:
+        laptop, kitchen, met = await called()
+        names: list[str] = []
+
+        def connect(peer: Peer) -> Talk:
+            names.append(peer.name)
+            return Direct(laptop, kitchen)
+
+        await laptop.exchange.peers.add("den")  # it calls us, we do not call it
+        task = asyncio.create_task(Meetings(laptop.exchange, connect).run())
+        await asyncio.sleep(3.0)
+        await laptop.exchange.peers.remove("kitchen")
+        names.clear()
+        await asyncio.sleep(30.0)
+        assert names == []
+        await laptop.exchange.peers.add("kitchen", url="https://kitchen:7420")
+        await asyncio.sleep(10.0)
+        assert set(names) == {"kitchen"}
+        task.cancel()
+        assert met == []
+
+    in_virtual_time(scene())
+
+
+def test_only_the_peers_that_are_named_are_called() -> None:
+    async def scene() -> None:
+        laptop, kitchen, _ = await called()
+        names: list[str] = []
+
+        def connect(peer: Peer) -> Talk:
+            names.append(peer.name)
+            return Direct(laptop, kitchen)
+
+        task = asyncio.create_task(Meetings(laptop.exchange, connect, names=frozenset({"den"})).run())
+        await asyncio.sleep(20.0)
+        assert names == []
+        task.cancel()
+
+    in_virtual_time(scene())

@@ -1,0 +1,161 @@
+"""``--keep original``: who had a run first keeps it against a takeover, as long as it is really at work."""
+
+from __future__ import annotations
+
+from asterism.core.run import transitions
+from asterism.core.run.merge import KEPT
+from asterism.core.run.run import PROCESSING, Run
+from asterism.core.run.session import ENDED
+from asterism.peers import ingest
+from asterism.peers.messages import PROTOCOL, record
+from asterism.peers.takeover import Adopting
+from asterism.store.protocol import PutSession
+from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, three, two
+
+HOUR = 3600.0
+
+
+async def takes_over(side: Side, run_id: str) -> Run:
+    """Its peers were not heard of for too long, so its own device has the run now."""
+    adopting = Adopting(side.fleet)
+    await adopting.adopt(await side.store.sessions())
+    side.clock.now += HOUR + 10.0
+    await adopting.adopt(await side.store.sessions())
+    await side.step(run_id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
+    return await side.take(run_id)
+
+
+async def taken_over(keep: str = "original") -> tuple[Side, Side, Run]:
+    """The laptop works on a run, is out of reach, and the kitchen begins with it, too."""
+    laptop, kitchen = await two()
+    run = await laptop.create(keep=keep)
+    await laptop.take(run.id)
+    await laptop.meet(kitchen)
+    assert (await takes_over(kitchen, run.id)).epoch == 2
+    laptop.clock.now += HOUR
+    return laptop, kitchen, run
+
+
+async def owners(run_id: str, *sides: Side) -> set[tuple[str, int]]:
+    return {(f"{run.device}", run.epoch) for run in [await side.run(run_id) for side in sides]}
+
+
+@in_a_loop
+async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
+    laptop, kitchen, run = await taken_over()
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert await owners(run.id, laptop, kitchen) == {("laptop", 1)}
+    assert (await laptop.run(run.id)).status is PROCESSING
+    assert await laptop.notices("conflict") == []
+    [told] = await kitchen.notices("conflict")
+    assert "laptop had it first and was never lost, only out of reach, and the original owner counts" in told
+    assert (await laptop.complete(run.id, "soup")).output == "soup"
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).output == "soup"
+
+
+@in_a_loop
+async def test_by_epoch_the_replacement_keeps_it() -> None:
+    """The other rule, and what it was without anybody saying that it is still at work."""
+    laptop, kitchen, run = await taken_over("epoch")
+    await laptop.meet(kitchen)
+    assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
+
+
+@in_a_loop
+async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
+    """What the step does."""
+    most, ingest.MOST_KEPT = ingest.MOST_KEPT, 0
+    try:
+        laptop, kitchen, run = await taken_over()
+        await laptop.meet(kitchen)
+        assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
+    finally:
+        ingest.MOST_KEPT = most
+
+
+@in_a_loop
+async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
+    laptop, kitchen, garage = await three()
+    run = await laptop.create(keep="original")
+    await laptop.take(run.id)
+    for side in (kitchen, garage):
+        await laptop.meet(side)
+    await takes_over(kitchen, run.id)
+    garage.clock.now += HOUR + 20.0
+    await Adopting(garage.fleet).adopt(await garage.store.sessions())
+    await kitchen.meet(garage)
+    await kitchen.meet(garage)
+    assert (await kitchen.run(run.id)).device == "kitchen"
+
+
+@in_a_loop
+async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
+    laptop, kitchen, run = await taken_over()
+    [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
+    await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
+
+
+@in_a_loop
+async def test_who_kept_it_and_died_then_is_replaced_all_the_same() -> None:
+    laptop, kitchen, run = await taken_over()
+    await laptop.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).device == "laptop"
+    again = await takes_over(kitchen, run.id)
+    assert (again.device, again.epoch) == ("kitchen", 2)
+    stale = await laptop.run(run.id)  # it never heard of it, and says nothing more
+    answer = await kitchen.exchange.answer("laptop", await _told(laptop, stale))
+    assert answer["refused"] == 0
+    assert (await kitchen.run(run.id)).device == "kitchen"
+
+
+async def _told(side: Side, run: Run) -> dict[str, object]:
+    return {
+        "protocol": PROTOCOL, "store": await side.id(), "clock": side.store.clock(), "feed": "again", "cursor": None,
+        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [record(1, await side.id(), run)],
+        "workflows": [FLOW.to_json()], "devices": None, "wants": {}, "lacks": [],
+    }  # fmt: skip
+
+
+@in_a_loop
+async def test_a_result_counts_more_than_who_was_first() -> None:
+    laptop, kitchen, run = await taken_over()
+    await kitchen.complete(run.id, "stew")
+    await laptop.meet(kitchen)
+    assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
+    assert (await laptop.run(run.id)).output == "stew"
+
+
+@in_a_loop
+async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    run = await laptop.create(keep="original")
+    mine = await laptop.take(run.id)
+    grant = mine.grant
+    assert grant is not None
+    answer = await Liar(laptop).says(transitions.keep(mine, grant, "a lie", 5.0))
+    assert answer["refused"] == 1
+    assert await laptop.run(run.id) == mine
+
+
+@in_a_loop
+async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_without_end() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    run = await laptop.create(keep="original")
+    await laptop.take(run.id)
+    liar = Liar(laptop)
+    for number in range(ingest.MOST_KEPT + 5):
+        mine = await laptop.run(run.id)
+        if mine.device != "laptop":
+            break
+        lost = transitions.lose(mine, FLOW, 5.0 + number, "a lie")
+        await liar.says(lost)
+    found = await laptop.run(run.id)
+    assert sum(entry.what == KEPT for entry in found.story) == ingest.MOST_KEPT

@@ -1,0 +1,130 @@
+"""A peer stores here as much as it may, and what does not fit waits with its sender."""
+
+from __future__ import annotations
+
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
+from asterism.peers.quota import Quota
+from asterism.store.protocol import Usage, feed_of
+from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, two
+
+
+async def used(side: Side, other: Side) -> Usage:
+    return await feed_of(side.store).usage(await other.id())
+
+
+async def known(side: Side, runs: list[Run]) -> list[bool]:
+    return [await side.store.run(run.id) is not None for run in runs]
+
+
+@in_a_loop
+async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_room() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=2)
+    runs = [await laptop.create() for _ in range(3)]
+    met = await laptop.meet(kitchen)
+    assert await known(kitchen, runs) == [True, True, False]
+    assert met.refused_there[0].startswith("peer laptop may store 2 runs here, and there is no room for more")
+    for _ in range(3):
+        await laptop.meet(kitchen)
+    assert len([one for one in await kitchen.notices("refused") if "may store 2 runs" in one]) == 1
+    await kitchen.fleet.configure(peer_runs=3)
+    await laptop.meet(kitchen)
+    assert await known(kitchen, runs) == [True, True, True]
+    assert (await used(kitchen, laptop)).runs == 3
+
+
+@in_a_loop
+async def test_room_that_was_made_by_forgetting_is_made_use_of() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=1, keep=50)
+    first, second = [await laptop.create() for _ in range(2)]
+    await laptop.take(first.id)
+    await laptop.complete(first.id)
+    await laptop.meet(kitchen)
+    assert await known(kitchen, [first, second]) != [True, True]
+    for side in (laptop, kitchen):
+        side.clock.now += 100.0
+    assert await kitchen.store.prune(kitchen.store.clock() - 50, 10) == 1
+    assert (await used(kitchen, laptop)) == Usage()
+    await laptop.meet(kitchen)
+    assert await known(kitchen, [second]) == [True]
+
+
+@in_a_loop
+async def test_nothing_else_of_a_meeting_waits_for_what_does_not_fit() -> None:
+    """Results of our own runs come, and what is new at the sender is told to us, too."""
+    laptop, kitchen = await two()
+    mine = await kitchen.create()
+    await laptop.meet(kitchen)
+    await kitchen.fleet.configure(peer_runs=0)
+    theirs = await laptop.create()
+    await laptop.take(mine.id)
+    await laptop.complete(mine.id, {"soup": "hot"})
+    await laptop.meet(kitchen)
+    assert await known(kitchen, [theirs]) == [False]
+    assert (await kitchen.run(mine.id)).output == {"soup": "hot"}
+    assert await used(kitchen, laptop) == Usage()
+
+
+@in_a_loop
+async def test_bytes_of_records_and_of_large_things_have_limits_of_their_own() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_bytes=6000, peer_blobs=1000)
+    await laptop.fleet.workflows.add(FLOW)
+    long = await laptop.create(given={"text": "x" * 5000})
+    longer = await laptop.create(given={"text": "y" * 5000})
+    met = await laptop.meet(kitchen)
+    assert await known(kitchen, [long, longer]) == [True, False]
+    assert "bytes of records" in met.refused_there[0]
+    await kitchen.fleet.configure(peer_bytes=1_000_000)
+    await laptop.fleet.configure(large=100)
+    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="nobody") for letter in "ab"]
+    met = await laptop.meet(kitchen)
+    assert await known(kitchen, large) == [True, False]
+    assert "bytes of large inputs and outputs" in met.refused_there[0]
+    assert (await used(kitchen, laptop)).blobs <= 1000
+    blob = (await laptop.run(large[1].id)).input["$blob"]
+    assert await kitchen.store.blob(blob) is None
+
+
+@in_a_loop
+async def test_a_peer_that_says_its_records_are_another_s_has_them_counted_all_the_same() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    await laptop.fleet.configure(peer_runs=3)
+    liar = Liar(laptop)
+    own = await laptop.id()
+    for number in range(6):
+        run = transitions.create(f"junk-{number}", FLOW, {}, by="liar", now=5.0)
+        await liar.says(run, by=own if number % 2 else "somebody else")
+    assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
+
+
+@in_a_loop
+async def test_a_record_that_grows_is_counted_too() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    await laptop.fleet.configure(peer_bytes=3000)
+    liar = Liar(laptop)
+    run = transitions.create("grows", FLOW, {}, by="liar", now=5.0)
+    await liar.says(run)
+    grown = transitions.pause(run, 6.0, "liar", "x" * 5000)
+    answer = await liar.says(grown)
+    assert answer["refused"] == 1
+    assert await laptop.run("grows") == run
+
+
+@in_a_loop
+async def test_without_a_quota_a_peer_stores_what_it_likes() -> None:
+    """What the safeguard does."""
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=1)
+    real = Quota.refusal
+    Quota.refusal = lambda self, cost: None  # type: ignore[method-assign, assignment]
+    try:
+        runs = [await laptop.create() for _ in range(4)]
+        await laptop.meet(kitchen)
+        assert all(await known(kitchen, runs))
+    finally:
+        Quota.refusal = real  # type: ignore[method-assign]

@@ -1,0 +1,255 @@
+"""When a peer counts as gone: what its silence is measured by, and who is asked again then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, CREATED, PROCESSING, Run
+from asterism.core.run.session import ABROAD, ENDED
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.monitor import Monitor
+from asterism.peers.registry import Peer
+from asterism.peers.takeover import WATCHED, Adopting
+from asterism.peers.trust import Trust
+from asterism.store.protocol import PutRegister, Write
+from asterism.store.store_errors import Conflict
+from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+
+HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
+
+
+async def a_pass(side: Side, adopting: Adopting) -> None:
+    await adopting.adopt(await side.store.sessions())
+
+
+async def meet_with_a_clock_far_ahead(laptop: Side, kitchen: Side) -> None:
+    """The clock of the laptop's store is a year ahead for as long as the two meet."""
+    right = laptop.store.clock
+    laptop.store.clock = lambda: right() + YEAR
+    await laptop.meet(kitchen)
+    laptop.store.clock = right
+
+
+async def cursor_of(side: Side, peer: str) -> int:
+    found = await side.store.register(f"peer/{peer}/cursor")
+    assert found is not None
+    return int(found.value["number"])
+
+
+async def passed_over() -> tuple[Side, Side, Run]:
+    """The kitchen gave a run to the garage, which completed it. The laptop has not heard that, since it was for the
+    garage to say; and what it has of the run is left to the kitchen, so nothing is left to the garage."""
+    laptop, kitchen, garage = await three()
+    for one, other in ((laptop, kitchen), (laptop, garage), (kitchen, garage)):
+        await one.meet(other)
+    run = await kitchen.create()
+    await kitchen.step(run.id, lambda one: transitions.assign(one, garage.owner, FLOW, by="ann", now=1.0))
+    await laptop.meet(kitchen)
+    await garage.meet(kitchen)
+    await garage.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, garage.store.clock()))
+    await garage.step(run.id, lambda one: transitions.start(one, one.grant, garage.store.clock()))
+    await garage.complete(run.id, {"done": True})
+    await garage.meet(kitchen)
+    await laptop.meet(kitchen)
+    assert (await kitchen.run(run.id)).status is COMPLETED
+    assert not (await laptop.run(run.id)).ended
+    assert await laptop.left_to(run.id) == await kitchen.id()
+    return laptop, kitchen, run
+
+
+@in_a_loop
+async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_nothing_is_left_to_it() -> None:
+    laptop, kitchen, run = await passed_over()
+    adopting = Adopting(laptop.fleet)
+    for _ in range(3):
+        laptop.clock.now += 2000.0
+        kitchen.clock.now += 2000.0
+        await laptop.meet(kitchen)
+        await a_pass(laptop, adopting)
+        await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is COMPLETED
+
+
+@in_a_loop
+async def test_what_was_passed_over_is_heard_when_the_peer_is_removed_although_nothing_is_left_to_it() -> None:
+    laptop, kitchen, run = await passed_over()
+    await laptop.exchange.peers.remove("garage")
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is COMPLETED
+
+
+@in_a_loop
+async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None:
+    laptop, kitchen, garage = await three()
+    attic = await Side("attic").joined()
+    await laptop.knows(attic)
+    await attic.knows(laptop)
+    for other in (kitchen, garage, attic):
+        await other.create()
+        await laptop.meet(other)
+    adopting = Adopting(laptop.fleet)
+    for name in ("kitchen", "garage"):
+        assert await cursor_of(laptop, "attic") > 0
+        await laptop.exchange.peers.remove(name)
+        await a_pass(laptop, adopting)
+        assert await cursor_of(laptop, "attic") == 0
+        await laptop.meet(attic)
+
+
+@in_a_loop
+async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
+    laptop, kitchen, run = await passed_over()
+    adopting = Adopting(laptop.fleet)
+    await a_pass(laptop, adopting)
+    for side in (laptop, kitchen):
+        side.clock.now += HOUR + 10.0
+    await laptop.meet(kitchen)
+    commit = laptop.store.commit
+
+    async def somebody_was_first(writes: Sequence[Write]) -> None:
+        if any(isinstance(one, PutRegister) and one.key.endswith("/cursor") for one in writes):
+            raise Conflict("register peer/kitchen/cursor")
+        await commit(writes)
+
+    laptop.store.commit = somebody_was_first
+    await a_pass(laptop, adopting)
+    laptop.store.commit = commit
+    assert await cursor_of(laptop, "kitchen") > 0
+    await a_pass(laptop, adopting)
+    assert await cursor_of(laptop, "kitchen") == 0
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is COMPLETED
+
+
+@in_a_loop
+async def test_the_others_are_asked_again_once_however_many_monitors_there_are() -> None:
+    laptop, kitchen, _ = await passed_over()
+    asked = []
+    for _ in range(4):
+        adopting = Adopting(laptop.fleet)
+        for seconds in (10.0, HOUR + 10.0):
+            await a_pass(laptop, adopting)
+            for side in (laptop, kitchen):
+                side.clock.now += seconds
+            await laptop.meet(kitchen)
+        await a_pass(laptop, adopting)
+        asked.append(await cursor_of(laptop, "kitchen") == 0)
+        await laptop.meet(kitchen)
+    assert asked == [True, False, False, False]
+
+
+@in_a_loop
+async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often() -> None:
+    laptop, kitchen, garage = await three()
+    await laptop.fleet.configure(peer_timeout=60.0)
+    await kitchen.create()
+    adopting = Adopting(laptop.fleet)
+    asked = []
+    for minute in range(220):
+        await laptop.meet(kitchen)
+        if minute % 3 == 0 and minute < 140:  # and then it is gone for good, with something passed over perhaps
+            await laptop.meet(garage)
+        laptop.clock.now += 60.0
+        kitchen.clock.now += 60.0
+        before = await cursor_of(laptop, "kitchen")
+        await a_pass(laptop, adopting)
+        if await cursor_of(laptop, "kitchen") < before:
+            asked.append(minute)
+    assert all(len([one for one in asked if first <= one < first + 58]) <= 5 for first in range(220))
+    assert asked[-1] >= 138  # what was passed over before it was gone for good is asked for
+
+
+@in_a_loop
+async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_what_was_left() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    for _ in range(2):
+        laptop.clock.now += DAY
+        monitor = Monitor(laptop.fleet, "laptop")
+        for _ in range(60):
+            laptop.clock.now += 10.0
+            await laptop.beat()
+            await monitor.watch()
+    assert await laptop.left_to(run.id) is None
+
+
+@in_a_loop
+async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
+    """The peer may be there: nobody was here to hear it."""
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.meet(kitchen)
+    laptop.clock.now += DAY
+    adopting = Adopting(laptop.fleet)
+    for _ in range(5):
+        await a_pass(laptop, adopting)
+        laptop.clock.now += WATCHED / 5 - 1.0
+    await a_pass(laptop, adopting)
+    assert await laptop.left_to(run.id) is not None
+    laptop.clock.now += 10.0
+    await a_pass(laptop, adopting)
+    assert await laptop.left_to(run.id) is None
+
+
+@in_a_loop
+async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await meet_with_a_clock_far_ahead(laptop, kitchen)
+    adopting = Adopting(laptop.fleet)
+    await a_pass(laptop, adopting)
+    laptop.clock.now += HOUR - 10.0  # nobody knows for how long it has been silent: an hour of that is watched
+    await a_pass(laptop, adopting)
+    assert await laptop.left_to(run.id) is not None
+    laptop.clock.now += 20.0
+    await a_pass(laptop, adopting)
+    assert await laptop.left_to(run.id) is None
+    assert (await laptop.run(run.id)).story[-1].why == "peer kitchen was not heard of for 3610 s"
+
+
+@in_a_loop
+async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets_no_work() -> None:
+    laptop, kitchen = await two()
+    await meet_with_a_clock_far_ahead(laptop, kitchen)
+    await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen"))
+    await a_pass(laptop, Adopting(laptop.fleet))
+    laptop.clock.now += 2.0  # what a fleet knows of its devices may be a second old
+    run = await laptop.fleet.create("cook", {})
+    assert (run.status, run.device) == (CREATED, None)
+    [known] = [one for one in await laptop.store.sessions(ended=True) if one.device == "kitchen"]
+    assert known.state == ENDED
+    await laptop.meet(kitchen)  # with the right clock: it is announced again
+    laptop.clock.now += 2.0
+    again = await laptop.fleet.create("cook", {})
+    assert again.device == "kitchen"
+
+
+@in_a_loop
+async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await kitchen.take(run.id)
+    await meet_with_a_clock_far_ahead(laptop, kitchen)
+    monitor = Monitor(laptop.fleet, "laptop")
+    for _ in range(20):
+        await laptop.beat()
+        await monitor.watch()
+        laptop.clock.now += 10.0
+    assert (await laptop.run(run.id)).status is PROCESSING
+    [known] = [one for one in await laptop.store.sessions() if one.state == ABROAD]
+    assert not known.reachable(laptop.store.clock())
+
+
+def test_who_seems_to_be_heard_of_in_the_future_keeps_nobody_from_being_believed() -> None:
+    def heard(at: float | None) -> bool:
+        garage = Peer("garage", store="garage-store", heard_at=at)
+        return Trust(Peer("kitchen"), [garage], [], 1_000_000.0, HOUR).hears("garage-store")
+
+    cases: list[tuple[Any, bool]] = [
+        (None, False), (1_000_000.0 - HOUR - 1.0, False), (1_000_000.0 - HOUR, True),
+        (1_000_000.0 + 60.0, True), (1_000_000.0 + 61.0, False), (1_000_000.0 + YEAR, False),
+    ]  # fmt: skip
+    assert [(at, heard(at)) for at, _ in cases] == cases

@@ -1,0 +1,149 @@
+"""Messages as bytes: each record is read strictly and by itself, and a bad one costs its sender that record alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asterism.core.run import transitions
+from asterism.peers.messages import record
+from asterism.peers.wire import NotStrictJson, Unreadable, decode, encode, strict
+from tests.peers.exchange_scenes import FLOW, Direct, Side, in_a_loop, two
+
+BAD = {
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "a float beyond all": b"1e999",
+    "a huge int": b"9" * 5000,
+    "deep": b"[" * 100_000 + b"]" * 100_000,
+    "quite deep": b"[" * 300 + b"]" * 300,
+    "twice": b'{"a": 1, "a": 2}',
+    "half a character": b'"\\ud800"',
+    "no UTF-8": b'"\xff"',
+    "no JSON": b"{",
+}
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), VALUES), st.lists(VALUES), st.lists(VALUES) | st.none())
+def test_what_is_written_is_read(header: dict[str, Any], records: list[Any], devices: list[Any] | None) -> None:
+    message = {**header, "records": records, "workflows": [], "devices": devices}
+    assert decode(encode(message)) == message
+
+
+@given(st.binary())
+def test_no_bytes_do_harm(data: bytes) -> None:
+    try:
+        message = decode(data)
+    except NotStrictJson:
+        return
+    assert all(isinstance(one, Unreadable) for one in message.get("records", []))
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_bad_line_is_one_record_and_the_others_are_read(bad: bytes) -> None:
+    lines = [b'{"records": [], "n": 1}', b'{"record": 1}', b'{"record": ' + bad + b"}", b'{"record": 3}']
+    message = decode(b"\n".join(lines))
+    first, unreadable, last = message["records"]
+    assert (first, last, message["n"]) == (1, 3, 1)
+    assert isinstance(unreadable, Unreadable)
+    with pytest.raises(NotStrictJson):
+        strict(bad)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"NaN", b'{"records": [1]}', b'{"devices": null}\n{"device": 1}', b'{"a": ' + BAD["deep"] + b"}"],
+)
+def test_a_message_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(NotStrictJson):
+        decode(data)
+
+
+class Tampered(Direct):
+    """What is said is changed on its way, as bytes."""
+
+    def __init__(self, here: Side, there: Side, there_says: bytes, here_says: bytes) -> None:
+        super().__init__(here, there)
+        self._tampered = there_says, here_says
+        self._here, self._there = here, there
+
+    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        theirs, ours = self._tampered
+        sent = encode(message).replace(b'{"record":', ours + b'\n{"record":', 1)
+        answer = await self._there.exchange.answer(self._here.name, decode(sent))
+        return decode(encode(answer).replace(b'{"record":', theirs + b'\n{"record":', 1))
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
+    @in_a_loop
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
+        line = b'{"record":' + bad + b"}"
+        met = await laptop.exchange.meet("kitchen", Tampered(laptop, kitchen, line, line))
+        assert all([await kitchen.store.run(run.id) for run in ours])
+        assert all([await laptop.store.run(run.id) for run in theirs])
+        assert met.refused >= 1
+        assert any("not JSON" in one for one in met.refused_there)
+
+    scene()
+
+
+@pytest.mark.parametrize("bad", [value for name, value in BAD.items() if name != "no UTF-8"])
+def test_nor_is_what_stands_inside_of_a_record(bad: bytes) -> None:
+    """The input and the state of a run are JSON within JSON."""
+
+    @in_a_loop
+    async def scene() -> None:
+        laptop, kitchen = await two()
+        await kitchen.create()
+        await laptop.meet(kitchen)
+        good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
+        forged = record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
+        forged["run"][9] = json.dumps({"text": "HERE"}).replace('"HERE"', bad.decode())
+        feed = feed_message(await kitchen.id(), [forged, record(8, "x", good)])
+        answer = await laptop.exchange.answer("kitchen", decode(encode(feed)))
+        assert answer["refused"] == 1
+        assert await laptop.store.run("good") is not None
+        assert await laptop.store.run("forged") is None
+
+    scene()
+
+
+def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
+    return {
+        "protocol": 1, "store": store, "clock": 1_000_100.0, "feed": "another", "cursor": None, "after": 0, "upto": 8,
+        "more": False, "newest": 8, "records": records, "workflows": [FLOW.to_json()], "devices": None, "wants": {},
+        "lacks": [],
+    }  # fmt: skip
+
+
+@in_a_loop
+async def test_a_record_with_a_number_that_is_none_costs_that_record_alone() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
+    for bad in (
+        {},
+        5,
+        {"number": -1},
+        {"number": 1, "by": 7},
+        {"number": 1, "by": "x"},
+        {**record(1, "x", good), "by": ""},
+    ):
+        message = feed_message(await kitchen.id(), [bad, record(8, "x", good)])
+        answer = await laptop.exchange.answer("kitchen", message)
+        assert answer["refused"] == 1
+    assert await laptop.store.run("good") is not None

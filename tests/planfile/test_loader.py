@@ -1,0 +1,173 @@
+"""A plan file becomes the constellation, the devices and the policy that it describes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from textwrap import dedent, indent
+
+import pytest
+
+from asterism import Constellation, Priority, Task
+from asterism.planfile import PlanFile, examine
+
+
+def plan_file(text: str, name: str = "plan") -> PlanFile:
+    found, mistakes = examine(dedent(text), name)
+    assert found is not None, mistakes
+    return found
+
+
+def plan(text: str) -> Constellation:
+    return plan_file("asterism: 1\ntasks:\n" + indent(dedent(text), "  ")).constellation
+
+
+def only(body: str) -> Task:
+    return plan(f"it: {body}\n")["it"].task
+
+
+def test_everything_that_a_task_can_say() -> None:
+    found = plan(
+        """\
+          build:
+            argv: [make, "{target}"]
+            inputs: {target: all, deep: {a: [1, {b: null}]}}
+            env: {TOKEN: {secret: TOKEN}, LEVEL: 3}
+            after: {fetch: {on: completion, when: "result.ok"}}
+            retries: 2
+            backoff: 250ms
+            timeout: 5m
+            priority: high
+            device: {id: laptop, needs: [linux, gpu]}
+            estimate: 90
+            revocable: true
+            description: builds
+          fetch: {shell: fetch it}
+        """
+    )
+    assert found["build"].task == Task(
+        "build",
+        argv=("make", "{target}"),
+        inputs={"target": "all", "deep": {"a": [1, {"b": None}]}},
+        env={"TOKEN": {"secret": "TOKEN"}, "LEVEL": 3},
+        retries=2,
+        backoff=0.25,
+        timeout=300.0,
+        priority=Priority.HIGH,
+        device="laptop",
+        needs=frozenset({"linux", "gpu"}),
+        estimate=90,
+        revocable=True,
+        description="builds",
+    )
+    [edge] = found["build"].dependencies
+    assert (edge.source, edge.target, edge.on, edge.when) == ("fetch", "build", "completion", "result.ok")
+
+
+def test_a_task_that_says_little_has_the_defaults_of_the_core() -> None:
+    assert only("{shell: make}") == Task("it", shell="make")
+
+
+def test_the_kinds_of_action() -> None:
+    assert only("{call: 'os.path:join'}").call == "os.path:join"
+    request = "{method: POST, url: 'http://x', headers: {A: {secret: B}}, json: {a: [1]}, expect: [200, 201]}"
+    assert only(f"{{http: {request}}}").http == {
+        "method": "POST",
+        "url": "http://x",
+        "headers": {"A": {"secret": "B"}},
+        "json": {"a": [1]},
+        "expect": [200, 201],
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "edges"),
+    [
+        ("a", [("a", "success", None)]),
+        ("[a, b]", [("a", "success", None), ("b", "success", None)]),
+        ("{a: failure, b: completion}", [("a", "failure", None), ("b", "completion", None)]),
+        ("{a: {on: failure}, b: {when: 'result > 1'}}", [("a", "failure", None), ("b", "success", "result > 1")]),
+        ("{a: {}}", [("a", "success", None)]),
+        ("[]", []),
+    ],
+)
+def test_the_forms_of_after(written: str, edges: list[tuple[str, str, str | None]]) -> None:
+    found = plan(f"  a: {{shell: x}}\n  b: {{shell: x}}\n  it: {{shell: x, after: {written}}}\n")
+    assert [(edge.source, edge.on, edge.when) for edge in found["it"].dependencies] == edges
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("2", 2), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("1.5m", 90), ("2h", 7200)]
+)
+def test_durations(written: str, seconds: float) -> None:
+    assert only(f"{{shell: x, timeout: {written}}}").timeout == seconds
+
+
+def test_a_device_may_be_named_alone() -> None:
+    assert only("{shell: x, device: moon}").device == "moon"
+
+
+def test_tasks_may_stand_in_any_order_and_keep_it_where_they_can() -> None:
+    found = plan(
+        "  last: {shell: x, after: [middle, z]}\n  z: {shell: x}\n  middle: {shell: x, after: a}\n  a: {shell: x}\n"
+    )
+    assert [task.id for task in found] == ["z", "a", "middle", "last"]
+
+
+def test_the_head_of_a_file() -> None:
+    found = plan_file(
+        """\
+        asterism: 1
+        id: nightly
+        policy: speculative
+        devices:
+          laptop: {slots: 4, can: [linux]}
+          other: {}
+        tasks: {a: {shell: x}}
+        """
+    )
+    assert found.constellation.id == "nightly"
+    assert found.policy == "speculative"
+    laptop, other = found.devices
+    assert (laptop.id, laptop.slots, laptop.can) == ("laptop", 4, {"linux"})
+    assert (other.id, other.slots, other.can) == ("other", os.cpu_count(), frozenset())
+
+
+def test_what_a_file_leaves_out() -> None:
+    found = plan_file("asterism: 1\ntasks: {a: {shell: x}}\n", name="nightly")
+    assert found.constellation.id == "nightly"
+    assert found.policy is None
+    [device] = found.devices
+    assert (device.slots, device.can) == (os.cpu_count(), frozenset())
+
+
+def test_an_anchor_can_be_used_twice() -> None:
+    found = plan("  a: {shell: x, env: &env {LEVEL: 1}}\n  b: {shell: x, env: *env}\n")
+    assert found["a"].task.env == found["b"].task.env == {"LEVEL": 1}
+
+
+def test_a_plan_of_a_hundred_thousand_tasks_loads() -> None:
+    body = "".join(f"  t{n}: {{shell: x, after: t{n // 2}}}\n" for n in range(1, 100_000))
+    found = plan("  t0: {shell: x}\n" + body)
+    assert len(found) == 100_000
+    assert found["t99999"].dependencies[0].source == "t49999"
+    assert gc.isenabled()
+
+
+def test_a_large_plan_loads_whatever_the_order_of_parents() -> None:
+    """Three parents each, far and near and in any order: what would be slow if each had to repair the order."""
+    chance = random.Random(1)
+    body = ""
+    for number in range(1, 20_000):
+        parents = [f"t{parent}" for parent in {number - 1, number // 2, chance.randrange(number)}]
+        chance.shuffle(parents)
+        body += f"  t{number}: {{shell: x, after: [{', '.join(parents)}]}}\n"
+    found = plan("  t0: {shell: x}\n" + body)
+    assert found.topological()[-1] == "t19999"
+
+
+def test_a_plan_in_reverse_order_loads_as_well() -> None:
+    body = "".join(f"  t{n}: {{shell: x, after: t{n - 1}}}\n" for n in range(9_999, 0, -1))
+    found = plan(body + "  t0: {shell: x}\n")
+    assert [task.id for task in found][:3] == ["t0", "t1", "t2"]

@@ -1,0 +1,68 @@
+"""The published JSON Schema is the one that the models make, and it judges like them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from asterism.base.yaml_lines import read
+from asterism.planfile import examine, json_schema
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "docs" / "reference" / "plan-file.schema.json"
+
+
+def judged(data: Any) -> bool:
+    return not list(jsonschema.Draft202012Validator(json_schema()).iter_errors(data))
+
+
+def test_the_stored_schema_is_the_current_one() -> None:
+    assert json.loads(STORED.read_text("utf-8")) == json_schema(), "write it anew with `asterism schema`"
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_the_example_fits_the_schema() -> None:
+    data, mistakes = read((ROOT / "examples" / "plan.yaml").read_text("utf-8"))
+    assert mistakes == []
+    assert judged(data)
+
+
+@pytest.mark.parametrize(
+    ("task", "good"),
+    [
+        ("{shell: x}", True),
+        ("{argv: [a, b], after: [a], timeout: 5m}", True),
+        ("{argv: [a], after: {a: failure}, timeout: 2.5}", True),
+        ("{shell: x, after: {a: {on: completion, when: 'result > 1'}}}", True),
+        (
+            "{shell: x, device: {id: d, needs: [g]}, env: {A: {secret: B}, C: {from: a, select: result}}, after: a}",
+            True,
+        ),
+        ("{http: {url: 'http://x', json: [1], headers: {A: {secret: B}}}}", True),
+        ("{shell: x, inputs: {a: {from: a}, b: [1, {c: null}]}, after: a}", True),
+        ("{shel: x}", False),
+        ("{shell: 5}", False),
+        ("{argv: []}", False),
+        ("{argv: [5]}", False),
+        ("{shell: x, timeout: 5x}", False),
+        ("{shell: x, timeout: 0}", False),
+        ("{shell: x, after: {a: sometimes}}", False),
+        ("{shell: x, retries: -1}", False),
+        ("{shell: x, priority: urgent}", False),
+        ("{http: {}}", False),
+        ("{call: nothing}", False),
+    ],
+)
+def test_the_schema_and_the_models_agree(task: str, good: bool) -> None:
+    text = f"asterism: 1\ntasks:\n  a: {{shell: x}}\n  it: {task}\n"
+    data, _ = read(text)
+    found, _ = examine(text, "plan")
+    assert judged(data) is good
+    assert (found is not None) is good

@@ -1,0 +1,11 @@
+"""How another process opens the register on the local GitHub."""
+
+from __future__ import annotations
+
+from asterism.series.github.github_access import open_github
+from asterism.series.github.github_register import GitHubRegister
+from tests.series.github.github_server import TOKEN
+
+
+async def open_at(address: str) -> GitHubRegister:
+    return open_github("acme/rocket", environ={"GITHUB_TOKEN": TOKEN, "GITHUB_API_URL": address})
