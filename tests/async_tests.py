@@ -7,7 +7,7 @@ A test runs with ``asyncio.run``. A test with the marker ``virtual_time`` runs o
     async def test_a_lease_expires(stage: Stage) -> None: ...
 
     @pytest.mark.virtual_time(seed=3)    # the order of what is ready at one time is shuffled; ``tick`` as in SimLoop
-    @pytest.mark.virtual_time(seeds=20)  # the test runs once with each of the seeds 0 to 19
+    @pytest.mark.virtual_time(seeds=20)  # the test runs once with each of the seeds 0 to 19, or of a list of seeds
 
 A test that takes an argument ``seed`` (parametrized, or drawn by Hypothesis) runs with that seed.
 
@@ -27,9 +27,9 @@ from typing import Any
 
 import pytest
 
-from asterism.testing.loop import run as run_in_virtual_time
+from asterism.testing.virtual_time import run as run_in_virtual_time
 
-MARKER = "virtual_time(seed=None, tick=0.0, seeds=0): run an async test on the simulated loop of asterism.testing"
+MARKER = "virtual_time(seed=None, tick=0.0, seeds=()): run an async test on the simulated loop of asterism.testing"
 
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 
@@ -63,7 +63,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is not None and marker.kwargs.get("seeds"):
         if "seed" not in metafunc.fixturenames:
             metafunc.fixturenames.append("seed")
-        metafunc.parametrize("seed", range(marker.kwargs["seeds"]), ids=lambda seed: f"seed{seed}")
+        seeds = marker.kwargs["seeds"]
+        metafunc.parametrize("seed", range(seeds) if isinstance(seeds, int) else seeds, ids=lambda seed: f"seed{seed}")
 
 
 @pytest.hookimpl(tryfirst=True)

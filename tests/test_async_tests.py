@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.testing.loop import SimLoop
+from asterism.testing.virtual_time import SimLoop
 from tests.async_tests import async_fixture
 
 ROOT = Path(__file__).resolve().parents[1]
