@@ -1,4 +1,4 @@
-"""The list of modules is made from their docstrings."""
+"""The list of modules is made from their docstrings, and up to date."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def test_the_list_has_every_module_under_its_package(tmp_path: Path) -> None:
         "\n## `asterism.core`\n\nThe pure core.\n\n- `errors`: Errors, such as `PlanError`.\n"
         "\n## `asterism.core.plan`\n\nPlans as `Graph`.\n\n- `task`: A task.\n"
     )
+
+
+def test_the_page_is_up_to_date() -> None:
+    """If not, ``make modules`` writes it."""
+    assert module_list.PAGE.read_text(encoding="utf-8") == module_list.page()
