@@ -20,8 +20,7 @@ from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import Reason, why
 from asterism.peers import fleet_extension
 from asterism.store.memory import MemoryStore
-
-pytestmark = pytest.mark.virtual_time
+from asterism.testing.virtual_time import run as run_virtually
 
 
 def test_peers_are_the_extension_of_every_fleet() -> None:
@@ -36,7 +35,7 @@ def test_an_extension_is_imported_when_it_is_first_used(statement: str) -> None:
     assert told.stdout.strip() == "[]"
 
 
-async def test_a_monitor_runs_the_passes_of_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monitor_runs_the_passes_of_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Sequence[Session]] = []
 
     async def note(sessions: Sequence[Session]) -> None:
@@ -53,11 +52,11 @@ async def test_a_monitor_runs_the_passes_of_extensions(monkeypatch: pytest.Monke
             await monitor.watch()
             assert made == [fleet]
 
-    await scenario()
+    run_virtually(scenario())
     assert seen == [[], []]
 
 
-async def test_an_extension_explains_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extension_explains_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = Reason("left", "attic", "the attic decides")
 
     async def nothing(fleet: Fleet, run: Any) -> None:
@@ -68,6 +67,10 @@ async def test_an_extension_explains_a_run(monkeypatch: pytest.MonkeyPatch) -> N
 
     asked = [SimpleNamespace(explain=nothing), SimpleNamespace(explain=explain)]
     monkeypatch.setattr(run_explanation, "extensions", lambda: asked)
-    async with Fleet(MemoryStore()) as fleet:
-        run = await fleet.create(Workflow("build", argv=("true",)))
-        assert (await why(fleet, run.id)).reasons == (reason,)
+
+    async def scenario() -> None:
+        async with Fleet(MemoryStore()) as fleet:
+            run = await fleet.create(Workflow("build", argv=("true",)))
+            assert (await why(fleet, run.id)).reasons == (reason,)
+
+    run_virtually(scenario())

@@ -58,7 +58,7 @@ class TestSqlite(SharedStoreConformance):
         return await store_engines.open_sqlite(self._opened[id(store)])
 
     async def elsewhere(self, store: Store) -> Elsewhere:
-        return Elsewhere("store_engines:open_sqlite", self._opened[id(store)])
+        return Elsewhere("tests.store.store_engines:open_sqlite", self._opened[id(store)])
 
 
 class TestSqliteOnASlowDisk(TestSqlite):
@@ -98,7 +98,7 @@ class TestPostgres(SharedStoreConformance):
     async def elsewhere(self, store: Store) -> Elsewhere:
         schema = self._opened[id(store)]
         self._shared.add(schema)
-        return Elsewhere("store_engines:open_postgres", self._server.url(schema=schema))
+        return Elsewhere("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
 
 # -- what a store does when its clock is set back, which only those can show that are given one ------------------------
