@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
+from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
-from asterism.core.run.selection import STRATEGIES
 from asterism.core.run.workflow import MOST, Workflow
 from tests.docs.docs_pages import blocks
 from tests.docs.test_reference import first_names, page, rows, section

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.core.plan import snapshot
+from asterism.core.plan import plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import UnreadableJournal, lock_to_json
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Frozen
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Shortening
@@ -36,8 +36,8 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LONG", 12)
     monkeypatch.setattr(compaction, "PER_TASK", 0)
     monkeypatch.setattr(compaction, "TAKEN", 1)
-    monkeypatch.setattr(snapshot, "TASKS", 1)
-    monkeypatch.setattr(snapshot, "ENTRIES", 2)
+    monkeypatch.setattr(plan_codec, "TASKS", 1)
+    monkeypatch.setattr(plan_codec, "ENTRIES", 2)
     monkeypatch.setattr(journal_store, "PART", 400)
 
 
@@ -197,8 +197,8 @@ class Watched:
         monkeypatch.setattr(compaction, "a_turn_for_others", a_turn)
         monkeypatch.setattr(journal_store, "PART", 4000)
         monkeypatch.setattr(compaction, "TAKEN", 4)
-        monkeypatch.setattr(snapshot, "TASKS", 10)
-        monkeypatch.setattr(snapshot, "ENTRIES", 50)
+        monkeypatch.setattr(plan_codec, "TASKS", 10)
+        monkeypatch.setattr(plan_codec, "ENTRIES", 50)
 
     async def check(self) -> list[Kept]:
         """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""

@@ -25,10 +25,10 @@ from asterism import (
     Work,
     edits,
 )
+from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.invariants import verify
 from asterism.core.plan.lock import POLICIES
 from asterism.core.plan.status import TERMINAL
-from asterism.core.plan.view import ConstellationView
 from asterism.testing.virtual_time import run
 
 

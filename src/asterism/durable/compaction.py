@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from asterism.core.plan.journal import SCHEMA, lock_to_json
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Frozen
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, Kept, NotOurs, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write

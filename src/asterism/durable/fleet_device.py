@@ -339,7 +339,7 @@ def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selection
         return value
     if not task_inputs.is_reference(value):
         return literal(value)
-    return literal(task_inputs.resolve({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
+    return literal(task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
 
 
 def _named(task: Task) -> set[str]:

@@ -13,9 +13,8 @@ from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError, NotJson, shown
 from asterism.core.json_values import plain
 from asterism.core.run import transitions
-from asterism.core.run.placement import Outlook
+from asterism.core.run.placement import DEFAULT_WEIGHTS, Outlook, Weights
 from asterism.core.run.run import COMPLETED, KEEPS, Owner, Progress, Run
-from asterism.core.run.selection import DEFAULT_WEIGHTS, Weights
 from asterism.core.run.session import ABROAD, HEARD, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention

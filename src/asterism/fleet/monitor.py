@@ -29,7 +29,7 @@ from typing import Any
 from asterism.base.expressions import holds
 from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.mass_loss import braked_until
+from asterism.core.run.circuit_breaker import braked_until
 from asterism.core.run.placement import Outlook, mismatch
 from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asterism.base.durations import format_age
-from asterism.core.run.mass_loss import braked_until
+from asterism.core.run.circuit_breaker import braked_until
 from asterism.core.run.placement import Outlook
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, HEARD, Session

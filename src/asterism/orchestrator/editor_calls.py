@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, reason_of, shown
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, ConstellationView, EndView, TaskView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.core.plan.lock import EditCycle, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TaskStatus
-from asterism.core.plan.view import ConstellationView, EndView, TaskView
 from asterism.orchestrator.events import Event
 
 Answer = Any

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, reason_of
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry, Lane, lane_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import NOTHING
-from asterism.core.plan.view import Upstream
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import Cycles
 from asterism.orchestrator.event_publisher import Telling

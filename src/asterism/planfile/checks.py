@@ -11,11 +11,11 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-from asterism.base import expressions, function_calls, input_variables
+from asterism.base import expressions, function_calls, task_inputs
 from asterism.base.extras import extra_advice
 from asterism.base.safe_text import describe_value
 from asterism.base.secret_mask import too_short
-from asterism.base.task_inputs import MissingInput, is_reference, template
+from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
@@ -119,12 +119,12 @@ class Meaning:
             texts = [(("http", "url"), self.task.http.url)]
         if self.task.shell is not None:
             try:
-                input_variables.check(self.task.shell, self.task.inputs or {}, self.task.env or {})
+                task_inputs.check_shell_line(self.task.shell, self.task.inputs or {}, self.task.env or {})
             except MissingInput as error:
                 yield ("shell",), str(error), False
         for path, text in texts:
             try:
-                template(text, dict.fromkeys(self.task.inputs or (), ""))
+                fill_template(text, dict.fromkeys(self.task.inputs or (), ""))
             except MissingInput as error:
                 if "inputs" not in self.faulty:
                     yield path, f"{error}; for a brace itself write {{{{ or }}}}", False

@@ -10,7 +10,7 @@ from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveTask, UpdateTask
 from asterism.core.plan.invariants import verify
 from asterism.core.plan.parallelism import parallelism
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import Ranks
 from asterism.core.plan.status import COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start

@@ -17,7 +17,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import verify
 from asterism.core.plan.lock import POLICIES, AssignmentLock
 from asterism.core.plan.node import Node
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import Ranks
 from asterism.core.plan.status import COMPLETED, FAILED, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import OUTCOMES, Task
 

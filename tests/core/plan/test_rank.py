@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateTask
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import Ranks
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, ready, start, violations
 

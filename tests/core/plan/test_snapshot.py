@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from asterism.core.plan import journal, snapshot
+from asterism.core.plan import journal, plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Frozen
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from tests.core.plan.test_journal import RecordedPlan
@@ -175,8 +175,8 @@ def some_plan(tasks: Iterable[int]) -> RecordedConstellation:
 def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_their_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot, "TASKS", 3)
-    monkeypatch.setattr(snapshot, "ENTRIES", 4)
+    monkeypatch.setattr(plan_codec, "TASKS", 3)
+    monkeypatch.setattr(plan_codec, "ENTRIES", 4)
     plan = some_plan(range(10))
     for number in range(20, 9, -1):
         plan.apply(EditBatch((AddTask(Task(f"t{number}")),)), 2.0)
@@ -194,7 +194,7 @@ def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_th
 
 
 def test_a_piece_is_no_longer_for_results_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "LETTERS", 1000)
+    monkeypatch.setattr(plan_codec, "LETTERS", 1000)
     plan = some_plan(range(20))
     for number in range(20):
         plan.start(plan.node(f"t{number}"), "kitchen", 2.0)

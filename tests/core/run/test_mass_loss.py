@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.core.run.mass_loss import FEWEST, braked_until
+from asterism.core.run.circuit_breaker import FEWEST, braked_until
 from asterism.core.run.session import Session
 
 HOLD = 60.0

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.core.run.placement import MOST_SCORES, Outlook, against
+from asterism.core.run.placement import MOST_SCORES, Outlook, Weights, against
 from asterism.core.run.run import Run
-from asterism.core.run.selection import Weights
 from asterism.core.run.session import ABROAD, Session
 from asterism.core.run.workflow import Workflow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asterism.core.plan.ready_queue import ANYWHERE, Lane
-from asterism.core.run.selection import STRATEGIES, Candidate, Weights, capable, score
+from asterism.core.run.placement import STRATEGIES, Candidate, Weights, capable, score
 
 GPU: Lane = (None, frozenset({"gpu"}))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asterism.core.run.mass_loss import braked_until
-from asterism.core.run.placement import Outlook
+from asterism.core.run.circuit_breaker import braked_until
+from asterism.core.run.placement import Outlook, candidate_of
 from asterism.core.run.run import Owner
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session, ranks
 
@@ -131,7 +131,7 @@ def test_whatever_a_profile_says_the_quality_is_a_share(told: Any, quality: floa
     one = session(profile={"quality": told})
     assert one.quality == quality
     assert type(one.quality) is float
-    assert one.shown()["quality"] == one.candidate(0.0, 0.0).connection == quality
+    assert one.shown()["quality"] == candidate_of(one, 0.0, 0.0).connection == quality
 
 
 def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() -> None:
@@ -140,14 +140,14 @@ def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() ->
 
 def test_selection_sees_what_it_needs() -> None:
     one = session(can=frozenset({"gpu"}), slots=4, used=3, beat_at=100.0, profile={"quality": 0.5})
-    seen = one.candidate(120.0, 0.75, 9)
+    seen = candidate_of(one, 120.0, 0.75, 9)
     assert (seen.id, seen.can, seen.slots, seen.running) == ("kitchen", frozenset({"gpu"}), 4, 3)
     assert (seen.connection, seen.rank, seen.reachable, seen.last_given) == (0.5, 0.75, True, 9)
-    assert not one.candidate(500.0, 0.0).reachable
+    assert not candidate_of(one, 500.0, 0.0).reachable
 
 
 def test_the_load_of_a_device_without_slots_can_be_asked_for() -> None:
-    assert session(slots=0).candidate(0.0, 0.0).load == 0.0
+    assert candidate_of(session(slots=0), 0.0, 0.0).load == 0.0
 
 
 # -- the order of election ---------------------------------------------------------------------------------------------

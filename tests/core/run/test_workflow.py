@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.plan.task import ACTIONS, Task
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.workflow import DEFAULTS, MOST, Workflow
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

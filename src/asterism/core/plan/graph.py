@@ -16,8 +16,7 @@ from asterism.core.history import Entry, time_of_step
 from asterism.core.plan import provisional
 from asterism.core.plan.edits import Key
 from asterism.core.plan.node import Node, outcome_fits
-from asterism.core.plan.rank import Ranks
-from asterism.core.plan.ready_queue import ReadyQueue
+from asterism.core.plan.ready_queue import Ranks, ReadyQueue
 from asterism.core.plan.status import (
     CANCELLED,
     COMPLETED,

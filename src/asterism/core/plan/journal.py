@@ -39,9 +39,8 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
-from asterism.core.plan.plan_codec import twin
+from asterism.core.plan.plan_codec import Frozen, twin
 from asterism.core.plan.provisional import below
-from asterism.core.plan.snapshot import Frozen
 from asterism.core.plan.status import ConstellationState, TaskStatus
 
 SCHEMA = 2

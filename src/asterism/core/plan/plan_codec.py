@@ -6,9 +6,12 @@ cannot contradict itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
 from asterism.core.json_values import plain
@@ -17,9 +20,6 @@ from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
-
-if TYPE_CHECKING:
-    from asterism.core.plan.snapshot import Facts
 
 SCHEMA = 1
 
@@ -204,3 +204,109 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
             verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
             into.link(dependency, verdict)
     return into
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+TASKS = 100
+"""So many tasks are one piece of text."""
+
+ENTRIES = 500
+"""And so many of everything else, which is smaller."""
+
+LETTERS = 100_000
+"""But no more once a piece is as long as that: results may be large."""
+
+
+class Facts(NamedTuple):
+    """What is written of a node, by the same names."""
+
+    parents: tuple[Dependency, ...]
+    verdicts: dict[str, bool | str] | None
+    id: str
+    task: Task
+    value: Any
+    error: BaseException | None
+    status: TaskStatus
+    provisional: bool
+    tentative: TaskStatus | None
+    reviewed: bool
+    needless: bool
+    epoch: int
+    device: str | None
+    attempts: int
+    losses: int
+    started_at: float | None
+    ended_at: float | None
+    reason: str
+    begun_at: float
+    worked: float
+
+
+_lasting = attrgetter(*Facts._fields[2:])
+
+
+class Frozen:
+    """Made at the instant. Only what is appended to later, or copied at once, is shared with the plan."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._about = about(graph)
+        self._touched = dict(graph.touched)
+        self._story, self._told = graph._story, len(graph._story)
+        self._nodes = iter(list(graph.nodes.values()))
+        self._taken: dict[int, Facts] = {}  # by the number of the node, which is its place
+        self.whole = False
+        """Whether all tasks are taken."""
+
+    def take(self, most: int | None = None) -> None:
+        """Take some more tasks, or all that are left."""
+        some = list(islice(self._nodes, most))
+        for node in some:
+            self._take(node)
+        self.whole = most is None or len(some) < most
+
+    def before(self, *nodes: Node) -> None:
+        """These are about to change."""
+        if not self.whole:
+            for node in nodes:
+                self._take(node)
+
+    def _take(self, node: Node) -> None:
+        if node.number not in self._taken:
+            verdicts = dict(node.verdicts) if node.verdicts else None
+            self._taken[node.number] = Facts(tuple(node.parents.values()), verdicts, *_lasting(node))
+
+    def pieces(self) -> Iterator[str]:
+        """The text, once, for which all tasks have to be taken. What is written is let go: to forget all of it at once
+        would take long."""
+        assert self.whole
+        yield _text(self._about)[:-1]
+        numbers = sorted(self._taken)
+        yield from _list("tasks", map(encode_task, map(self._taken.__getitem__, numbers)), TASKS)
+        edges = (encode_edge(edge, facts) for facts in map(self._taken.pop, numbers) for edge in facts.parents)
+        yield from _list("dependencies", edges, ENTRIES)
+        runs: list[Sequence[list[Any]]] = []  # sorted each, since to sort all of it at once would take long
+        keys = iter(self._touched.items())
+        while some := encode_touched(islice(keys, ENTRIES)):
+            runs.append(sorted(some, key=str))
+            yield ""
+        yield from _list("touched", heapq.merge(*runs, key=str), ENTRIES)
+        yield from _list("story", map(list, islice(self._story, self._told)), ENTRIES)
+        yield "}"
+
+
+def _list(name: str, items: Iterable[Any], most: int) -> Iterator[str]:
+    yield f',"{name}":['
+    some, length, comma = list[str](), 0, ""
+    for text in map(_text, items):
+        some.append(text)
+        length += len(text)
+        if len(some) == most or length >= LETTERS:
+            yield comma + ",".join(some)
+            some, length, comma = [], 0, ","
+    if some:
+        yield comma + ",".join(some)
+    yield "]"
+
+
+_text = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text

@@ -22,10 +22,11 @@ quick failure, if trouble had opened it, since the work did begin. Any other end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.session import OPEN, Session
 
 TROUBLES = 3
 """So many troubles in a row open the breaker."""
@@ -121,3 +122,20 @@ class Breaker:
 
 
 CLOSED = Breaker()
+
+
+# -- the fleet: most devices vanish at once ----------------------------------------------------------------------------
+
+FEWEST = 3
+"""A smaller fleet has no majority worth the name."""
+
+
+def braked_until(sessions: Sequence[Session], now: float, hold: float) -> float | None:
+    """Until when expiry waits, counted from when the last of them fell silent; None if all is as usual."""
+    open_ones = [session for session in sessions if session.state == OPEN]
+    silent = [session for session in open_ones if not session.reachable(now)]
+    # those that fell silent long ago, one by one, are simply gone
+    recent = [session for session in silent if now <= session.beat_at + session.timeout + hold]
+    if len(recent) < FEWEST or 2 * len(recent) <= len(open_ones) - (len(silent) - len(recent)):
+        return None
+    return max(session.beat_at + session.timeout for session in recent) + hold

@@ -11,12 +11,117 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asterism.core.plan.ready_queue import Lane
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score_parts
 from asterism.core.run.session import OPEN, Session, ranks
-from asterism.core.run.workflow import Workflow
+
+if TYPE_CHECKING:
+    from asterism.core.run.workflow import Workflow  # which checks its strategy with STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    load: float = 40.0
+    connection: float = 30.0
+    rank: float = 20.0
+    capability: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """What selection knows of a device."""
+
+    id: str
+    can: frozenset[str] = frozenset()
+    slots: int | None = None  # None: as many as there are
+    running: int = 0
+    connection: float = 1.0
+    rank: float = 0.0
+    reachable: bool = True
+    last_given: int = 0  # when it was given work last, as a serial number: the memory of round_robin
+
+    @property
+    def load(self) -> float:
+        """The share of its slots in use. A device without a limit grows busier for ever and is never full."""
+        return self.running / (self.slots if self.slots is not None else self.running + 1)
+
+    @property
+    def free(self) -> bool:
+        return self.reachable and (self.slots is None or self.running < self.slots)
+
+
+def capable(device: Candidate, lane: Lane) -> bool:
+    """Whether the device is of the kind that the tasks of a lane ask for."""
+    if lane is None:
+        return True
+    wanted, needs = lane
+    return (wanted is None or wanted == device.id) and needs <= device.can
+
+
+def needs_of(lane: Lane) -> frozenset[str]:
+    return lane[1] if lane is not None else frozenset()
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+def score_parts(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """What the score is made of, by the names of the weights."""
+    return {
+        "load": weights.load * (1.0 - device.load),
+        "connection": weights.connection * device.connection,
+        "rank": weights.rank * device.rank,
+        "capability": weights.capability * _relevant(device.can, wants or needs_of(lane)),
+    }
+
+
+def score(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> float:
+    return sum(score_parts(device, lane, weights, wants).values())
+
+
+def _relevant(can: frozenset[str], asked: frozenset[str]) -> float:
+    """The share of what is asked for that a device has. ``asked`` is what is wanted, or needed if nothing is: every
+    candidate has all of the latter, so only what is wanted tells candidates apart."""
+    return len(asked & can) / len(asked) if asked else 0.0
+
+
+def by_score(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return max(devices, key=lambda device: score(device, lane))
+
+
+def round_robin(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return min(devices, key=lambda device: device.last_given)
+
+
+def capability_match(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    """The most specialised device that fits: it has the fewest capabilities the task does not ask for, and of equals
+    the most of those it does."""
+    asked = needs_of(lane)
+    return min(devices, key=lambda device: (len(device.can - asked), -len(device.can & asked), device.load))
+
+
+def load_balance(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return min(devices, key=lambda device: (device.load, device.running))
+
+
+Strategy = Callable[[Sequence[Candidate], Lane], Candidate]
+
+STRATEGIES: dict[str, Strategy] = {
+    "score": by_score,
+    "round_robin": round_robin,
+    "capability_match": capability_match,
+    "load_balance": load_balance,
+}
+
+
+# -- runs: the filter and the choice -----------------------------------------------------------------------------------
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
 """Whether an expression holds over some names, or why that cannot be told."""
@@ -26,6 +131,13 @@ _Asked = tuple[frozenset[str], frozenset[str]]
 
 MOST_SCORES = 100
 """How many scores are kept with an assignment: the best ones."""
+
+
+def candidate_of(session: Session, now: float, rank: float, last_given: int = 0) -> Candidate:
+    """The session of a device as strategies see it."""
+    slots = max(session.slots, 1)  # loads are shares of it
+    reachable = session.reachable(now)
+    return Candidate(session.device, session.can, slots, session.used, session.quality, rank, reachable, last_given)
 
 
 class Choice(NamedTuple):
@@ -143,7 +255,7 @@ class Outlook:
     def _candidate(self, session: Session) -> Candidate:
         name = session.device
         if name not in self._candidates:
-            candidate = session.candidate(self.now, self.ranks[name], self.given.get(name, 0))
+            candidate = candidate_of(session, self.now, self.ranks[name], self.given.get(name, 0))
             candidate.running = self._used[name]
             self._candidates[name] = candidate
         return self._candidates[name]

@@ -15,7 +15,6 @@ from typing import Any
 
 from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import Owner
-from asterism.core.run.selection import Candidate
 
 OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
 HEARD = (OPEN, ABROAD)
@@ -120,11 +119,6 @@ class Session:
         if self.suspended is None:
             return self
         return replace(self, profile={name: value for name, value in self.profile.items() if name != "suspended"})
-
-    def candidate(self, now: float, rank: float, given: int = 0) -> Candidate:
-        slots = max(self.slots, 1)  # loads are shares of it
-        reachable = self.reachable(now)
-        return Candidate(self.device, self.can, slots, self.used, self.quality, rank, reachable, given)
 
 
 def ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 from asterism.core.errors import InvalidTask, InvalidWorkflow, shown
 from asterism.core.json_values import plain
 from asterism.core.plan.task import ACTIONS, NOTHING, Task, capabilities, import_path
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 
 @dataclass(frozen=True)
