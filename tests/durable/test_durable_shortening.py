@@ -16,7 +16,7 @@ from asterism.core.plan import plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import UnreadableJournal, lock_to_json
-from asterism.core.plan.plan_codec import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Shortening
@@ -85,13 +85,13 @@ async def named(stage: Stage) -> list[str]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every piece of work, in order."""
     done: list[str] = []
-    take, pieces, removed = Frozen.take, Frozen.pieces, MemoryStore.commit
+    take, pieces, removed = Snapshot.take, Snapshot.pieces, MemoryStore.commit
 
-    def taken(self: Frozen, most: int | None = None) -> None:
+    def taken(self: Snapshot, most: int | None = None) -> None:
         done.append("taken")
         take(self, most)
 
-    def written(self: Frozen) -> Iterator[str]:
+    def written(self: Snapshot) -> Iterator[str]:
         for piece in pieces(self):
             done.append("written")
             yield piece
@@ -100,8 +100,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("committed")
         await removed(self, writes)
 
-    monkeypatch.setattr(Frozen, "take", taken)
-    monkeypatch.setattr(Frozen, "pieces", written)
+    monkeypatch.setattr(Snapshot, "take", taken)
+    monkeypatch.setattr(Snapshot, "pieces", written)
     monkeypatch.setattr(MemoryStore, "commit", commit)
     return done
 
@@ -253,7 +253,7 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
-        monkeypatch.setattr(Frozen, "before", lambda self, *nodes: None)
+        monkeypatch.setattr(Snapshot, "before", lambda self, *nodes: None)
     else:  # of the plan as it is when the record has been written
         written: Callable[..., None] = Shortening.written
 
@@ -388,13 +388,13 @@ async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
 ) -> None:
     tried = 0
 
-    def broken(self: Frozen) -> Iterator[str]:
+    def broken(self: Snapshot) -> Iterator[str]:
         nonlocal tried
         tried += 1
         raise RuntimeError("a mistake")
         yield ""
 
-    monkeypatch.setattr(Frozen, "pieces", broken)
+    monkeypatch.setattr(Snapshot, "pieces", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
     found = await stage.load()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -101,7 +101,7 @@ def url_quoted(text: str) -> str:
 
 def input_text(value: Any) -> str:
     """An input as a command sees it: text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(plain(value))
+    return value if isinstance(value, str) else json.dumps(plain_json(value))
 
 
 # -- inputs as environment variables -----------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from asterism.base import function_calls, task_inputs
 from asterism.base.expressions import Selections
-from asterism.base.http_requests import request
+from asterism.base.http_requests import send_request
 from asterism.base.processes import Commands
-from asterism.base.secret_mask import Mask, of_environment, secrets_of_task
-from asterism.core.json_values import plain
+from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import NOTHING, Task
 
 log = logging.getLogger("asterism.device")
@@ -83,13 +83,13 @@ class LocalDevice:
         value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
         if type(value) is CoroutineType:  # a plain function that made a coroutine, such as a lambda
             value = await value
-        return plain(value, f"the result of task {task.id!r}") if self.json_results else value
+        return plain_json(value, f"the result of task {task.id!r}") if self.json_results else value
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
         names = secrets_of_task(task)
         self._read |= names
-        with of_environment(names, self._read.__contains__) as mask:
+        with environment_mask(names, self._read.__contains__) as mask:
             self._warn(mask)
             select = Selections()
             resolved = task_inputs.resolve_inputs(task.inputs, task.env, work.results, mask, select)
@@ -101,7 +101,7 @@ class LocalDevice:
             if task.http is not None:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
-                return await request(terms, mask)
+                return await send_request(terms, mask)
             return await self._call(work, resolved.inputs)
 
     def _warn(self, mask: Mask) -> None:
@@ -116,10 +116,10 @@ class LocalDevice:
         if call is None:
             return _finished(self._run(work) if self._run is not None else None)
         if isinstance(call, str):
-            call = function_calls.load(call)
+            call = function_calls.load_function(call)
         signature = function_calls.signature(call)
         arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
-        return call(**arguments) if signature.asynchronous else function_calls.in_thread(call, arguments)
+        return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 
     def close(self) -> None:
         """End what was started to look after child processes."""

@@ -21,7 +21,7 @@ from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import Why, why
 from asterism.core.plan.lock import AssignmentLock, EditCycle
-from asterism.core.plan.ready_queue import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.core.run.placement import Strategy
 from asterism.orchestrator.devices import Device
@@ -187,7 +187,7 @@ class Orchestrator:
         for node, task in assigned:
             node.task = task
         if self._rank:
-            plan.ranks = Ranks()
+            plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
         plan.state = ConstellationState.READY
 

@@ -15,7 +15,7 @@ from asterism.core.plan import journal, plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
-from asterism.core.plan.plan_codec import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from tests.core.plan.test_journal import RecordedPlan
@@ -28,7 +28,7 @@ def text(plan: Constellation) -> str:
 class FrozenPlan(RecordedPlan):
     """Everything that may happen to a plan, while it is being taken and after that."""
 
-    frozen: Frozen | None = None
+    frozen: Snapshot | None = None
     as_it_was = ""
 
     @rule()
@@ -117,7 +117,7 @@ def judged(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.finish(plan.node("below"), COMPLETED, 6.0, 7)
 
 
-def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None] = Frozen.take) -> None:
+def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., None] = Snapshot.take) -> None:
     if most is not None:
         take(self, most)
 
@@ -125,9 +125,12 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
 @pytest.mark.parametrize(
     ("step", "where", "what", "instead"),
     [
-        (started, Frozen, "before", lambda self, *nodes: None),
-        *((step, Frozen, "before", lambda self, *nodes: None) for step in (located, counted, lost, retried, released)),
-        (edited, Frozen, "take", only_in_turn),
+        (started, Snapshot, "before", lambda self, *nodes: None),
+        *(
+            (step, Snapshot, "before", lambda self, *nodes: None)
+            for step in (located, counted, lost, retried, released)
+        ),
+        (edited, Snapshot, "take", only_in_turn),
         (confirmed, journal, "below", lambda node: [node]),
         (judged, journal, "_judged_by", lambda node: []),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, reason_of
+from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
 from asterism.core.history import Entry
 from asterism.core.plan import plan_codec
 from asterism.core.plan.apply import Applied, apply
@@ -54,7 +54,7 @@ class TaskView:
     @property
     def reason(self) -> str:
         """Why it failed or was cancelled, in words."""
-        return reason_of(self.error) or self._node.reason
+        return error_text(self.error) or self._node.reason
 
     @property
     def provisional(self) -> bool:

@@ -18,7 +18,7 @@ from asterism.core.plan.task import Task
 Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task asks for; None if any device will do."""
 
-ANYWHERE: Lane = None
+ANY_DEVICE: Lane = None
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
@@ -27,7 +27,7 @@ Entry = tuple[int, float, int, int, Node]
 def lane_of(task: Task) -> Lane:
     """What kind of device the task asks for."""
     if task.device is None and not task.needs:
-        return ANYWHERE
+        return ANY_DEVICE
     return (task.device, task.needs)
 
 
@@ -97,7 +97,7 @@ class ReadyQueue:
         return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)
 
 
-class Ranks:
+class CriticalPathRanks:
     """Computes ranks with ``default`` seconds for tasks that carry no estimate."""
 
     __slots__ = ("default",)

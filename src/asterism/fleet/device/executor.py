@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import task_inputs
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.base.secret_mask import Mask, of_environment, too_short
+from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
 from asterism.base.task_inputs import LONGEST_VARIABLE, ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_requests import request
@@ -116,7 +116,7 @@ class Executors:
         self._warn(filter(policy.holds_secret, os.environ))
 
     def _warn(self, names: Iterable[str]) -> None:
-        for warning in (too_short(name, os.environ[name]) for name in names):
+        for warning in (short_secret_warning(name, os.environ[name]) for name in names):
             if warning is not None:
                 log.warning("%s", warning)
 
@@ -134,7 +134,7 @@ class Executors:
     def objection(self, workflow: Workflow) -> str | None:
         """Why this device will never execute a workflow, in words; None if it would."""
         if workflow.http is not None and find_spec("httpx") is None:
-            return f"HTTP requests need httpx on this device: {extra_advice('http')}"
+            return f"HTTP requests need httpx on this device: {install_hint('http')}"
         return self.policy.objection(workflow)
 
     def check(self, work: RunWork) -> str | None:
@@ -220,7 +220,7 @@ class Executors:
             self._read |= new
             self._warn(new)
         read = self._read
-        return of_environment(names, lambda name: name in read or self.policy.holds_secret(name))
+        return environment_mask(names, lambda name: name in read or self.policy.holds_secret(name))
 
     async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
         try:
@@ -405,12 +405,12 @@ def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:
     """Secrets stay what they are there: names."""
-    path.write_text(json.dumps(plain(bare(given), "the input")), encoding="ascii")
+    path.write_text(json.dumps(plain_json(bare(given), "the input")), encoding="ascii")
 
 
 def _sendable(value: Any) -> Any:
     """A result as JSON. Raises NotJson for what cannot be stored or sent."""
-    value = plain(value, "the result")
+    value = plain_json(value, "the result")
     if value is None or type(value) in (bool, float):
         return value
     try:
