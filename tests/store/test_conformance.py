@@ -19,7 +19,7 @@ from asterism.core.run.transitions import cancel, create
 from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
-from asterism.store.sqlite import SqliteStore, writer
+from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.testing.store_conformance import (
     Elsewhere,
     EngineTests,
@@ -44,7 +44,7 @@ class TestSqlite(SharedStoreConformance):
 
     @pytest.fixture(autouse=True)
     def _in_a_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "QUICK", self.quick)
+        monkeypatch.setattr(group_commit, "QUICK", self.quick)
         self._paths = (str(tmp_path / f"{number}.db") for number in itertools.count())
         self._opened: dict[int, str] = {}
 
