@@ -36,7 +36,7 @@ races: .venv/.test ## Search for races: make races SEEDS=1000
 	.venv/bin/python -m tests.races --seeds $(SEEDS)
 
 sim: .venv/.test ## Simulate fleets under faults: make sim SEEDS=10000 FIRST=0
-	.venv/bin/python -m asterism.testing.sim --seeds $(SEEDS) --first $(FIRST)
+	.venv/bin/python -m asterism.testing.simulator --seeds $(SEEDS) --first $(FIRST)
 
 chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make chaos SECONDS=60 RUNS=5000
 	.venv/bin/python -m tests.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)

@@ -24,7 +24,7 @@ from asterism.orchestrator.events import Event
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, Query, Write
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.simulator.fleet_world import SimPresence
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
 

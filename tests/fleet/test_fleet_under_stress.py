@@ -17,7 +17,7 @@ from asterism.fleet.device.heartbeat import Heart
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.simulator.fleet_world import SimPresence
 from asterism.testing.virtual_time import run as in_virtual_time
 
 pytestmark = pytest.mark.virtual_time

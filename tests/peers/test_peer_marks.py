@@ -14,8 +14,8 @@ from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, read
 from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
-from asterism.testing.sim import peer_stores
-from asterism.testing.sim.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_stores
+from asterism.testing.simulator.peer_stores import copy_of as copied
 from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}

@@ -14,8 +14,8 @@ from asterism.peers import messages, rollback_detection
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
-from asterism.testing.sim import peer_stores
-from asterism.testing.sim.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_stores
+from asterism.testing.simulator.peer_stores import copy_of as copied
 from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, three, two
 
 

@@ -13,7 +13,7 @@ import pytest
 from asterism.core.run.session import ENDED
 from asterism.fleet import retention
 from asterism.fleet.workflows import AGE, OF_PEERS, VERSIONS
-from asterism.store.postgres.connections import Opening
+from asterism.store.postgres.connection_pool import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import Feeding, Notice, PutRegister, PutRun, PutSession, Query, Report
 from asterism.testing.store_conformance.sample_records import (
@@ -170,9 +170,9 @@ async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that asks anew for those to be forgotten, for each run there is, would forget some more each time."""
-    usual = Opening._limits
+    usual = ConnectionFactory._limits
     poor = dict.fromkeys((f"enable_{way}" for way in ("hashjoin", "mergejoin", "hashagg", "material", "sort")), "off")
-    monkeypatch.setattr(Opening, "_limits", lambda self: usual(self) | poor)
+    monkeypatch.setattr(ConnectionFactory, "_limits", lambda self: usual(self) | poor)
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN)
         await added(store, *(completed(held_by(a_run(number), KITCHEN)) for number in range(10)))

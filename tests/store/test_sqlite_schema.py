@@ -14,7 +14,7 @@ import pytest
 from asterism.store import row_codec
 from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
-from asterism.store.sqlite.queries import QUERIES
+from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 from tests.store.sqlite_scenes import filled, ids, in_the_writer, opened, run
 
@@ -244,7 +244,7 @@ def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index
 )
 def test_the_statements_of_every_day_use_an_index(file: Path, name: str, index: str) -> None:
     asyncio.run(filled(file, 0))
-    anything = re.sub(r"\?\d?|:\w+", "1", QUERIES[name])
+    anything = re.sub(r"\?\d?|:\w+", "1", STATEMENTS[name])
     assert index in plan(file, anything)
 
 

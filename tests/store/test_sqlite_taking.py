@@ -26,13 +26,13 @@ def take(found: Run) -> Run:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[queue.Look]:
     """Every look that is made."""
     made: list[queue.Look] = []
-    perform = queue.Taking.perform
+    perform = queue.TakeJob.perform
 
-    def noted(self: queue.Taking, cursor: Any, alone: bool) -> None:
+    def noted(self: queue.TakeJob, cursor: Any, alone: bool) -> None:
         made.append(self.look)
         perform(self, cursor, alone)
 
-    monkeypatch.setattr(queue.Taking, "perform", noted)
+    monkeypatch.setattr(queue.TakeJob, "perform", noted)
     return made
 
 

@@ -10,8 +10,8 @@ import pytest
 from asterism.core.run.placement import Placer
 from asterism.core.run.session import Session
 from asterism.fleet.device import claimer
-from asterism.testing.sim import Violation, simulate
-from asterism.testing.sim.batteries import BatteryWorld
+from asterism.testing.simulator import Violation, simulate
+from asterism.testing.simulator.fleet_world import BatteryWorld
 
 WORLDS = 60
 ABLATED = 60

@@ -31,8 +31,8 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.store_errors import Conflict
-from asterism.testing.store_conformance.engine_tests import EngineTests
 from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
@@ -345,7 +345,7 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
 """One of them is asked after each step, all of them at the end; the order of the answers is made the same."""
 
 
-class Modelled(EngineTests):
+class ModelTests(StoreTests):
     """Of everything in any order."""
 
     def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:

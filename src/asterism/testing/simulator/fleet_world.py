@@ -1,4 +1,4 @@
-"""A world: machines, a store, work, and faults, all from one seed."""
+"""Simulated fleets: machines, a store, work, and faults, all from one seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,13 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Query
+from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.protocol import Answer, Query, Report
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.sim import sim_loop
-from asterism.testing.sim.faults import ALL, OFTEN, Faults
-from asterism.testing.sim.network import GIVES_UP, Wire
-from asterism.testing.sim.replay_line import replay_line
-from asterism.testing.sim.sim_executor import SimExecutor
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.witness import Witness, WitnessedStore
+from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
+from asterism.testing.simulator.network import GIVES_UP, Wire
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.witness import Witness, WitnessedStore
 
 log = logging.getLogger("asterism.sim")
 
@@ -63,7 +61,7 @@ class SimPresence:
         """Nothing is held."""
 
 
-class World:
+class FleetWorld:
     """``machines`` and ``runs`` bound how much there is of each; ``faults`` names what goes wrong, once in ``often``
     seconds."""
 
@@ -267,7 +265,62 @@ _FAST: dict[str, Any] = {
 }
 
 
-def simulate(seed: int, seen: list[World] | None = None, world: type[World] = World, **terms: Any) -> World:
-    """Play the world of one seed. Raises Violation with a line that replays it; ``seen`` gets the world even then.
-    ``world`` may be a kind of your own, and ``terms`` are for it."""
-    return sim_loop.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
+LOW, FULL = 0.1, 1.0
+LONG = 400.0
+"""Longer than a run waits if no device can take it."""
+
+
+class BatteryWorld(FleetWorld):
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self.levels = dict.fromkeys(self.names, FULL)
+        self.faults.all += [self._run_low] * 4
+
+    def device_terms(self, name: str) -> dict[str, Any]:
+        return {"measure": lambda: {"battery": self.levels[name]}, "hands_back": "battery < 0.2"}
+
+    async def _run_low(self) -> None:
+        low = self.names if self.chance.random() < 0.3 else [self.chance.choice(self.names)]
+        self.witness.note(f"{', '.join(low)}: low battery")
+        self.levels |= dict.fromkeys(low, LOW)
+        await asyncio.sleep(self.chance.choice([0.5, 4.0, 20.0, LONG]))
+        self.levels |= dict.fromkeys(low, FULL)
+        self.witness.note(f"{', '.join(low)}: charged")
+
+    async def play(self) -> None:
+        await super().play()
+        for run in await self.store.find(Query()):
+            if run.rounds:
+                self.witness.broken(f"run {run.id} counted {run.rounds} rounds, and devices only rested: {run.error}")
+
+
+def own_clock(machine: Machine) -> Callable[[], float]:
+    """The clock from which a machine estimates that of the store."""
+    return machine.time
+
+
+class EstimatingWire(Wire):
+    """The store's clock is what it said with the last heartbeat, and what has passed since."""
+
+    def __init__(self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float) -> None:
+        super().__init__(store, machine, chance, gives_up)
+        self._estimate = ServerClock(own_clock(machine))
+        self._estimate.learn(store.clock(), self._estimate.own())
+
+    def clock(self) -> float:
+        return self._estimate()
+
+    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+        asked = self._estimate.own()
+        answer = await super().beat(session, profile, reports)
+        self._estimate.learn(answer.now, asked)
+        return answer
+
+
+class WallClockWorld(FleetWorld):
+    def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **terms: Any) -> None:
+        super().__init__(seed, faults=faults, **terms)
+        self.witness.right_time = self.store.clock
+
+    def wire(self, machine: Machine) -> Wire:
+        return EstimatingWire(self.store, machine, self.chance, self._gives_up)

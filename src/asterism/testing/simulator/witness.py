@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
@@ -13,7 +13,9 @@ from asterism.core.run.session import ENDED
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Answer, Notice, PutRun, PutSession, Report, Write
 from asterism.store.watches import LocalWatch, Watches
-from asterism.testing.sim.sim_machine import Machine
+
+if TYPE_CHECKING:
+    from asterism.testing.simulator.sim_machine import Machine
 
 AWAKE = 2.0
 """How long a machine that was frozen may take to find out what it missed, in seconds."""

@@ -1,4 +1,4 @@
-"""What goes in comes out: texts of every kind, numbers to the last bit, and runs with any history."""
+"""Tests of values: registers, notices, texts of every kind, numbers to the last bit, runs with any history."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.session import Session
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report, Store, Write
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store
+from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Register, Report, Store, Write
 from asterism.testing.store_conformance.run_strategies import DEVICES, histories
 from asterism.testing.store_conformance.sample_records import (
+    FAR,
     FLOW,
     a_run,
     a_session,
     added,
     after,
     completed,
+    conflict,
     hard_to_compress,
     held_by,
     joined,
@@ -33,6 +34,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 TEXTS = [
     "", " ", "\0", "a\0b", "\x01\x1f\x7f", "\r\n\t\v", "ä ß é", "e\u0301",
@@ -58,10 +60,9 @@ def _bits(value: Any) -> bytes:
     return struct.pack("d", value)
 
 
-class Values(EngineTests):
+class ValueTests(StoreTests):
     """Of values."""
 
-    @with_store
     async def test_any_text_survives_wherever_anything_may_be_written(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -79,7 +80,6 @@ class Values(EngineTests):
             assert register.value == given
             assert [told for _, told in await store.notices(run=run.id)] == [notice]
 
-    @with_store
     async def test_any_text_survives_in_heartbeats(self, store: Store) -> None:
         session = a_session(host="h", profile={text: text for text in TEXTS}, accepts="\0\ud800")
         run = held_by(a_run(1), session)
@@ -93,7 +93,6 @@ class Values(EngineTests):
             assert (await session_in(store, session.id)).profile == {"x": {text: text}}
             assert await store.reports([run.id]) == {run.id: report}
 
-    @with_store
     async def test_anything_may_have_any_name(self, store: Store) -> None:
         for name in NAMES:
             session = Session(f"{name}-1", name, 1.0)
@@ -120,7 +119,6 @@ class Values(EngineTests):
             over = transitions.cancel(free, 4.0, name)
             await store.commit([after(free, over), PutRegister(f"series/{name}", None, 2)])
 
-    @with_store
     async def test_names_may_be_very_long(self, store: Store) -> None:
         name = hard_to_compress(1000)
         session = Session(name, name, 1.0)
@@ -143,7 +141,6 @@ class Values(EngineTests):
         answer = await store.beat(name, {}, [])
         assert [one.run for one in answer.held] == [name]
 
-    @with_store
     async def test_a_name_that_an_engine_cannot_keep_is_refused_and_hurts_nobody_else(self, store: Store) -> None:
         for number, name in enumerate(("a\0b", "\ud800", "x\udfffy")):
             odd: list[Write] = [
@@ -171,7 +168,6 @@ class Values(EngineTests):
                 added_registers = 0 if refused else 1 + isinstance(write, PutRegister)
                 assert (runs, registers) == (before[0] + 6 + added_runs, before[1] + added_registers)
 
-    @with_store
     async def test_the_name_of_a_device_has_no_bar_in_it(self, store: Store) -> None:
         for avoid in (("a|b",), ("|",), ("a", "b|")):
             with raising(ValueError):
@@ -179,7 +175,6 @@ class Values(EngineTests):
         assert await store.registers("") == []
         assert await store.find(Query()) == []
 
-    @with_store
     async def test_texts_may_be_very_long(self, store: Store) -> None:
         large = hard_to_compress(1_000_000) + "😀\0"
         session = a_session()
@@ -198,7 +193,6 @@ class Values(EngineTests):
         assert (await store.notices())[0][1].message == large
         assert (await session_in(store, session.id)).profile == {"x": large}
 
-    @with_store
     async def test_times_are_exact(self, store: Store) -> None:
         for number, value in enumerate(FLOATS):
             run = a_run(
@@ -221,7 +215,6 @@ class Values(EngineTests):
             assert _bits(register.value) == _bits(value)
         assert [_bits(notice.at) for _, notice in await store.notices()] == [_bits(value) for value in FLOATS]
 
-    @with_store
     async def test_whole_numbers_are_exact(self, store: Store) -> None:
         numbers = [0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**64), 10**100]
         await store.commit([PutRegister("a", numbers, None), PutRun(a_run(1, given={"x": numbers}), None)])
@@ -271,3 +264,125 @@ async def _keeps(store: Store, history: list[Run]) -> None:
         expected = run.revision
         assert await store.run(run.id) == run
     assert await store.find(Query(id_like=history[-1].id)) == [history[-1]]
+
+
+class RegisterTests(StoreTests):
+    """Of ``register``, ``registers`` and ``notices``."""
+
+    async def test_a_register_counts_its_changes(self, store: Store) -> None:
+        assert await store.register("a") is None
+        await store.commit([PutRegister("a", {"x": [1, 2.5, None, True, "y"]}, None)])
+        assert await store.register("a") == Register("a", {"x": [1, 2.5, None, True, "y"]}, 1)
+        for revision in (1, 2, 3):
+            await store.commit([PutRegister("a", revision, revision)])
+            assert await store.register("a") == Register("a", revision, revision + 1)
+        with conflict("register a"):
+            await store.commit([PutRegister("a", "late", 3)])
+        with conflict("register a"):
+            await store.commit([PutRegister("a", "new", None)])
+        assert await store.register("a") == Register("a", 3, 4)
+
+    async def test_only_none_removes_a_register(self, store: Store) -> None:
+        empty: list[Any] = [0, False, "", [], {}, 0.0]
+        await store.commit([PutRegister(f"e{number}", value, None) for number, value in enumerate(empty)])
+        found = await store.registers("e")
+        assert [register.value for register in found] == empty
+        assert [type(register.value) for register in found] == [type(value) for value in empty]
+        await store.commit([PutRegister("e0", None, 1)])
+        assert await store.register("e0") is None
+        assert len(await store.registers("e")) == len(empty) - 1
+
+    async def test_a_register_that_was_removed_can_be_made_again(self, store: Store) -> None:
+        await store.commit([PutRegister("a", "first", None)])
+        await store.commit([PutRegister("a", "second", 1)])
+        await store.commit([PutRegister("a", None, 2)])
+        for expected in (1, 2):
+            with conflict("register a"):
+                await store.commit([PutRegister("a", "late", expected)])
+        await store.commit([PutRegister("a", "again", None)])
+        again = await store.register("a")
+        assert again is not None
+        assert again.value == "again"
+        with conflict("register a"):
+            await store.commit([PutRegister("a", None, None)])
+
+    async def test_to_remove_what_is_not_there_and_not_expected_is_nothing(self, store: Store) -> None:
+        await store.commit([PutRegister("a", None, None), PutRegister("b", 1, None)])
+        assert await store.register("a") is None
+        assert await store.register("b") == Register("b", 1, 1)
+
+    async def test_registers_are_listed_by_their_beginning_in_order(self, store: Store) -> None:
+        keys = [
+            "thing/b",
+            "thing/B",
+            "thing/a",
+            "Thing/a",
+            "thing",
+            "thing/é",
+            "thing/😀",
+            "x/y",
+            "a",
+            "thing/%",
+            "some thing/a",
+        ]
+        await store.commit([PutRegister(key, key, None) for key in keys])
+        # in the order of code points, whatever the language of the machine
+        assert [register.key for register in await store.registers("")] == sorted(keys)
+        listed = await store.registers("thing/")
+        assert [register.key for register in listed] == sorted(key for key in keys if key.startswith("thing/"))
+        assert listed == [Register(register.key, register.key, 1) for register in listed]
+        assert [register.key for register in await store.registers("Thing")] == ["Thing/a"]
+        assert await store.registers("none") == []
+
+    async def test_a_beginning_is_no_pattern(self, store: Store) -> None:
+        keys = ["a%b", "axb", "a_b", "a\\b", "a*b", "a?b", "a[b]", "a'b", 'a"b']
+        await store.commit([PutRegister(key, 1, None) for key in keys])
+        for key in keys:
+            assert [register.key for register in await store.registers(key[:2])] == [key] or key == "axb"
+            assert [register.key for register in await store.registers(key)] == [key]
+
+    async def test_notices_are_numbered_in_the_order_they_came(self, store: Store) -> None:
+        assert await store.notices() == []
+        told = [Notice(100.0 - number, "told", f"the {number}th") for number in range(7)]
+        for notice in told[:3]:
+            await store.commit([notice])
+        await store.commit(told[3:])
+        found = await store.notices()
+        assert [notice for _, notice in found] == told
+        numbers = [number for number, _ in found]
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] > 0
+        assert await store.notices(after=numbers[3]) == found[4:]
+        assert await store.notices(after=numbers[3], limit=2) == found[4:6]
+        assert await store.notices(limit=1) == found[:1]
+        assert await store.notices(after=numbers[-1]) == []
+
+    async def test_notices_can_be_read_for_one_run(self, store: Store) -> None:
+        await added(store, a_run(1), a_run(2))
+        told = [Notice(float(number), "late", "x", f"r000{number % 2 + 1}", "kitchen") for number in range(6)]
+        await store.commit([*told, Notice(9.0, "told", "about no run")])
+        found = await store.notices(run="r0002")
+        assert [notice for _, notice in found] == told[1::2]
+        assert await store.notices(run="r0002", after=found[0][0], limit=1) == found[1:2]
+        assert await store.notices(run="r0009") == []
+        assert len(await store.notices()) == 7
+
+    async def test_a_refused_commit_tells_nothing(self, store: Store) -> None:
+        await store.commit([Notice(1.0, "told", "first")])
+        with conflict("register a"):
+            await store.commit([Notice(2.0, "told", "never"), PutRegister("a", 1, 1)])
+        await store.commit([Notice(3.0, "told", "second")])
+        assert [notice.message for _, notice in await store.notices()] == ["first", "second"]
+
+    async def test_a_notice_keeps_its_number_when_others_are_forgotten(self, store: Store) -> None:
+        await store.commit([Notice(at, "told", f"at {at}") for at in (100.0, 5.0, 100.0, 6.0, 100.0)])
+        before = await store.notices()
+        assert await store.prune(50.0, 10) == 0
+        kept = await store.notices()
+        assert kept == before[::2]
+        assert await store.prune(FAR, 10) == 0
+        assert await store.notices() == []
+        await store.commit([Notice(7.0, "told", "after all that")])
+        [(number, _)] = await store.notices()
+        # a number is never used twice, or who reads on after a number would miss what came
+        assert number > before[-1][0]

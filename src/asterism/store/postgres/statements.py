@@ -1,4 +1,4 @@
-"""The statements in ``queries.sql``, by name, and the migrations."""
+"""The statements in ``statements.sql``, by name, and the migrations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import NamedTuple
 
 from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
 
@@ -20,15 +19,9 @@ _COLUMNS = {
 }
 
 
-class Migration(NamedTuple):
-    version: int
-    name: str
-    sql: str
-
-
 @functools.cache
-def queries() -> Mapping[str, str]:
-    text = (resources.files(__package__) / "queries.sql").read_text("utf-8")
+def statements() -> Mapping[str, str]:
+    text = (resources.files(__package__) / "statements.sql").read_text("utf-8")
     _, *parts = _NAME.split(text)
     found = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
     for placeholder, columns in _COLUMNS.items():
@@ -37,14 +30,3 @@ def queries() -> Mapping[str, str]:
     found["find_oldest"] = find.replace("{after}", "id > $13").replace("{order}", "")
     found["find_newest"] = find.replace("{after}", "id < $13").replace("{order}", "DESC")
     return found
-
-
-@functools.cache
-def migrations() -> tuple[Migration, ...]:
-    """In order; the number at the beginning of the file's name is the version."""
-    found = []
-    for file in (resources.files(__package__) / "migrations").iterdir():
-        number, _, name = file.name.removesuffix(".sql").partition("_")
-        if file.name.endswith(".sql"):
-            found.append(Migration(int(number), name, file.read_text("utf-8")))
-    return tuple(sorted(found))

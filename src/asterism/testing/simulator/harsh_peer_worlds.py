@@ -16,8 +16,8 @@ from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import Query, feed_of
-from asterism.testing.sim.peer_stores import copy_of, put_back
-from asterism.testing.sim.peer_world import FLOWS, NAMES, PeerWorld
+from asterism.testing.simulator.peer_stores import copy_of, put_back
+from asterism.testing.simulator.peer_world import FLOWS, NAMES, PeerWorld
 
 ASK_EVERY = 5.0
 KEEP = 6.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,8 +13,15 @@ from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import dump_format, row_codec
 from asterism.store.sqlite import reads
 from asterism.store.sqlite.blob_files import Blobs
-from asterism.store.sqlite.queries import QUERIES
+from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreError
+
+PAGE = 200
+_LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
+    ("all_sessions", lambda row: dump_format.line(row_codec.session_of(row))),
+    ("all_registers", lambda row: dump_format.line(reads.register_of(row))),
+    ("all_notices", lambda row: dump_format.line(reads.notice_of(row[0]), number=row[1])),
+)
 
 SERIES = "series/"
 """How the key of a register begins that holds the state of a series."""
@@ -39,7 +46,7 @@ def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
 
 def _rows(cursor: sqlite3.Cursor, name: str) -> Iterator[Any]:
     """One after the other, with a cursor of their own."""
-    return iter(cursor.connection.execute(QUERIES[name]))
+    return iter(cursor.connection.execute(STATEMENTS[name]))
 
 
 def _read(name: str, row: Any, record_of: Callable[[Any], Any]) -> Iterator[str]:
@@ -138,3 +145,27 @@ def _others(cursor: sqlite3.Cursor) -> Iterator[str]:
         yield from _read("notices", row, lambda one: reads.notice_of(one[0]))
     for row in _rows(cursor, "all_reports"):
         yield from _read("reports", row, reads.report_of)
+
+
+# -- the dump ----------------------------------------------------------------------------------------------------------
+
+
+def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
+    """The lines of a dump without its blobs. What is committed after the first page is not among them."""
+    cursor.execute("BEGIN")
+    yield [dump_format.HEADER]
+    copies = dict(cursor.execute(STATEMENTS["open_copies"]).fetchall())
+    cursor.execute(STATEMENTS["all_runs"])
+    while rows := cursor.fetchmany(PAGE):
+        yield [dump_format.line(run, copies.get(run.id)) for run in map(row_codec.run_of, rows)]
+    for name, line_of in _LINES:
+        cursor.execute(STATEMENTS[name])
+        while rows := cursor.fetchmany(PAGE):
+            yield [line_of(row) for row in rows]
+
+
+def names_of_blobs(cursor: sqlite3.Cursor) -> set[str]:
+    """What the runs refer to."""
+    rows = iter(lambda: cursor.fetchmany(PAGE), [])
+    cursor.execute(STATEMENTS["runs_with_blobs"])
+    return {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.testing.sim.network import CALM, Weather, Wire
-from asterism.testing.sim.sim_machine import Machine
+from asterism.testing.simulator.network import CALM, Weather, Wire
+from asterism.testing.simulator.sim_machine import Machine
 
 if TYPE_CHECKING:
-    from asterism.testing.sim.world import Life, World
+    from asterism.testing.simulator.fleet_world import FleetWorld, Life
 
 ALL = (
     *("storm", "sluggish", "partition", "outage", "freeze", "crash", "replace", "drain", "clock_jump"),
@@ -30,7 +30,7 @@ class Faults:
     does so just when a machine asks the store for something: before it is done, or after. ``names`` are those that
     happen here; whoever has one more adds it to ``all``."""
 
-    def __init__(self, world: World, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
+    def __init__(self, world: FleetWorld, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
         self._world, self._chance, self._note = world, world.chance, world.witness.note
         self.all: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
         self._often = often

@@ -12,8 +12,8 @@ from typing import Any
 from asterism.core.run.run import Run
 from asterism.store.protocol import Answer, Offer, PutRun, Report, Watch, Write
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.witness import WitnessedStore
+from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.witness import WitnessedStore
 
 GIVES_UP = 4.0
 """After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""

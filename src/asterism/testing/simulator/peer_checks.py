@@ -9,10 +9,10 @@ from asterism.core.run.merge import own_result
 from asterism.core.run.run import Run
 from asterism.store import row_codec
 from asterism.store.protocol import Query
-from asterism.testing.sim.peer_links import Link
+from asterism.testing.simulator.peer_stores import Link
 
 if TYPE_CHECKING:
-    from asterism.testing.sim.peer_world import PeerWorld
+    from asterism.testing.simulator.peer_world import PeerWorld
 
 
 async def check(world: PeerWorld) -> None:

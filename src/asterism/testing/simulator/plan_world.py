@@ -30,12 +30,9 @@ from asterism.durable.journal_store import Kept, keep_plan, load
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
-from asterism.testing.sim import sim_loop
-from asterism.testing.sim.network import Wire
-from asterism.testing.sim.replay_line import replay_line
-from asterism.testing.sim.sim_executor import SimExecutor
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World
+from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimPresence
+from asterism.testing.simulator.network import Wire
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 
 PLAN = "nightly"
 PATIENCE = 2000.0
@@ -63,7 +60,7 @@ class DoomedWire(Wire):
         await self._machine.gate()
 
 
-class PlanWorld(World):
+class PlanWorld(FleetWorld):
     """``steps`` bounds the tasks of the plan. ``dies_at`` and ``after`` are for the first orchestrator alone."""
 
     def __init__(
@@ -276,8 +273,3 @@ def small_plan() -> Constellation:
     plan.add(Task("c", call="work:do", inputs={**given, "fails": 1.0}, retries=1, backoff=0.1), "a")
     plan.add(Task("d", call="work:do", inputs=given), {"b": "success", "c": "failure"})
     return plan
-
-
-def play(seed: int, **terms: Any) -> PlanWorld:
-    """Play one world. Raises Violation with what is wrong and the line that replays it."""
-    return sim_loop.play(seed, lambda: PlanWorld(seed, **terms), replay_line(seed, PlanWorld, terms))

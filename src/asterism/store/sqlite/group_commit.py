@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.sqlite.schema import version_of
 from asterism.store.sqlite.write_jobs import Job
@@ -58,8 +58,8 @@ class _Locked(Exception):
 class Writer:
     """Belongs to the event loop in which it was made."""
 
-    def __init__(self, link: Link, watches: Watches) -> None:
-        self._link = link
+    def __init__(self, connection: FileConnection, watches: Watches) -> None:
+        self._connection = connection
         self._watches = watches
         self._loop = asyncio.get_running_loop()
         self._left: list[Job] = []  # in this turn of the loop
@@ -75,7 +75,7 @@ class Writer:
     async def open(self, create: bool) -> None:
         """Start the thread, which makes the file (if it may) and its tables. Raises what is wrong with them."""
         opened: asyncio.Future[None] = self._loop.create_future()
-        name = f"asterism writer of {self._link.path.name}"
+        name = f"asterism writer of {self._connection.path.name}"
         self._thread = threading.Thread(target=self._work, args=(opened, create), name=name, daemon=True)
         self._thread.start()
         try:
@@ -105,7 +105,7 @@ class Writer:
 
     def must_be_open(self) -> None:
         if self._closed:
-            raise closed(self._link.path)
+            raise closed(self._connection.path)
 
     def look(self) -> None:
         """Somebody has begun to wait for what other processes do."""
@@ -139,7 +139,7 @@ class Writer:
         if self._average > QUICK or len(jobs) > MOST or not self._writing.acquire(blocking=False):
             return False
         try:
-            cursor = self._link.at_hand()
+            cursor = self._connection.at_hand()
             if cursor is None:
                 return False
             self._perform(jobs, cursor, _at_once)
@@ -158,11 +158,11 @@ class Writer:
 
     def _work(self, opened: asyncio.Future[None], create: bool) -> None:
         try:
-            self._link.first_open(create)
-            self._notice_others(self._link.ready())
+            self._connection.first_open(create)
+            self._notice_others(self._connection.ready())
         except Exception as error:
             self._closed = True
-            self._link.close()
+            self._connection.close()
             self._tell(_settle_one, opened, error)
             return
         self._tell(_settle_one, opened, None)
@@ -176,7 +176,7 @@ class Writer:
                     self._look()
             if jobs:
                 self._tell(self._settle, jobs)
-        self._link.close()
+        self._connection.close()
         self._tell(_settle_one, ended, None)
 
     def _gather(self) -> tuple[list[Job], asyncio.Future[None] | None]:
@@ -193,7 +193,7 @@ class Writer:
 
     def _open_and_perform(self, jobs: list[Job]) -> None:
         try:
-            cursor = self._link.ready()
+            cursor = self._connection.ready()
         except Exception as error:
             self._give_up(jobs, error)
         else:
@@ -220,13 +220,13 @@ class Writer:
                 began = time.perf_counter()
                 cursor.execute("COMMIT")
             self._took(time.perf_counter() - began)
-            self._link.unmoved()
+            self._connection.unmoved()
         except _Locked:
             raise
         except Exception as error:
             self._give_up(jobs, error)
         except BaseException:  # somebody presses Ctrl-C just now
-            self._give_up(jobs, StoreUnavailable(f"the writing of {self._link.path} was interrupted"))
+            self._give_up(jobs, StoreUnavailable(f"the writing of {self._connection.path} was interrupted"))
             raise
 
     def _took(self, seconds: float) -> None:
@@ -242,19 +242,19 @@ class Writer:
                 action(argument)
                 return
             except sqlite3.OperationalError as error:
-                until = until or time.monotonic() + self._link.busy_timeout
+                until = until or time.monotonic() + self._connection.busy_timeout
                 if not is_busy(error) or time.monotonic() >= until:
                     raise
             time.sleep(random.uniform(*PAUSE))
 
     def _give_up(self, jobs: list[Job], error: Exception) -> None:
         """Nothing of all this happened, or nobody knows. The next ones may have more luck."""
-        self._link.rollback()
+        self._connection.rollback()
         fault: Exception = error
         if isinstance(error, sqlite3.Error | OSError):
-            fault = self._link.fault(error)
+            fault = self._connection.fault(error)
             if not isinstance(fault, StoreBusy | StoreFull):
-                self._link.close()
+                self._connection.close()
         for job in jobs:
             job.error = fault
             if isinstance(fault, StoreError):  # one for each: whoever raises it adds its own traceback
@@ -264,15 +264,15 @@ class Writer:
     def _look(self) -> None:
         """Has anybody else committed? If the file cannot be read just now, whoever needs it will be told."""
         with contextlib.suppress(sqlite3.Error, StoreError):
-            self._link.follow()
-            if self._link.cursor is not None:
-                self._notice_others(self._link.cursor)
+            self._connection.follow()
+            if self._connection.cursor is not None:
+                self._notice_others(self._connection.cursor)
 
     def _notice_others(self, cursor: sqlite3.Cursor) -> None:
         """This connection's own commits do not count."""
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         if self._seen != (cursor, version):
-            version_of(cursor.connection, self._link.path)  # a later Asterism may have changed the tables
+            version_of(cursor.connection, self._connection.path)  # a later Asterism may have changed the tables
             self._seen = cursor, version
             self._tell(self._watches.wake_all)
         self._looked_at = time.monotonic()

@@ -24,14 +24,10 @@ from asterism.peers.exchange import Exchange
 from asterism.peers.meetings import Meetings
 from asterism.peers.registry import Peer, Peers
 from asterism.store.protocol import FEED, PutRegister, Query
-from asterism.testing.sim import sim_loop
-from asterism.testing.sim.peer_checks import check, text_of
-from asterism.testing.sim.peer_links import Link
-from asterism.testing.sim.peer_stores import Disk, PeerStore, PeerWitness
-from asterism.testing.sim.replay_line import replay_line
-from asterism.testing.sim.sim_executor import SimExecutor
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.peer_checks import check, text_of
+from asterism.testing.simulator.peer_stores import Disk, Link, PeerStore, PeerWitness
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 
 NAMES = ("m0", "m1", "m2")
 PAIRS = tuple(itertools.combinations(NAMES, 2))
@@ -329,12 +325,6 @@ class PeerWorld:
 async def _quietly(job: Any) -> None:
     with contextlib.suppress(AsterismError):
         await job
-
-
-def play(seed: int, seen: list[PeerWorld] | None = None, world: type[PeerWorld] = PeerWorld, **terms: Any) -> PeerWorld:
-    """Play one world. Raises Violation with what is wrong and the line that replays it; ``seen`` gets the world even
-    then."""
-    return sim_loop.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
 
 
 def schedules(depth: int) -> list[tuple[frozenset[tuple[str, str]], ...]]:

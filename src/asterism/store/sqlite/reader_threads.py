@@ -11,20 +11,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import corrupt
-from asterism.store.sqlite.writer import closed
+from asterism.store.sqlite.group_commit import closed
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 
 Result = TypeVar("Result")
 _Question = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
 
 
-class Readers:
+class ReaderThreads:
     """Belongs to the event loop in which it was made. Threads start when they are first needed."""
 
-    def __init__(self, leader: Link, number: int, on_moved: Callable[[], None]) -> None:
-        """``leader`` is the writer's link. ``on_moved`` is called, in a thread, if the file is not the leader's."""
+    def __init__(self, leader: FileConnection, number: int, on_moved: Callable[[], None]) -> None:
+        """``leader`` is the writer's connection. ``on_moved`` is called, in a thread, if the file is another one."""
         self._leader, self._number, self._on_moved = leader, number, on_moved
         self._path = leader.path
         self._loop = asyncio.get_running_loop()
@@ -63,24 +63,24 @@ class Readers:
             thread.join()
 
     def _work(self) -> None:
-        link = Link(self._path, self._leader.busy_timeout, self._leader)
+        connection = FileConnection(self._path, self._leader.busy_timeout, self._leader)
         while isinstance(asked := self._queue.get(), tuple):
             question, arguments, future = asked
             answer, fault = None, None
             try:
-                answer = question(link.ready(), *arguments)
+                answer = question(connection.ready(), *arguments)
             except Exception as error:
-                fault = self._fault(error, link)
+                fault = self._fault(error, connection)
             self._tell(future, answer, fault)
             del asked, question, arguments, future, answer, fault  # an idle thread keeps nothing alive
-        link.close()
+        connection.close()
         self._tell(asked, None, None)
 
-    def _fault(self, error: Exception, link: Link) -> Exception:
+    def _fault(self, error: Exception, connection: FileConnection) -> Exception:
         fault = error
         if isinstance(error, sqlite3.Error | OSError):
-            fault = link.fault(error)
-            link.close()
+            fault = connection.fault(error)
+            connection.close()
         elif isinstance(error, StoreUnavailable):
             self._on_moved()
         elif type(error) is StoreCorrupt and str(self._path) not in str(error):

@@ -1,7 +1,4 @@
-"""The event loop of a simulation: the one for tests, without what only real time and real sockets need.
-
-A world takes thousands of turns of its loop, and a hunt plays tens of thousands of worlds.
-"""
+"""One simulation: the event loop it runs on, the errors it collects, and the command that replays it."""
 
 from __future__ import annotations
 
@@ -9,14 +6,18 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import importlib
+import json
 import logging
 import random
+import shlex
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine, Mapping, Set
+from typing import Any, Protocol, TypeVar, overload
 
 from asterism.core.errors import AsterismError
-from asterism.testing.sim.witness import Violation, Witness
+from asterism.testing.simulator.fleet_world import FleetWorld
+from asterism.testing.simulator.witness import Violation, Witness
 from asterism.testing.virtual_time import Deadlock, SimLoop
 
 SAME = 1e-6
@@ -24,6 +25,10 @@ SAME = 1e-6
 
 
 class Playable(Protocol):
+    """A world: made of a seed, inside the loop that has its time, and played once."""
+
+    def __init__(self, seed: int, **terms: Any) -> None: ...
+
     @property
     def witness(self) -> Witness: ...
 
@@ -38,7 +43,7 @@ class _Due:
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
 
-    def __init__(self, loop: Clockwork, callback: Any, args: Any, context: Any) -> None:
+    def __init__(self, loop: SimulationLoop, callback: Any, args: Any, context: Any) -> None:
         self._loop, self._callback, self._args = loop, callback, args
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
@@ -57,9 +62,10 @@ class _Due:
             self._loop.call_exception_handler({"message": "a callback failed", "exception": error})
 
 
-class Clockwork(SimLoop):
-    """``Clockwork(seed).run_until_complete(main())``. Whatever is ready at one moment runs in an order that follows the
-    seed, and so do timers for one instant."""
+class SimulationLoop(SimLoop):
+    """SimLoop without what only real time and real sockets need: a world takes thousands of turns of its loop, a hunt
+    plays tens of thousands of worlds. Callbacks that are ready at one moment run in an order that follows the seed, and
+    so do timers for one instant."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -108,36 +114,48 @@ class Clockwork(SimLoop):
                 one.run()
 
 
-def play(seed: int, make: Callable[[], World], replay: str, seen: list[World] | None = None) -> World:
-    """Make a world inside a loop that has its time, and play it to its end. Raises Violation with the first promise
-    that was broken, and ``replay``, which plays it again (it is a note on whatever else is raised); ``seen`` gets the
-    world even then."""
-    loop, mistakes = Clockwork(seed), Mistakes()
-    loop.set_exception_handler(mistakes.left_alone)
+@overload
+def simulate(seed: int, seen: list[FleetWorld] | None = None, **terms: Any) -> FleetWorld: ...
+@overload
+def simulate(seed: int, seen: list[World] | None = None, world: type[World] = ..., **terms: Any) -> World: ...
+def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetWorld, **terms: Any) -> Any:
+    """Play the world of one seed to its end, and return it.
 
-    async def made() -> World:
-        return make()
+    :param seed: decides everything that happens in the world.
+    :param seen: receives the world, also if the simulation fails.
+    :param world: the kind of world: one of this package, or your own.
+    :param terms: further arguments of the world.
+    :raises Violation: the first promise that was broken, with the command that replays the world. The command is a note
+        on any other exception.
+    """
+    replay = replay_line(seed, world, terms)
+    loop, errors = SimulationLoop(seed), ErrorCollector()
+    loop.set_exception_handler(errors.on_unhandled)
+
+    async def make() -> Playable:
+        made: Playable = world(seed, **terms)
+        return made
 
     try:
-        mistakes.listen()
+        errors.listen()
         asyncio.set_event_loop(loop)
-        world = loop.run_until_complete(made())
+        made = loop.run_until_complete(make())
         if seen is not None:
-            seen.append(world)
-        loop.run_until_complete(world.play())
+            seen.append(made)
+        loop.run_until_complete(made.play())
     except Exception as error:
         error.add_note(f"replay with: {replay}")
         raise
     finally:
-        mistakes.close()
+        errors.close()
         asyncio.set_event_loop(None)
         _finish(loop)
-    for broken in (*mistakes.found, *world.witness.violations):
+    for broken in (*errors.found, *made.witness.violations):
         raise Violation(f"{broken}\nreplay with: {replay}")
-    return world
+    return made
 
 
-class Mistakes(logging.Handler):
+class ErrorCollector(logging.Handler):
     """Hears of what goes wrong in a world and is no fault of the world. A device that lives on after a mistake in its
     own code logs it, and nobody reads the log of a world."""
 
@@ -156,7 +174,7 @@ class Mistakes(logging.Handler):
         if record.exc_info is not None:
             self._add(record.exc_info[1])
 
-    def left_alone(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A task of the event loop has raised something, and nobody waited for it."""
         if not isinstance(context.get("exception"), AsterismError):
             self._add(context.get("exception"))
@@ -167,7 +185,7 @@ class Mistakes(logging.Handler):
             self.found.append(f"a mistake in Asterism itself: {error!r}\n{told}")
 
 
-def _finish(loop: Clockwork) -> None:
+def _finish(loop: SimulationLoop) -> None:
     """What a crash has left hangs wherever it was, also when it is told to end: it is told again."""
     for _ in range(50):
         left = asyncio.all_tasks(loop)
@@ -184,3 +202,60 @@ def _finish(loop: Clockwork) -> None:
 async def _a_turn() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
+
+
+COMMAND = "python -m asterism.testing.simulator"
+
+_HERE = "asterism.testing.simulator."
+WORLDS: Mapping[str, str] = {
+    "fleet": f"{_HERE}fleet_world:FleetWorld",
+    "batteries": f"{_HERE}fleet_world:BatteryWorld",
+    "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
+    "plans": f"{_HERE}plan_world:PlanWorld",
+    "peers": f"{_HERE}peer_world:PeerWorld",
+    "forgetful-peers": f"{_HERE}harsh_peer_worlds:ForgetfulWorld",
+    "jumping-peers": f"{_HERE}harsh_peer_worlds:JumpingWorld",
+    "put-back-peers": f"{_HERE}harsh_peer_worlds:PutBackWorld",
+}
+
+
+def replay_line(seed: int, world: type[Any], terms: Mapping[str, Any]) -> str:
+    """The command. What cannot be written into it, such as a function, is named in a comment behind it."""
+    words = ["--seed", str(seed)]
+    place = f"{world.__module__}:{world.__qualname__}"
+    name = next((name for name, known in WORLDS.items() if known == place), place)
+    if name != "fleet":
+        words += ["--world", name]
+    written = {name: text for name, value in terms.items() if (text := _written(value)) is not None}
+    if written:
+        words += ["--terms", "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}"]
+    left = [name for name in terms if name not in written]
+    comment = f"  # without {', '.join(left)}, which only a program can give" if left else ""
+    return f"{COMMAND} {shlex.join(words)}{comment}"
+
+
+def world_named(name: str) -> type[Any]:
+    """Raises ValueError if there is no such world."""
+    module, _, attribute = WORLDS.get(name, name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        known = ", ".join(WORLDS)
+        raise ValueError(f"there is no world {name!r} ({error}); there are {known}, and module:Class") from error
+    if not isinstance(found, type):
+        raise ValueError(f"{name!r} is no class of worlds")
+    return found
+
+
+def _written(value: Any) -> str | None:
+    """A value as JSON; None for one that cannot be."""
+    try:
+        return json.dumps(value, default=_list)
+    except TypeError:
+        return None
+
+
+def _list(value: Any) -> Any:
+    if isinstance(value, Set):
+        return sorted(value)
+    raise TypeError(value)

@@ -1,19 +1,24 @@
-"""The stores of a world of peers, and who sees all of them: what a device said itself, who lost, and who was told."""
+"""Stores of simulated peers, the links between them, and the witness that sees all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.core.run.merge import is_forgotten, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
+from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.witness import Execution, OrderedWatches, Witness
+from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.witness import Execution, OrderedWatches, Witness
+
+if TYPE_CHECKING:
+    from asterism.testing.simulator.peer_world import PeerWorld
 
 
 @dataclass
@@ -163,3 +168,55 @@ class Disk:
 
     async def close(self) -> None:
         """The machine may crash, its disk stays."""
+
+
+GIVES_UP = 2.0
+"""After how many seconds a machine stops waiting for an answer."""
+
+
+class Link:
+    """The way from one machine to another."""
+
+    def __init__(self, world: PeerWorld, here: str, there: str) -> None:
+        self._world, self._here, self._there = world, here, there
+
+    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._deliver(lambda one: one.answer(self._here, _through_json(message)), repeats=True)  # type: ignore[no-any-return]
+
+    async def fetch(self, blob: str, run: str) -> bytes:
+        data = await self._deliver(lambda one: one.fetch(self._here, blob, run))
+        if data is None:
+            raise PeerUnreachable("it is not kept there")
+        return bytes(data)
+
+    async def give(self, blob: str, data: bytes) -> None:
+        await self._deliver(lambda one: one.give(self._here, blob, data))
+
+    async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
+        world, chance = self._world, self._world.chance
+        await world.lives_of(self._here).machine.gate()
+        await asyncio.sleep(0.005 + 0.05 * chance.random())
+        life = world.lives.get(self._there)
+        if world.is_cut(self._here, self._there) or life is None or chance.random() < world.losses:
+            await asyncio.sleep(GIVES_UP)
+            raise PeerUnreachable(f"{self._there} does not answer")
+        if repeats and chance.random() < world.losses:
+            asyncio.get_running_loop().call_later(chance.uniform(0.1, 10.0), self._again, ask)
+        answering = asyncio.ensure_future(ask(life.exchange))
+        life.tasks.append(answering)
+        done, _ = await asyncio.wait([answering], timeout=GIVES_UP)
+        cut = world.is_cut(self._here, self._there) or chance.random() < world.losses
+        if not done or cut or answering.cancelled():
+            raise PeerUnreachable(f"no answer of {self._there}")
+        return _through_json(answering.result())
+
+    def _again(self, ask: Callable[[Exchange], Any]) -> None:
+        """The same message comes a second time, late. Nobody waits for the answer."""
+        life = self._world.lives.get(self._there)
+        if life is not None:
+            life.tasks.append(asyncio.ensure_future(ask(life.exchange)))
+
+
+def _through_json(value: Any) -> Any:
+    """What is left of it on a wire."""
+    return value if value is None or isinstance(value, bytes) else json.loads(json.dumps(value))

@@ -51,7 +51,7 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-class Opening:
+class ConnectionFactory:
     """How a connection is opened: where, and within which limits. ``timeout`` is what nothing takes longer than, in
     seconds; locks are waited for a part of it."""
 
@@ -113,11 +113,11 @@ def _refusal(error: Exception, shown: str) -> StoreError:
     return meant if isinstance(meant, StoreError) else StoreUnavailable(str(meant))
 
 
-class Connections:
+class ConnectionPool:
     """Up to ``most`` connections with the same settings."""
 
-    def __init__(self, opening: Opening, settings: Mapping[str, str], most: int) -> None:
-        self._opening = opening
+    def __init__(self, factory: ConnectionFactory, settings: Mapping[str, str], most: int) -> None:
+        self._factory = factory
         self._settings = settings
         self._room = asyncio.Semaphore(most)
         self._idle: list[tuple[float, Connection]] = []
@@ -137,7 +137,7 @@ class Connections:
                     self._close_idle(0.0)  # whatever befell this one befell the others
                 else:
                     self._give_back(connection)
-                meant = translated(error, self._opening.address.shown)
+                meant = translated(error, self._factory.address.shown)
                 if meant is error:
                     raise
                 raise meant from error
@@ -156,11 +156,11 @@ class Connections:
 
     async def _open(self) -> Connection:
         if self._closed:
-            raise StoreUnavailable(f"{self._opening.address.shown}: this store was closed")
-        connection = await self._opening.connect(self._settings)
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store was closed")
+        connection = await self._factory.connect(self._settings)
         if self._closed:
             connection.terminate()
-            raise StoreUnavailable(f"{self._opening.address.shown}: this store was closed")
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store was closed")
         return connection
 
     def _take_idle(self) -> Connection | None:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from asterism.testing.sim import sim_loop
-from asterism.testing.sim.replay_line import COMMAND, WORLDS, replay_line, world_named
-from asterism.testing.sim.witness import Violation
+from asterism.testing.simulator.simulation import COMMAND, WORLDS, simulate, world_named
+from asterism.testing.simulator.witness import Violation
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +42,7 @@ def _terms(text: str) -> dict[str, Any]:
 
 
 def _play(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> None:
-    sim_loop.play(seed, lambda: world(seed, **terms), replay_line(seed, world, terms), seen)
+    simulate(seed, seen, world, **terms)
 
 
 def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
