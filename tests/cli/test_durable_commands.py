@@ -181,7 +181,7 @@ def test_why_of_a_dispatched_task_names_what_holds_its_run(scene: Scene) -> None
         lines_until(process.stdout, "build")
         told = scene.json("plan", "why", "nightly", "build")
         assert told["run"] is not None
-        assert [one["kind"] for one in told["reasons"]][0] == "no_device"
+        assert told["reasons"][0]["kind"] == "no_device"
         assert f"as run {told['run']}:" in scene.ok("plan", "why", "nightly", "build")
         assert "asterism device join moon" in scene.ok("plan", "why", "nightly", "build")
 
