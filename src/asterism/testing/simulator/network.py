@@ -49,11 +49,13 @@ class _Message:
 
 
 class Wire:
-    """The store as one machine reaches it. ``before`` and ``after`` hold ambushes by name: ``take`` for the next one that
-    takes something, ``commit`` for the next commit that changes a run, ``heartbeat`` for the next heartbeat. One in
-    ``before`` returns by how many seconds the request is late (infinitely many: it is lost). One in ``after`` acts when
-    the store has just done what it was asked, and returns by how many seconds the reply is late. ``session`` is the
-    session of the machine's device."""
+    """The store as one machine reaches it.
+
+    ``before`` and ``after`` hold ambushes by name: ``take`` for the next take that takes something, ``commit`` for the
+    next commit that changes a run, ``heartbeat`` for the next heartbeat. One in ``before`` returns by how many seconds
+    the request is late (infinitely many: it is lost). One in ``after`` acts when the store has just done what it was
+    asked, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
+    """
 
     def __init__(
         self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
