@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
 from asterism.core.run.workflow import Workflow
@@ -155,7 +155,7 @@ async def with_device(store: Store, slots: int, measure: Callable[[Fleet, Workfl
         await agent.joined.wait()
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         await one_run(fleet, flow)
-        look_less_often()  # as `asterism device join` does
+        tune_gc()  # as `asterism device join` does
         found = await measure(fleet, flow)
         agent.drain()
         await living

@@ -403,7 +403,7 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
     listed = kitchen.run("runs", "list")
     assert "Held, since peer laptop was removed: " in listed.stderr
     assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
-    assert "asterism peer remove laptop --adopt" in kitchen.ok("why", run.id)
+    assert "asterism peer remove laptop --adopt" in kitchen.ok("runs", "why", run.id)
     with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
         heard(cooker, "joined as cooker")
         own = kitchen.workflow("cook", shell="echo soup")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.base.clock import OwnClock
+from asterism.base.clock import BootClock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import NotOurs, keep_plan, load
@@ -110,7 +110,7 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
     lost: list[NotOurs] = []
-    journal = Journal(store, OwnClock(), random.Random(1), await keep_plan(store, chain("a")), lost.append)
+    journal = Journal(store, BootClock(), random.Random(1), await keep_plan(store, chain("a")), lost.append)
     rights.take(store)
     journal.plan.note(1.0, "said", None, "something")
     written = asyncio.create_task(journal.commit())

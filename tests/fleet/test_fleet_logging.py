@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from asterism.base.error_log import EVERY, Trouble
+from asterism.base.error_log import REPEAT_INTERVAL, RecurringError
 from asterism.store.store_errors import StoreFull
 from tests.fleet.fleet_scenes import WORK, Stage, staged
 
@@ -107,7 +107,9 @@ def clocked(*times: float) -> Callable[[], float]:
 
 
 def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = Trouble(logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, EVERY + 9))
+    trouble = RecurringError(
+        logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, REPEAT_INTERVAL + 9)
+    )
     for error in (StoreFull("no room left"), KeyError("x"), KeyError("x"), KeyError("x")):
         trouble.met(error)
     assert told(caplog, "") == [
@@ -120,8 +122,16 @@ def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplo
 
 def test_a_minute_is_counted_from_the_last_line_not_from_the_beginning(caplog: pytest.LogCaptureFixture) -> None:
     error = StoreFull("no room left")
-    times = (0.0, 1.0, EVERY + 9, EVERY + 61, 2 * EVERY + 8, 2 * EVERY + 9, 2 * EVERY + 10)
-    trouble = Trouble(logging.getLogger(LOGGER), "no heartbeat", "heartbeats again", clocked(*times))
+    times = (
+        0.0,
+        1.0,
+        REPEAT_INTERVAL + 9,
+        REPEAT_INTERVAL + 61,
+        2 * REPEAT_INTERVAL + 8,
+        2 * REPEAT_INTERVAL + 9,
+        2 * REPEAT_INTERVAL + 10,
+    )
+    trouble = RecurringError(logging.getLogger(LOGGER), "no heartbeat", "heartbeats again", clocked(*times))
     for _ in range(6):
         trouble.met(error)
     trouble.over()

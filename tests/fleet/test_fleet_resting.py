@@ -155,5 +155,5 @@ async def test_without_the_objection_a_run_fails_on_a_low_battery(
 
 async def test_without_waiting_for_the_resting_a_run_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     laptop = await stage.device("laptop", **Battery().terms)
-    monkeypatch.setattr(placement.Outlook, "waits_for", lambda *_: False)
+    monkeypatch.setattr(placement.Placer, "waits_for", lambda *_: False)
     assert await frail_run_after(stage, laptop, FRAIL) == "failed"

@@ -163,7 +163,7 @@ async def test_work_that_fails_at_once_on_every_device_stops_none(stage: Stage) 
     fleet = [await device(stage, name, ValueError("out of paper")) for name in ("kitchen", "attic")]
     found = await ends(stage, [await stage.person.create(flow) for _ in range(20)])
     assert {run.status for run in found} == {"failed"}
-    assert all(hands.tried > circuit_breaker.FAILURES for _, hands in fleet)
+    assert all(hands.tried > circuit_breaker.MAX_QUICK_FAILURES for _, hands in fleet)
     assert [joined.agent._circuit.suspended for joined, _ in fleet] == [None, None]
     watching.cancel()
 
@@ -184,12 +184,12 @@ async def test_who_fails_at_once_at_what_another_completes_stops(stage: Stage) -
 async def test_work_that_fails_after_a_while_says_nothing_of_the_device(stage: Stage) -> None:
     kitchen, attic = await stage.device("kitchen"), await stage.device("attic")
     flow = await stage.person.workflows.add(replace(BUILD, retries=9))
-    for _ in range(2 * circuit_breaker.FAILURES):
+    for _ in range(2 * circuit_breaker.MAX_QUICK_FAILURES):
         run = await stage.person.create(flow, device="kitchen")
         await stage.at_work(kitchen, run)
         other = await stage.person.create(flow, device="attic")
         await stage.at_work(attic, other)
-        await asyncio.sleep(circuit_breaker.QUICK)
+        await asyncio.sleep(circuit_breaker.QUICK_FAILURE_SECONDS)
         attic.hands.finish(other)
         kitchen.hands.fail(run, ValueError("out of paper"))
         await stage.reaches(run, "reassigning")

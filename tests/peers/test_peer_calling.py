@@ -195,7 +195,7 @@ async def test_a_server_that_changes_its_certificate_later_is_told_nothing(
     assert len(await main()) == 1
 
 
-def test_without_the_pinned_connection_the_token_would_go_to_anybody(
+async def test_without_the_pinned_connection_the_token_would_go_to_anybody(
     tmp_path: Path, kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ablation: with a context that trusts everybody, the certificate that changes later is not noticed."""
@@ -203,7 +203,7 @@ def test_without_the_pinned_connection_the_token_would_go_to_anybody(
     open_to_all.check_hostname, open_to_all.verify_mode = False, ssl.CERT_NONE
     monkeypatch.setattr(peer_client, "_trusting", lambda certificate: open_to_all)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path, kitchen)
+        await test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path, kitchen)
 
 
 def test_a_redirect_is_not_followed(kitchen: tuple[Path, str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, CREATED, KEEPS, PROCESSING, REASSIGNING, Run
+from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import ENDED
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
@@ -49,7 +49,7 @@ async def met(laptop: Side, kitchen: Side) -> None:
         await kitchen.meet(laptop)
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", KEEP_RULES)
 @pytest.mark.parametrize("known", [True, False])
 async def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(
     keep: str, known: bool

@@ -131,7 +131,7 @@ async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     mine = await laptop.take(run.id)
     grant = mine.grant
     assert grant is not None
-    answer = await Liar(laptop).says(transitions.keep(mine, grant, "a lie", 5.0))
+    answer = await Liar(laptop).says(transitions.confirm_ownership(mine, grant, "a lie", 5.0))
     assert answer["refused"] == 1
     assert await laptop.run(run.id) == mine
 

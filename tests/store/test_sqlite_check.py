@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 async def furnished(store: SqliteStore) -> None:
     """One of everything, and all of it in order."""
-    active = transitions.let_go(run(2, series="RFC-093"), 102.0)
+    active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)
     blob = await store.put_blob(b"large")

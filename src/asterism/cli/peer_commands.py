@@ -26,7 +26,7 @@ UNREACHABLE = 75
 
 @click.group()
 def peer() -> None:
-    """Devices with a store each: invite, accept, sync, serve, list.
+    """Connect stores: invite, accept, sync, serve, list, remove.
 
     Two stores that invited each other exchange their runs, now and then or all the time. Whichever device has a run,
     whatever happens while they are apart: after they have met it is one."""

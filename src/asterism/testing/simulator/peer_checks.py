@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from asterism.core.run.merge import result_of
+from asterism.core.run.merge import own_result
 from asterism.core.run.run import Run
 from asterism.store import row_codec
 from asterism.store.protocol import Query
@@ -61,7 +61,7 @@ def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
     for run in runs.values():
         if run.id in world.excused:
             continue
-        results = [(one.device, one.epoch, one.ended_at) for one in (*result_of(run), *run.superseded)]
+        results = [(one.device, one.epoch, one.ended_at) for one in (*own_result(run), *run.superseded)]
         recorded = world.witness.recorded.get(run.id, set())
         if len(results) != len(set(results)) or set(results) != recorded:
             world.witness.broken(f"run {run.id} was completed as {sorted(recorded)}, and says {sorted(results)}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asterism.core.run.merge import is_forgotten, line_of, result_of
+from asterism.core.run.merge import is_forgotten, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.store.memory import MemoryStore
@@ -54,8 +54,8 @@ class PeerWitness(Witness):
             self.broken(f"{store}: run {after.id} went from revision {before.revision} to {after.revision}")
         if not set(before.story) <= set(after.story):
             self.broken(f"{store}: the story of run {after.id} has lost something")
-        went_on = line_of(after)[: len(line_of(before))] == line_of(before)
-        if before.ended and went_on and len(line_of(after)) > len(line_of(before)):
+        went_on = own_story(after)[: len(own_story(before))] == own_story(before)
+        if before.ended and went_on and len(own_story(after)) > len(own_story(before)):
             self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
         if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
             self._completed(store, after)
@@ -70,7 +70,7 @@ class PeerWitness(Witness):
             self.recorded[run_id] = {one for one in known if one[0] != store}
 
     def _completed(self, store: str, run: Run) -> None:
-        [result] = result_of(run)
+        [result] = own_result(run)
         if result.device != store:
             return  # another store's word, which was taken over
         known = self.recorded.setdefault(run.id, set())
@@ -90,7 +90,7 @@ class PeerWitness(Witness):
         if before.device != store:
             return
         owner = before.status in (CLAIMED, PROCESSING) and before.grant != after.grant
-        result = before.status is COMPLETED and result_of(before) != result_of(after)
+        result = before.status is COMPLETED and own_result(before) != own_result(after)
         if not owner and not result:
             return
         self.lost += 1

@@ -20,12 +20,11 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.core.errors import AsterismError
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Task
-from asterism.core.plan.view import ConstellationView
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import Kept, keep_plan, load
 from asterism.fleet.device.agent import DeviceAgent

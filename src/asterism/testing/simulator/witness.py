@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
 from asterism.core.run.session import ENDED
 from asterism.store.memory import MemoryStore
@@ -106,7 +106,7 @@ class Witness:
                 self.broken(f"run {after.id} was completed twice")
 
     def _check_times(self, before: Run | None, after: Run) -> None:
-        told = [entry.at for entry in line_of(after)]
+        told = [entry.at for entry in own_story(after)]
         marks = [
             one for one in (after.assigned_at, after.claimed_at, after.started_at, after.ended_at) if one is not None
         ]
@@ -197,8 +197,8 @@ class Witness:
 
 def _goes_on(before: Run, after: Run) -> bool:
     """Whether nothing was taken out of a story. Beside its own line a record may have what happened elsewhere."""
-    line = line_of(before)
-    return line_of(after)[: len(line)] == line and (
+    line = own_story(before)
+    return own_story(after)[: len(line)] == line and (
         len(line) == len(before.story) or set(before.story) <= set(after.story)
     )
 

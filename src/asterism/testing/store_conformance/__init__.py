@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import contextlib
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 
 try:
     import hypothesis  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"asterism.testing.store_conformance needs hypothesis and pytest: {extra_advice('test')}"
+        f"asterism.testing.store_conformance needs hypothesis and pytest: {install_hint('test')}"
     ) from error
 
 _TESTS = (

@@ -64,7 +64,7 @@ async def _furnished(store: Store) -> None:
         transitions.pause(held_by(a_run(6), kitchen), 60.0, "somebody", "for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
         transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "it was not heard of"),
-        transitions.cancel(held_by(transitions.let_go(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
+        transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
     )
     await store.commit([PutRegister("a", {"x": 1}, None), series_of("x", active="r0009", queue=["r0002"])])
     await store.commit([PutRegister("a", {"x": 2}, 1)])

@@ -49,11 +49,11 @@ _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
     lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
     lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "it was not heard of"),
-    lambda run, grant, session, now: transitions.next_round(run, _flow(run), now),
+    lambda run, grant, session, now: transitions.offer_again(run, _flow(run), now),
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
     lambda run, grant, session, now: transitions.resume(run, now, "x"),
-    lambda run, grant, session, now: transitions.let_go(run, now),
+    lambda run, grant, session, now: transitions.release_hold(run, now),
 ]
 _CRITERIA: list[dict[str, Any]] = [
     *({"statuses": these} for these in (OWNED, TERMINAL, frozenset({CREATED, REASSIGNING}))),

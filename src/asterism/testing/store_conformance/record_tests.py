@@ -122,7 +122,7 @@ class ValueTests(StoreTests):
             assert [held.run for held in (await store.heartbeat(session.id, {}, [])).held] == [run.id]
             await store.commit([PutRegister(f"of {name}", 1, None)])
             assert [register.key for register in await store.registers(f"of {name}")] == [f"of {name}"]
-            free = transitions.let_go(waiting, 3.0)
+            free = transitions.release_hold(waiting, 3.0)
             await store.commit([after(waiting, free), series_of(name, active=waiting.id, revision=1)])
             assert await store.take(offer(name), taking(session, flow)) == []
             assert await store.take(offer("z", not_kinds=frozenset({f"{name}@1"})), taking(session, flow)) == []

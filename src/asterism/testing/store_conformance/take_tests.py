@@ -134,7 +134,7 @@ class TakeTests(StoreTests):
         assert paused is not None
         await store.commit(
             [
-                after(held, transitions.let_go(held, 3.0)),
+                after(held, transitions.release_hold(held, 3.0)),
                 series_of("one at a time", active=held.id, revision=1),
                 after(paused, transitions.resume(paused, 3.0, "somebody")),
                 after(owned, released(owned)),
