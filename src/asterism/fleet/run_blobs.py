@@ -45,12 +45,12 @@ class Blobs:
         data = text.encode()
         if len(data) > settings.most:
             raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
-        return {"$blob": await self._store.keep_blob(data), "size": len(data)}
+        return {"$blob": await self._store.put_blob(data), "size": len(data)}
 
     async def again(self, value: Any) -> Any:
         """``value`` for another run: what is kept apart is kept anew, since nobody else may need it any more."""
         name = blob_of(value)
-        return value if name is None else {**value, "$blob": await self._store.keep_blob(await self._read(name))}
+        return value if name is None else {**value, "$blob": await self._store.put_blob(await self._read(name))}
 
     async def fetch(self, value: Any) -> Any:
         """What ``keep`` was given."""

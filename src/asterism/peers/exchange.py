@@ -398,4 +398,4 @@ class Exchange:
             raise PeerRefused(f"it has {len(data):,} bytes, and this fleet keeps {most:,} at most")
         if hashlib.sha256(data).hexdigest() != name:
             raise PeerRefused("its name is not that of its bytes")
-        await self.fleet.store.keep_blob(data)
+        await self.fleet.store.put_blob(data)

@@ -24,7 +24,7 @@ from asterism.peers.messages import (
 from asterism.peers.record_limits import told
 from asterism.peers.registry import Peer
 from asterism.peers.rollback_detection import Marks
-from asterism.store.protocol import Change, Notice, Report, feed_of
+from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _has(peer: Peer, change: Change) -> bool:
     return change.same and change.left_to == peer.store
 
 
-def _with_progress(run: Run, reports: dict[str, Report]) -> Run:
+def _with_progress(run: Run, reports: dict[str, ProgressReport]) -> Run:
     """With how far its owner says it has come. Not if that decides between two of them who know of each other: what was
     compared once is compared by what is in the record, or they would overtake each other for ever."""
     report = reports.get(run.id)

@@ -19,7 +19,7 @@ from asterism.fleet.device.worker import Desk
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import Offer, Query
+from asterism.store.protocol import Query, TakeRequest
 
 log = logging.getLogger("asterism.device")
 
@@ -263,7 +263,7 @@ class Lookout:
             return transitions.take(run, self.desk.owner, flow, moment, starts=starts <= free)
 
         asked = self.fleet.clock.time()
-        offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
+        offer = TakeRequest(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
         try:
             taken = await self.fleet.store.take(offer, step)
         except _Enough:

@@ -23,7 +23,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import Lookout
 from asterism.fleet.device.held_run import Holding, margin
 from asterism.fleet.device.worker import Desk
-from asterism.store.protocol import Answer, Report, Store
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Store
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -172,13 +172,13 @@ class Heart:
             await self._obey(answer, sent)
         return True
 
-    async def _say(self, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def _say(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
         session = self.desk.owner.session
         try:
-            return await self.store.beat(session, profile, reports)
+            return await self.store.heartbeat(session, profile, reports)
         except ValueError as error:  # what one execution says of itself must not cost the device its life
             log.error("a report cannot be kept: %s", error)
-            return await self.store.beat(session, profile, ())
+            return await self.store.heartbeat(session, profile, ())
 
     async def _stranger(self) -> bool:
         """The store does not take us for alive. If it does not know the name at all, it is not the store we joined:
@@ -187,7 +187,7 @@ class Heart:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
 
-    async def _obey(self, answer: Answer, sent: float) -> None:
+    async def _obey(self, answer: HeartbeatReply, sent: float) -> None:
         if answer.draining:
             self._on_draining()
         held = {one.run: one for one in answer.held}

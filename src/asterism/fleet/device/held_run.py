@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 
 
 class Holding:
@@ -45,8 +45,8 @@ class Holding:
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 
-    def report(self) -> Report:
-        return Report(self.run.id, self.grant.epoch, self.progress, self.tail)
+    def report(self) -> ProgressReport:
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
 
     def told_progress(self, progress: Progress) -> None:
         self.progress, self.changed = progress, True
