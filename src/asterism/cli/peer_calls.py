@@ -6,9 +6,9 @@ import asyncio
 import logging
 import signal
 
-from asterism.cli.cli_context import tell_json
+from asterism.cli.cli_context import print_json
 from asterism.cli.peer_views import Refusals, met_json, met_lines
-from asterism.cli.text_output import say_lines
+from asterism.cli.screen import print_lines
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange, Met
 from asterism.peers.invitations import Invitation
@@ -39,9 +39,9 @@ async def accept_invitation(fleet: Fleet, invitation: Invitation, name: str, *, 
 async def _tell(name: str, met: Met, refusals: Refusals, as_json: bool) -> None:
     found = await refusals.new()
     if as_json:
-        tell_json(met_json(name, met, found))
+        print_json(met_json(name, met, found))
     else:
-        say_lines(lambda width: met_lines(name, met, found, width))
+        print_lines(lambda width: met_lines(name, met, found, width))
 
 
 async def serve_until_told(fleet: Fleet, place: str, *, as_json: bool) -> int:
@@ -58,5 +58,5 @@ async def serve_until_told(fleet: Fleet, place: str, *, as_json: bool) -> int:
                 loop.remove_signal_handler(number)
         log.info("leaving")
     if as_json:
-        tell_json({"store": fleet.store.url, "url": url})
+        print_json({"store": fleet.store.url, "url": url})
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import find_run, fleet_options, note, tell_json, with_fleet
+from asterism.cli.cli_context import find_run, fleet_options, note, print_json, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -125,13 +125,13 @@ def list_(store: str | None, as_json: bool) -> None:
 
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.peer_views import known_peers, peers_table
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         found = await known_peers(fleet)
         if as_json:
-            tell_json([one.to_json() for one in found])
+            print_json([one.to_json() for one in found])
         elif found:
-            say_lines(lambda width: peers_table(found, fleet.store.clock(), width))
+            print_lines(lambda width: peers_table(found, fleet.store.clock(), width))
         else:
             note("There are no peers yet: asterism peer invite NAME")
 
@@ -156,7 +156,7 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
         Tokens(fleet.store).remove(name)
         if as_json:
             listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
-            tell_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
+            print_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
             return
         click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
         for run in removed.held:
@@ -187,9 +187,9 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 
         return await serve_until_told(fleet, listen, as_json=as_json)
 
-    from asterism.cli.device_log import told
+    from asterism.cli.device_log import log_to_stderr
 
-    with told(as_json=as_json):
+    with log_to_stderr(as_json=as_json):
         return with_fleet(store, answer)
 
 
@@ -208,7 +208,7 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)
         if as_json:
-            tell_json(await run_in(fleet, new))
+            print_json(await run_in(fleet, new))
         else:
             click.echo(new.id)
             note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")

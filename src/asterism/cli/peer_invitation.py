@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from asterism.base.durations import format_age
-from asterism.cli.cli_context import note, tell_json
+from asterism.cli.cli_context import note, print_json
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import PORT, address_of, invite
 
@@ -40,7 +40,7 @@ async def invited(
     line = invitation.line()
     if as_json:
         until = fleet.store.clock() + valid
-        tell_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": until})
+        print_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": until})
         return
     note(f"On the other machine, run `asterism peer accept -` within {format_age(valid)} and paste this line.")
     click.echo(line)

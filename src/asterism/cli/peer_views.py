@@ -10,8 +10,8 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean, plural
-from asterism.cli.short_spans import size
-from asterism.cli.text_output import wrapped
+from asterism.cli.formats import format_size
+from asterism.cli.screen import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Met
@@ -95,7 +95,7 @@ def peers_table(found: Sequence[Known], now: float, width: int | None) -> list[T
 def _stored(used: Usage) -> str:
     if not any(used):
         return ""
-    return f"{plural(used.runs, 'run')}, {size(used.bytes + used.blobs)}"
+    return f"{plural(used.runs, 'run')}, {format_size(used.bytes + used.blobs)}"
 
 
 def _note(one: Known, now: float) -> str:

@@ -9,7 +9,7 @@ import asyncpg
 from asterism.store.postgres.connections import OLDEST_SERVER, Connection, Opening
 from asterism.store.postgres.error_mapping import translated
 from asterism.store.postgres.queries import migrations
-from asterism.store.store_errors import StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreMissing, StoreNotFound, UnknownSchema
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ async def migrate(opening: Opening, *, create: bool) -> None:
             raise StoreMissing(f"{shown}: PostgreSQL {OLDEST_SERVER} or later is needed, and the server is {major}")
         version = await _version(connection, schema)
         if version is None and not create:
-            raise StoreMissing(f"{shown}: there is no store in schema {schema!r}")
+            raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_the_unknown(version, shown)
         if version != migrations()[-1].version:
             await _apply(connection, opening)
