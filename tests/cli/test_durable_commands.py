@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.stored_plans import see_all
+from asterism.cli.stored_plans import list_plans
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.durable.journal_store import head_key, keep_plan, record_key
@@ -116,9 +116,9 @@ def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no
 
         monkeypatch.setattr(fleet.store, "registers", busy)
         with pytest.raises(StoreBusy):
-            await see_all(fleet)
+            await list_plans(fleet)
         monkeypatch.setattr(fleet.store, "registers", forgotten)
-        assert await see_all(fleet) == []
+        assert await list_plans(fleet) == []
 
     keeping(scene).ask(look)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 
-def moment(at: float | None) -> str:
+def format_time(at: float | None) -> str:
     """A time of the store in the time of this place: ``2026-03-01 14:05:09``."""
     return "" if at is None else _written(at, "%Y-%m-%d %H:%M:%S")
 
 
-def hour(at: float) -> str:
+def format_clock(at: float) -> str:
     """``14:05:09``."""
     return _written(at, "%H:%M:%S")
 
@@ -22,7 +22,7 @@ def _written(at: float, form: str) -> str:
         return f"{at:.0f}"
 
 
-def size(number: float) -> str:
+def format_size(number: float) -> str:
     """``64 KiB``, ``10 MiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if number < 1024:

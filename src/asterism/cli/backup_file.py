@@ -1,8 +1,7 @@
 """Backups in a file: JSON lines, compressed if the name ends in ``.gz``.
 
 A backup is whole or it is not there: it is written beside its place and moved there at the end. Its last line says how
-many there are before it, so that one that was cut off is known as such before anything is restored from it.
-"""
+many there are before it, so that one that was cut off is known as such before anything is restored from it."""
 
 from __future__ import annotations
 

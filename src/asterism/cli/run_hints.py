@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from asterism.cli.cli_context import short
-from asterism.cli.text_output import wrapped
+from asterism.cli.screen import wrapped
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Why

@@ -9,16 +9,17 @@ import click
 
 from asterism.base.safe_text import clean
 from asterism.cli.cli_context import options
-from asterism.cli.option_types import can_be_written
+from asterism.cli.option_types import writable_file
 
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
+
 
 drawing_options = options(
     click.option(
         "--svg",
         "svg_path",
-        callback=can_be_written,
+        callback=writable_file,
         metavar="FILE",
         help="Write an SVG drawing instead; - for standard output.",
     ),
@@ -37,7 +38,7 @@ def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
     from asterism.cli.screen import Screen
     from asterism.orchestrator.plan_mask import PlanMask
     from asterism.report import mermaid, svg, terminal
-    from asterism.report.plan_picture import picture
+    from asterism.report.picture import picture
 
     drawn = picture(plan, PlanMask(plan))
     if as_mermaid:
