@@ -136,7 +136,7 @@ def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
             await commit(writes)
             if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
                 assert orchestrator.fleet.local is not None
-                await orchestrator.fleet.local.heart.beat()
+                await orchestrator.fleet.local.heartbeat.beat()
 
         running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
         await durable_work.gate("a begun").wait()

@@ -13,17 +13,17 @@ def test_what_came_before_a_long_sleep_is_not_begun_after_it() -> None:
 
     async def scene(stage: Stage) -> None:
         kitchen = await stage.device("kitchen")
-        lease = kitchen.agent.desk._lease
+        lease = kitchen.agent.worker._lease
         asked: list[float] = []
 
         def over_at_the_second_look(holding: object) -> float:
             asked.append(lease(holding))  # type: ignore[arg-type]
             return asked[-1] if len(asked) == 1 else -1.0
 
-        kitchen.agent.desk._lease = over_at_the_second_look
+        kitchen.agent.worker._lease = over_at_the_second_look
         run = await stage.person.create(WORK)
         await stage.until(lambda: len(asked) >= 2)
-        kitchen.agent.desk._lease = lease
+        kitchen.agent.worker._lease = lease
         given_back = await stage.reaches(run, "reassigning")
         assert given_back.previous[-1].detail == "kitchen had to stop it"
         assert kitchen.hands.begun == []

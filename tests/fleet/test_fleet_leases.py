@@ -259,7 +259,7 @@ def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_comes_
         assert began >= stopped
         kitchen.hands.finish(run)
         await stage.end_of(run)
-        assert kitchen.agent.desk.free == 1
+        assert kitchen.agent.worker.free == 1
 
     play(scene)
 

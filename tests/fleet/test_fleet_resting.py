@@ -87,7 +87,7 @@ def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_declines_an
         laptop = await stage.device("laptop", **battery.terms)
         await stage.person.outlook()  # which is good for a second, and knows of no rest
         battery.level = 0.1
-        await laptop.agent.heart.beat()
+        await laptop.agent.heartbeat.beat()
         run = await stage.person.create(FRAIL)
         assert run.status == "assigned"
         found = await stage.reaches(run, "reassigning")
@@ -162,7 +162,7 @@ def test_without_the_objection_a_run_fails_on_a_low_battery(monkeypatch: pytest.
     async def scene(stage: Stage) -> None:
         laptop = await stage.device("laptop", **Battery().terms)
         monkeypatch.setattr(Session, "resting", property(lambda _: None))
-        laptop.agent.lookout._resting = lambda: None  # a decline that counts
+        laptop.agent.claimer._resting = lambda: None  # a decline that counts
         assert await frail_run_after(stage, laptop, FRAIL) == "failed"
 
     play(scene)

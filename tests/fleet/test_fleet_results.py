@@ -88,13 +88,13 @@ def test_what_is_stopped_before_its_first_step_leaves_the_desk() -> None:
         kitchen = await stage.device("kitchen")
         await kitchen.fleet.workflows.add(WORK)
         run = await kitchen.fleet.create("work")
-        [holding] = kitchen.agent.desk
-        kitchen.agent.desk.stop(holding, "the device changed its mind")
+        [holding] = kitchen.agent.worker
+        kitchen.agent.worker.stop(holding, "the device changed its mind")
         assert kitchen.hands.begun == []
         await stage.at_work(kitchen, run)
         found = await stage.read(run)
         assert (found.epoch, found.previous[0].detail) == (2, "the device changed its mind")
-        assert (len(kitchen.agent.desk), kitchen.agent.desk.free) == (1, 0)
+        assert (len(kitchen.agent.worker), kitchen.agent.worker.free) == (1, 0)
 
     play(scene)
 

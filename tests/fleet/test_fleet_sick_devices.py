@@ -45,7 +45,7 @@ class SickHands(Hands):
 async def device(stage: Stage, name: str, error: Exception | None, **terms: object) -> tuple[Device, SickHands]:
     joined = await stage.device(name, **terms)
     hands = SickHands(error)
-    joined.hands = joined.agent._executor = joined.agent.desk.executor = hands
+    joined.hands = joined.agent._executor = joined.agent.worker.executor = hands
     return joined, hands
 
 
@@ -164,10 +164,10 @@ def test_what_waits_in_its_backlog_is_handed_back_at_once() -> None:
     async def scene(stage: Stage) -> None:
         sick, hands = await device(stage, "sick", None, slots=1, backlog=5)
         runs = [await stage.person.create(BUILD) for _ in range(6)]
-        await stage.until(lambda: len(sick.agent.desk) == 6)
+        await stage.until(lambda: len(sick.agent.worker) == 6)
         hands.error = DeviceTrouble(FULL)
         await stage.until(lambda: sick.agent._circuit.suspended is not None)
-        await stage.until(lambda: not len(sick.agent.desk))
+        await stage.until(lambda: not len(sick.agent.worker))
         found = [await stage.read(run) for run in runs]
         handed = [run for run in found if run.previous and run.previous[-1].reason == "released"]
         assert len(handed) == 6 - 1 - hands.tried + 1
@@ -313,7 +313,7 @@ def test_a_trial_that_goes_on_for_long_opens_the_other_slots() -> None:
     async def scene(stage: Stage) -> None:
         watching = await watched(stage)
         joined = await stage.device("big", slots=16)
-        hands = joined.hands = joined.agent._executor = joined.agent.desk.executor = Long(DeviceTrouble(FULL))
+        hands = joined.hands = joined.agent._executor = joined.agent.worker.executor = Long(DeviceTrouble(FULL))
         runs = [await stage.person.create(BUILD) for _ in range(16)]
         await stage.until(lambda: hands.tried >= 3)
         hands.error = None

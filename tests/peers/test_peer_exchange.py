@@ -361,7 +361,7 @@ class Present:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """There are none."""
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from asterism.cli.policy_lookup import find_policy
 from asterism.cli.user_modules import allow_imports
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -56,8 +56,8 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         look_less_often()
         async with _in_touch(fleet, terms):
             agent = _agent(fleet, terms, policy)
-            narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
-            agent.desk.executor = narrated
+            narrated = Narrated(agent.worker.executor, lambda run_id: _stopping(agent, run_id))
+            agent.worker.executor = narrated
             leaving = Leaving(agent, drain_for)
             with leaving.heard():
                 log.info("joining %s as %s", fleet.store.url, terms.name)
@@ -73,7 +73,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
         return with_fleet(store, work, create=create)
 
 
-def _agent(fleet: Fleet, terms: Terms, policy: Policy) -> DeviceAgent:
+def _agent(fleet: Fleet, terms: Terms, policy: DevicePolicy) -> DeviceAgent:
     return DeviceAgent(
         fleet,
         terms.name,
@@ -101,5 +101,5 @@ def _in_touch(fleet: Fleet, terms: Terms) -> AbstractAsyncContextManager[None]:
 
 
 def _stopping(agent: DeviceAgent, run_id: str) -> str | None:
-    holding = agent.desk.get(run_id)
+    holding = agent.worker.get(run_id)
     return holding.stopping if holding is not None else None

@@ -80,7 +80,7 @@ class Leaving:
             os._exit(INTERRUPTED)  # its children end with it
 
     def _leave(self, hurry: str = "a second") -> None:
-        held = len(self._agent.desk)
+        held = len(self._agent.worker)
         if held:
             runs = "1 run" if held == 1 else f"{held} runs"
             log.info("leaving: %s may take %g s; %s signal hands back now", runs, self._drain_for, hurry)
@@ -90,6 +90,6 @@ class Leaving:
         self._timer = asyncio.get_running_loop().call_later(self._drain_for, self._hand_back)
 
     def _hand_back(self) -> None:
-        if len(self._agent.desk):
+        if len(self._agent.worker):
             log.info("handing back what is not finished")
         self._agent.drain(hand_back=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 
 def default_policy_file() -> Path:
@@ -17,15 +17,15 @@ def default_policy_file() -> Path:
     return root / "asterism" / "policy.yaml"
 
 
-def find_policy(named: str | None) -> tuple[Policy, str]:
+def find_policy(named: str | None) -> tuple[DevicePolicy, str]:
     """The policy, and a sentence about it. Raises BadPolicy, and UsageError for a file that cannot be read: a device
     that has a policy must not do without it."""
     path = Path(named) if named is not None else default_policy_file()
     try:
-        return Policy.load(path), f"the policy is {path}"
+        return DevicePolicy.load(path), f"the policy is {path}"
     except FileNotFoundError:
         if named is not None:
             raise click.UsageError(f"there is no policy file {path}") from None
     except OSError as error:
         raise click.UsageError(f"the policy file {path} cannot be read: {error.strerror}") from None
-    return Policy.open(), "no policy file: it executes whatever the store says (see --policy)"
+    return DevicePolicy.open(), "no policy file: it executes whatever the store says (see --policy)"

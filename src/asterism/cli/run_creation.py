@@ -13,7 +13,7 @@ from asterism.cli.cli_context import find_workflow, note, short
 from asterism.cli.hints import hints
 from asterism.core.run.run import ASSIGNED, CLAIMED, OWNED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.machine_presence import devices_here
+from asterism.fleet.device.host import devices_here
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import why
 from asterism.planfile.workflow_file import load_workflows

@@ -33,7 +33,8 @@ from asterism.durable.journal_writer import Journal
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun, blob_of
+from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
@@ -204,7 +205,7 @@ class FleetDevice:
     async def _end_of(self, run: Run, journal: Journal) -> Run:
         """The run once it has ended. If it is done in this process, its end is written together with the steps that
         follow from it, and so taken into account here before it is durable: all of it is written, or nothing."""
-        if self.fleet.local is None or self.fleet.local.desk.get(run.id) is None:
+        if self.fleet.local is None or self.fleet.local.worker.get(run.id) is None:
             return await self.fleet.wait(run.id)
         heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
 
@@ -220,7 +221,7 @@ class FleetDevice:
 
         self.fleet.consumers[run.id] = consume
         try:
-            ended = await self.fleet.ends.wait(run.id, here=True, future=heard)
+            ended = await self.fleet.waiters.wait(run.id, here=True, future=heard)
         finally:
             del self.fleet.consumers[run.id]
         if ended is None:

@@ -9,7 +9,7 @@ from asterism.fleet.election import DEPUTY, Election
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -23,7 +23,7 @@ class Coordinator:
     tell people."""
 
     def __init__(
-        self, fleet: Fleet, name: str, session: str, policy: Policy, *, every: float, lease: float | None
+        self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, *, every: float, lease: float | None
     ) -> None:
         self.fleet, self._every, self._lease = fleet, every, lease
         self.monitor = Monitor(fleet, name, every=every)

@@ -24,7 +24,7 @@ from asterism.fleet.ledger import Ledger, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
 from asterism.fleet.run_blobs import Blobs
 from asterism.fleet.settings import Settings
-from asterism.fleet.waiters import Ends
+from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.protocol import PutRun, PutSession, Query, Store
 from asterism.store.store_errors import Conflict
@@ -72,8 +72,8 @@ class Fleet:
         self.clock: Clock = clock or OwnClock()
         self.chance = chance or random.Random()
         self.workflows = Workflows(store)
-        self.ends = Ends(store, self.clock)
-        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.ends.told)
+        self.waiters = RunWaiters(store, self.clock)
+        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
         self.blobs = Blobs(store)
         self.local: DeviceAgent | None = None
         self.consumers: dict[str, Consumer] = {}
@@ -95,7 +95,7 @@ class Fleet:
         await self.close()
 
     async def close(self) -> None:
-        await self.ends.close()
+        await self.waiters.close()
         await self.store.close()
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ class Fleet:
 
     async def wait(self, run_id: str) -> Run:
         """The run once it has ended; bound the wait with ``asyncio.timeout``."""
-        here = self.local is not None and self.local.desk.get(run_id) is not None
-        run = await self.ends.wait(run_id, here=here)
+        here = self.local is not None and self.local.worker.get(run_id) is not None
+        run = await self.waiters.wait(run_id, here=here)
         if run is None:
             raise UnknownRun(run_id)
         return run

@@ -73,12 +73,9 @@ class Ledger:
         """Step a run. A record that is given is believed to be current, which saves a read if it is. ``tried`` is what
         came of the same step elsewhere, if nobody knows whether it was written. Raises what ``step`` raises, and
         StoreUnavailable when patience has run out."""
-        after = await self._changed(run, step, patience, [tried] if tried is not None else [])
-        if after.ended:
-            self._on_end(after)
-        return after
+        return await self._change(run, step, patience, [tried] if tried is not None else [])
 
-    async def wish(self, run_id: str, step: Step) -> Run:
+    async def request(self, run_id: str, step: Step) -> Run:
         """Step a run as a person wishes. It stays with the peer that judges it, if it is left to one."""
         after = await self._changed(run_id, step, PATIENCE, [], self._put_in_place)
         if after.ended:
@@ -253,10 +250,3 @@ def _without_control(text: str) -> str:
 
 def _series_key(name: str) -> str:
     return f"series/{name}"
-
-
-def blob_of(value: Any) -> str | None:
-    """The name of what is kept apart because it is large; None for a value that is there."""
-    if isinstance(value, dict) and len(value) == 2 and "$blob" in value and "size" in value:
-        return value["$blob"]  # type: ignore[no-any-return]
-    return None

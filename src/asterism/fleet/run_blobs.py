@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from asterism.core.errors import AsterismError, NotJson
-from asterism.fleet.ledger import blob_of
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreCorrupt
@@ -22,6 +21,13 @@ class TooLarge(AsterismError):
 def is_small(value: Any) -> bool:
     """Whether a value is not kept apart, whatever the settings say."""
     return type(value) in _SMALL or not value
+
+
+def blob_of(value: Any) -> str | None:
+    """The name of the blob that holds the value; None for a value that is stored in the record."""
+    if isinstance(value, dict) and len(value) == 2 and "$blob" in value and "size" in value:
+        return value["$blob"]  # type: ignore[no-any-return]
+    return None
 
 
 class Blobs:

@@ -22,14 +22,14 @@ REST = 0.05
 """How long to rest between two looks, so that a busy store is not asked all the time."""
 
 
-class Ends:
+class RunWaiters:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
         self._elsewhere: dict[str, None] = {}  # in an order, so that a world that is played again is the same
         self._looking: asyncio.Task[None] | None = None
 
-    def told(self, run: Run) -> None:
+    def ended(self, run: Run) -> None:
         """A run has ended, and it was written here."""
         if run.id in self._waiting:  # of most that end, nobody is waiting for it
             self._resolve(run.id, run)

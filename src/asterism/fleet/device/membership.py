@@ -24,7 +24,7 @@ class DeviceNameTaken(AsterismError):
     """Another device with this name is alive."""
 
 
-class Presence(Protocol):
+class DeviceHost(Protocol):
     """What a device knows of its own machine."""
 
     @property
@@ -36,18 +36,18 @@ class Presence(Protocol):
         """Whether no other living process on this machine is the same device; it then stays ours until we die."""
         ...
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """End what earlier lives of the device left running here, but not what ``session`` started."""
         ...
 
     def close(self) -> None: ...
 
 
-async def join(store: Store, clock: Clock, session: Session, presence: Presence, *, replace: bool = False) -> Session:
+async def join(store: Store, clock: Clock, session: Session, presence: DeviceHost, *, replace: bool = False) -> Session:
     """Enter. Raises DeviceNameTaken."""
     if not presence.acquire():
         raise DeviceNameTaken(f"a device {session.device!r} of this store is running on this machine already")
-    presence.end_strays(session.id)
+    presence.kill_orphans(session.id)
     until = clock.time() + PATIENCE
     entered = False
     while True:

@@ -6,7 +6,7 @@ and in the files of earlier lives (anywhere), which also finds what has thrown i
 ever touched: none of another user, of another device, of a session whose agent is alive, or in doubt. The file of
 another device's dead life is removed if nothing that it names is running.
 
-``DeviceLock`` says whether a device is alive on this machine; ``end_strays`` is for whoever holds it.
+``DeviceLock`` says whether a device is alive on this machine; ``kill_orphans`` is for whoever holds it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _is(file: int, path: Path) -> bool:
     return (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
 
 
-def end_strays(device: str, store: str, alive: str, *, proc: Path = PROC, user: int | None = None) -> list[int]:
+def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user: int | None = None) -> list[int]:
     """End what earlier lives of this device left running, but nothing of the session ``alive``. Returns the numbers of
     the process groups that were ended, or of single processes that had joined somebody else's."""
     ended: set[int] = set()

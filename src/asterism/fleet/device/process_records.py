@@ -121,7 +121,7 @@ def state_directory() -> Path:
 # -- a life ------------------------------------------------------------------------------------------------------------
 
 
-class Life:
+class ProcessRecords:
     """Used on one event loop. Nothing is written before the first command."""
 
     def __init__(self, device: str, session: str, store: str = "", proc: Path = PROC) -> None:
@@ -153,7 +153,7 @@ class Life:
             self._began = began(self._agent, self._proc) or 0.0
         return self._agent, self._began
 
-    def desk(self) -> Path:
+    def make_directory(self) -> Path:
         """A new directory for the files of one execution."""
         return Path(tempfile.mkdtemp(prefix="run-", dir=self._settled()))
 

@@ -25,7 +25,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from asterism.core.errors import AsterismError
-from asterism.fleet.policy.host_rules import HostRule
+from asterism.fleet.policy.matching import HostRule
 from asterism.fleet.policy.policy import Rules
 
 LARGEST = 1 << 20

@@ -31,7 +31,7 @@ from asterism.testing.sim.peer_stores import Disk, PeerStore, PeerWitness
 from asterism.testing.sim.replay_line import replay_line
 from asterism.testing.sim.sim_executor import SimExecutor
 from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.sim.world import SimHost
 
 NAMES = ("m0", "m1", "m2")
 PAIRS = tuple(itertools.combinations(NAMES, 2))
@@ -156,7 +156,7 @@ class PeerWorld:
             grace=0.3,
             monitor_every=1.3,
             lease=4.0,
-            presence=SimPresence(name),
+            host=SimHost(name),
             measure=dict,
         )
         exchange = self._make_exchange(fleet)
@@ -294,7 +294,7 @@ class PeerWorld:
                 if run.paused is not None:  # whoever paused it forgot it
                     with contextlib.suppress(RunRefused):
                         await Fleet(self.stores["m0"], by="person", chance=self.chance).resume(run.id)
-            idle = all(not len(life.agent.desk) for life in self.lives.values())
+            idle = all(not len(life.agent.worker) for life in self.lives.values())
             if idle and self._all_the_same(everything) and loop.time() > self._healed + 5.0:
                 return
 

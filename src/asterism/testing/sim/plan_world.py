@@ -36,7 +36,7 @@ from asterism.testing.sim.network import Wire
 from asterism.testing.sim.replay_line import replay_line
 from asterism.testing.sim.sim_executor import SimExecutor
 from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimPresence, World
+from asterism.testing.sim.world import HEARTBEAT, TIMEOUT, SimHost, World
 
 PLAN = "nightly"
 PATIENCE = 2000.0
@@ -104,7 +104,7 @@ class PlanWorld(World):
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
             executor = SimExecutor(machine, self.witness, self.chance)
-            made = DeviceAgent(*arguments, **terms, executor=executor, presence=SimPresence(host))
+            made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
             wire.session = made.session.id
             return made
 

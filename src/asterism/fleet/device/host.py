@@ -8,11 +8,11 @@ import socket
 from collections.abc import Iterable
 
 from asterism.core.run.session import OPEN, Session
-from asterism.fleet.device.orphan_processes import DeviceLock, end_strays
+from asterism.fleet.device.orphan_processes import DeviceLock, kill_orphans
 from asterism.fleet.device.process_records import began, machine, state_directory
 
 
-class OwnPresence:
+class LocalHost:
     """``store`` is the store's identity, not one of its addresses: a device is the same under each of them."""
 
     def __init__(self, store: str, device: str) -> None:
@@ -23,8 +23,8 @@ class OwnPresence:
     def acquire(self) -> bool:
         return self._lock.acquire()
 
-    def end_strays(self, session: str) -> None:
-        end_strays(self._device, self._store, session)
+    def kill_orphans(self, session: str) -> None:
+        kill_orphans(self._device, self._store, session)
 
     def close(self) -> None:
         self._lock.close()
