@@ -201,7 +201,7 @@ def test_every_room_is_known() -> None:
         ("asterism.core.plan.task", "from asterism import Orchestrator"),
         ("asterism.core.plan.task", "from asterism import orchestrator"),
         ("asterism.core.plan.task", "from ...orchestrator import events"),
-        ("asterism.core.plan.task", "def later():\n    from asterism.cli import cli"),
+        ("asterism.core.plan.task", "def later():\n    from asterism.cli import main"),
         ("asterism.core.plan.task", "if TYPE_CHECKING:\n    from asterism.orchestrator.events import Event"),
         ("asterism.store.sqlite", "from asterism.orchestrator.events import Event"),
         ("asterism.orchestrator.edit_cycles", "from asterism.cli.main import main"),

@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.orchestrator import http, http_client
+    from asterism.base import http_client, http_requests
 
     assert "httpx" not in sys.modules
 
@@ -41,7 +41,7 @@ SCRIPT = textwrap.dedent(
     plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
     plan.add(Task("prompt", call=prompt, timeout=1.0))
     result = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))
-    assert isinstance(result.plan.nodes["request"].error, http.NoAnswer), result.plan.nodes["request"].error
+    assert isinstance(result.plan.nodes["request"].error, http_requests.NoAnswer), result.plan.nodes["request"].error
     print(result["prompt"].status)
     """
 )
@@ -80,8 +80,8 @@ def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPa
 
 def test_the_library_for_conditions_is_loaded_without_its_command_line() -> None:
     script = (
-        "import sys\nfrom asterism.orchestrator import conditions\n"
-        "assert conditions.check('1 + 1 == 2') is None\n"
+        "import sys\nfrom asterism.base import expressions\n"
+        "assert expressions.check('1 + 1 == 2') is None\n"
         "print(sorted({'typer', 'rich', 'prompt_toolkit', 'cel.cli'} & set(sys.modules)))\n"
         "import cel\nprint(cel.compile('1 + 2').execute({}))"
     )

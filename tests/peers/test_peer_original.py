@@ -8,7 +8,7 @@ from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
 from asterism.peers import ingest
 from asterism.peers.messages import PROTOCOL, record
-from asterism.peers.takeover import Adopting
+from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
 from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, three, two
 
@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 async def takes_over(side: Side, run_id: str) -> Run:
     """Its peers were not heard of for too long, so its own device has the run now."""
-    adopting = Adopting(side.fleet)
+    adopting = Takeover(side.fleet)
     await adopting.adopt(await side.store.sessions())
     side.clock.now += HOUR + 10.0
     await adopting.adopt(await side.store.sessions())
@@ -84,7 +84,7 @@ async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
         await laptop.meet(side)
     await takes_over(kitchen, run.id)
     garage.clock.now += HOUR + 20.0
-    await Adopting(garage.fleet).adopt(await garage.store.sessions())
+    await Takeover(garage.fleet).adopt(await garage.store.sessions())
     await kitchen.meet(garage)
     await kitchen.meet(garage)
     assert (await kitchen.run(run.id)).device == "kitchen"

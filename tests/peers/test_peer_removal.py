@@ -13,14 +13,14 @@ from asterism.core.run.session import ENDED
 from asterism.fleet.run_explanation import why
 from asterism.peers.registry import UnknownPeer
 from asterism.peers.removal import held_runs, remove
-from asterism.peers.takeover import Adopting
+from asterism.peers.takeover import Takeover
 from asterism.store.protocol import Query
 from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
 
 
 async def offered(side: Side) -> list[str]:
     """What a device here could take, once the monitor has passed over it all."""
-    adopting = Adopting(side.fleet)
+    adopting = Takeover(side.fleet)
     for _ in range(2):
         await adopting.adopt(await side.store.sessions())
         side.clock.now += 4000.0

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.base import expressions
+from asterism.base.durations import InvalidDuration, parse_duration
 from asterism.base.url_text import request_url_problem
 from asterism.base.yaml_lines import Block, Mistake, line_of, read
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.planfile.models import seconds
 from asterism.planfile.validation_messages import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
@@ -116,9 +116,9 @@ class _File:
             self.blame((*path, key), f"there is no key {key!r}{hint}")
         elif key in _TIMES and isinstance(value, str):
             try:
-                return seconds(value)
-            except ValueError as error:
-                self.blame((*path, key), f"{key} {error}, not {value!r}")
+                return parse_duration(value)
+            except InvalidDuration as error:
+                self.blame((*path, key), f"{key}: {error}")
                 return DEFAULTS[key]
         elif key in ("needs", "wants") and isinstance(value, list):
             for word in (one for one in value if isinstance(one, str) and "," in one):

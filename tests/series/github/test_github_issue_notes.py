@@ -335,7 +335,7 @@ def test_while_it_rests_the_one_that_people_assign_is_left_alone_and_a_second_is
 
 
 def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects_it(server, monkeypatch):
-    from asterism.series.github import sync
+    from asterism.series.github import sync as sync_module
     from asterism.series.register import RegisterUnavailable
 
     async def unknown(*words: Any) -> None:
@@ -343,7 +343,7 @@ def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects
 
     sync(server)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    monkeypatch.setattr(sync, "unassigned_by_person", unknown)
+    monkeypatch.setattr(sync_module, "unassigned_by_person", unknown)
     report = sync(server, **RESPECT)
     assert (report.status, assigned(server)) == ("unavailable", [])
     sync(server)

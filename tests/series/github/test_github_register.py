@@ -43,7 +43,7 @@ class TestGitHubRegister(RegisterConformance):
         return await open_at(self.servers[-1].url)
 
     async def elsewhere(self, register: GitHubRegister) -> Elsewhere:
-        return Elsewhere("github_opener:open_at", self.servers[-1].url)
+        return Elsewhere("tests.series.github.github_opener:open_at", self.servers[-1].url)
 
 
 def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
