@@ -114,7 +114,7 @@ def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing() -> None:
         began = stage.now()
         kitchen.agent.drain()
         await kitchen.task
-        assert stage.now() - began <= kitchen.agent.heartbeat.timeout
+        assert stage.now() - began <= kitchen.agent.lease.timeout
 
     play(scene)
 

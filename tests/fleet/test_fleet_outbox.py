@@ -62,7 +62,7 @@ def test_ends_that_come_up_together_leave_in_one_commit() -> None:
 
 
 def test_only_so_many_ends_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "MOST", 2)
+    monkeypatch.setattr(completion, "LARGEST_BATCH", 2)
 
     async def scene(stage: Stage) -> None:
         device, runs = await at_work(stage, 5)

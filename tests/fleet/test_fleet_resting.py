@@ -54,7 +54,7 @@ def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbeat_tha
         assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
         assert "'battery < 0.2' holds" in answer.reasons[0].text
         battery.level, charged = 0.9, stage.now()
-        await stage.until(lambda: laptop.fleet.local is not None and laptop.agent._resting is None)
+        await stage.until(lambda: laptop.fleet.local is not None and laptop.agent.acceptance.resting is None)
         noticed = stage.now()
         await stage.at_work(laptop, run)
         [(_, _, begun)] = laptop.hands.begun
@@ -162,7 +162,7 @@ def test_without_the_objection_a_run_fails_on_a_low_battery(monkeypatch: pytest.
     async def scene(stage: Stage) -> None:
         laptop = await stage.device("laptop", **Battery().terms)
         monkeypatch.setattr(Session, "resting", property(lambda _: None))
-        laptop.agent.claimer._resting = lambda: None  # a decline that counts
+        monkeypatch.setattr(laptop.agent.acceptance, "rest_reason", lambda: None)  # a decline that counts
         assert await frail_run_after(stage, laptop, FRAIL) == "failed"
 
     play(scene)

@@ -94,7 +94,7 @@ def test_what_is_stopped_before_its_first_step_leaves_the_desk() -> None:
         await stage.at_work(kitchen, run)
         found = await stage.read(run)
         assert (found.epoch, found.previous[0].detail) == (2, "the device changed its mind")
-        assert (len(kitchen.agent.worker), kitchen.agent.worker.free) == (1, 0)
+        assert (len(kitchen.agent.worker), kitchen.agent.worker.free_slots) == (1, 0)
 
     play(scene)
 

@@ -166,7 +166,7 @@ def test_what_waits_in_its_backlog_is_handed_back_at_once() -> None:
         runs = [await stage.person.create(BUILD) for _ in range(6)]
         await stage.until(lambda: len(sick.agent.worker) == 6)
         hands.error = DeviceTrouble(FULL)
-        await stage.until(lambda: sick.agent._circuit.suspended is not None)
+        await stage.until(lambda: sick.agent.health.suspended is not None)
         await stage.until(lambda: not len(sick.agent.worker))
         found = [await stage.read(run) for run in runs]
         handed = [run for run in found if run.previous and run.previous[-1].reason == "released"]
@@ -184,7 +184,7 @@ def test_work_that_fails_at_once_on_every_device_stops_none() -> None:
         found = await ends(stage, [await stage.person.create(flow) for _ in range(20)])
         assert {run.status for run in found} == {"failed"}
         assert all(hands.tried > circuit_breaker.FAILURES for _, hands in fleet)
-        assert [joined.agent._circuit.suspended for joined, _ in fleet] == [None, None]
+        assert [joined.agent.health.suspended for joined, _ in fleet] == [None, None]
         watching.cancel()
 
     play(scene)
@@ -198,8 +198,8 @@ def test_who_fails_at_once_at_what_another_completes_stops() -> None:
         await device(stage, "well", None)
         found = await ends(stage, [await stage.person.create(flow) for _ in range(40)])
         assert {run.status for run in found} == {"completed"}
-        assert sick.agent._circuit.suspended is not None
-        assert "while well completed 'work'" in sick.agent._circuit.suspended
+        assert sick.agent.health.suspended is not None
+        assert "while well completed 'work'" in sick.agent.health.suspended
         assert hands.tried <= 12
         watching.cancel()
 
@@ -220,7 +220,7 @@ def test_work_that_fails_after_a_while_says_nothing_of_the_device() -> None:
             kitchen.hands.fail(run, ValueError("out of paper"))
             await stage.reaches(run, "reassigning")
             await stage.person.cancel(run.id)
-        assert kitchen.agent._circuit.suspended is None
+        assert kitchen.agent.health.suspended is None
 
     play(scene)
 
@@ -236,7 +236,7 @@ def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result() -> None:
         found = await stage.reaches(run, "reassigning")
         assert (found.failures, found.losses, found.previous[0].reason) == (0, 1, "timeout")
         assert await stage.notices("late") == []
-        assert kitchen.agent._circuit.suspended is None
+        assert kitchen.agent.health.suspended is None
 
     play(scene)
 
@@ -294,7 +294,7 @@ def test_one_that_is_well_again_is_given_a_run_although_others_are_idle() -> Non
         for _ in range(20):
             await stage.person.create(BUILD)
             await asyncio.sleep(30.0)
-        assert sick.agent._circuit.suspended is None
+        assert sick.agent.health.suspended is None
         assert hands.tried > 3, "it was given work again"
         watching.cancel()
 

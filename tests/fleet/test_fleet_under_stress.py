@@ -13,7 +13,7 @@ from asterism.core.run.run import COMPLETED, FAILED, Progress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.heartbeat import Heartbeat
+from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
@@ -99,7 +99,7 @@ def test_a_device_with_a_slow_heart_keeps_up_with_a_short_lease() -> None:
 
 
 def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heartbeat, "expect", lambda *_: None)
+    monkeypatch.setattr(Lease, "require", Lease.is_fresh)
     assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (FAILED, 1, 1)
 
 

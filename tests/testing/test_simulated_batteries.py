@@ -30,8 +30,8 @@ def test_no_run_fails_because_devices_rest() -> None:
 def declines_that_count(patch: pytest.MonkeyPatch) -> None:
     """A device that rests is chosen as any other, and declines as any other."""
     patch.setattr(Session, "resting", property(lambda _: None))
-    decline = claimer.assigning.decline
-    patch.setattr(claimer.assigning, "decline", lambda *args, for_now: decline(*args))
+    decline = claimer.transitions.decline
+    patch.setattr(claimer.transitions, "decline", lambda *args, for_now: decline(*args))
 
 
 def nobody_waits(patch: pytest.MonkeyPatch) -> None:

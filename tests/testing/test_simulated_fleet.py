@@ -15,7 +15,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
-from asterism.fleet.device import heartbeat, outcomes, worker
+from asterism.fleet.device import completion, heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
@@ -65,7 +65,7 @@ def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
     async def never(self: heartbeat.Heartbeat) -> None:
         await asyncio.get_running_loop().create_future()
 
-    patch.setattr(heartbeat.Heartbeat, "fence_for_ever", never)
+    patch.setattr(heartbeat.Heartbeat, "enforce_leases", never)
 
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
@@ -88,10 +88,10 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """Its own trouble would count as a failure of the work."""
 
-    def failed(desk: worker.Worker, holding: HeldRun, seconds: float, error: Exception) -> Step:
-        return outcomes.failed(holding, str(error), desk.fleet.store.clock)
+    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
+        return completion.failed(held, str(error), working.fleet.store.clock)
 
-    patch.setattr(worker.Worker, "_troubled", failed)
+    patch.setattr(worker.Worker, "_broken_off", failed)
 
 
 def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_what_comes_after_a_wait_is_judged_anew() -> None:
 
 
 def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.Worker, "_sure", lambda *_: True)
+    monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
 

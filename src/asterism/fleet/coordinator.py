@@ -35,7 +35,7 @@ class Coordinator:
     def elected(self) -> bool:
         return self.office.elected
 
-    async def watch_for_ever(self) -> None:
+    async def coordinate(self) -> None:
         trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
             self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
@@ -57,7 +57,7 @@ class Coordinator:
         elif await self.deputy.campaign():
             await self.monitor.stand_by(self.office.holder)
 
-    async def tell_for_ever(self) -> None:
+    async def deliver_notices(self) -> None:
         """Beside the watch, since whoever is told may take long to listen."""
         trouble = Trouble(log, "cannot tell", "tells again", self.fleet.clock.time)
         while True:

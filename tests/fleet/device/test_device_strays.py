@@ -21,8 +21,17 @@ from typing import Any
 import pytest
 
 from asterism.fleet.device import orphan_processes, process_records
-from asterism.fleet.device.orphan_processes import DeviceLock, kill_orphans
-from asterism.fleet.device.process_records import ProcessRecords, began, boot, is_same, mark, stat_of, state_directory
+from asterism.fleet.device.host import DeviceLock
+from asterism.fleet.device.orphan_processes import kill_orphans
+from asterism.fleet.device.process_records import (
+    ProcessRecords,
+    boot_id,
+    is_same_process,
+    read_stat,
+    start_time,
+    state_directory,
+    store_mark,
+)
 from tests.fleet.device.device_scenes import lines
 from tests.process_scenes import alive, soon
 
@@ -157,7 +166,9 @@ def test_what_threw_its_environment_away_is_found_by_its_group(agent: Callable[.
 
 
 def test_where_there_is_no_proc_the_file_of_groups_is_enough(agent: Callable[..., Agent], state: Path) -> None:
-    setting = f"made._records = ProcessRecords({KITCHEN!r}, 's1', {STORE!r}, Path({str(NOWHERE)!r})); {WITHOUT_DEATH_SIGNAL}"
+    setting = (
+        f"made._records = ProcessRecords({KITCHEN!r}, 's1', {STORE!r}, Path({str(NOWHERE)!r})); {WITHOUT_DEATH_SIGNAL}"
+    )
     one = agent("echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
     numbers = one.numbers(2)
     assert kill_orphans(KITCHEN, STORE, "s2", proc=NOWHERE) == []  # its agent is alive
@@ -246,7 +257,7 @@ def test_a_number_that_was_given_to_another_process_is_not_mistaken_for_the_old_
 
 @linux
 def test_after_the_machine_was_started_anew_no_number_means_anything(state: Path) -> None:
-    spares_a_stranger(state, lambda pid: ({"boot": "another"}, began(pid)))
+    spares_a_stranger(state, lambda pid: ({"boot": "another"}, start_time(pid)))
 
 
 def left_by(device: str, state: Path, **of_the_life: Any) -> Path:
@@ -271,7 +282,7 @@ def test_what_another_device_left_running_is_for_that_device_to_end(state: Path)
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stray:
         try:
             with groups.open("a") as file:
-                file.write(f"+1 {stray.pid} {began(stray.pid)}\n")
+                file.write(f"+1 {stray.pid} {start_time(stray.pid)}\n")
             assert kill_orphans(KITCHEN, STORE, "s2") == []
             assert groups.exists()
             assert kill_orphans(LAPTOP, STORE, "s2") == [stray.pid]
@@ -284,7 +295,7 @@ def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (process_records, orphan_processes):
-        monkeypatch.setattr(module, "machine", lambda: "this-one")
+        monkeypatch.setattr(module, "machine_id", lambda: "this-one")
     groups = left_by(LAPTOP, state, boot="the one before")
     assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert not groups.exists()
@@ -308,7 +319,7 @@ def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Pat
     "text",
     [
         *("", "no json\n", "[]\n", f'{{"device": "{KITCHEN}"}}\n', f'{{"device": "{KITCHEN}", '),
-        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", "boot": "{boot()}", '
+        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", "boot": "{boot_id()}", '
         '"agent": 0, "began": 1}\n+1 no number\n',
     ],
 )
@@ -323,7 +334,7 @@ def test_a_file_that_is_not_whole_is_left_alone(state: Path, text: str) -> None:
 
 @linux
 def test_marks_that_are_not_whole_are_left_alone() -> None:
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     for agent in ({}, {"ASTERISM_AGENT": ""}, {"ASTERISM_AGENT": "nonsense"}):
         stranger = subprocess.Popen(["sleep", "1000"], env={**os.environ, **marks, **agent}, process_group=0)
         try:
@@ -341,7 +352,7 @@ def test_a_stray_in_somebody_elses_group_is_ended_alone() -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     environment = {**os.environ, **marks, "ASTERISM_AGENT": f"{dead.pid} 1"}
     stray = subprocess.Popen(["sleep", "1000"], env=environment, process_group=stranger.pid)
     try:
@@ -359,7 +370,7 @@ def test_a_stray_in_somebody_elses_group_is_ended_alone() -> None:
 def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end_itself(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     program = (
         "from asterism.fleet.device.orphan_processes import kill_orphans; "
         f"print(kill_orphans({KITCHEN!r}, {STORE!r}, 's2'))"
@@ -383,18 +394,18 @@ def test_a_process_is_known_by_when_it_began_also_without_proc() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
         for proc in (Path("/proc"), NOWHERE):
-            noted = began(child.pid, proc)
+            noted = start_time(child.pid, proc)
             assert noted is not None
-            assert is_same(child.pid, noted, proc)
-            assert not is_same(child.pid, noted + 100, proc)
+            assert is_same_process(child.pid, noted, proc)
+            assert not is_same_process(child.pid, noted + 100, proc)
     finally:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried
         for proc in (Path("/proc"), NOWHERE):
-            assert began(child.pid, proc) is None
+            assert start_time(child.pid, proc) is None
         child.wait()
-    assert began(child.pid, NOWHERE) is None
-    assert stat_of(child.pid) is None
+    assert start_time(child.pid, NOWHERE) is None
+    assert read_stat(child.pid) is None
 
 
 # -- the lock ----------------------------------------------------------------------------------------------------------
@@ -476,7 +487,7 @@ def test_a_lock_that_is_given_back_while_another_asks_for_it_is_the_others_alone
 def test_the_lock_goes_with_the_process_however_it_ends() -> None:
     program = f"""
     import sys, signal
-    from asterism.fleet.device.orphan_processes import DeviceLock
+    from asterism.fleet.device.host import DeviceLock
     lock = DeviceLock({STORE!r}, {KITCHEN!r})
     print(lock.acquire(), flush=True)
     signal.pause()

@@ -218,7 +218,10 @@ class Claimer:
         if not self._lease.require(flow):
             return  # the heartbeat that is due now brings us back here
         rest = self._acceptance.rest_reason()
-        why, for_now = rest or self._acceptance.refusal_reason(run, flow) or self._objection(run, flow), rest is not None
+        why, for_now = (
+            rest or self._acceptance.refusal_reason(run, flow) or self._objection(run, flow),
+            rest is not None,
+        )
         asked = self.fleet.clock.time()
         starts = self.worker.reserve_slot(run.id)
         full = not starts and not self.worker.reserve_backlog(run.id)

@@ -43,7 +43,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.device.functions import Calls, CurrentRun
 from asterism.fleet.device.output import TAIL, Watch
-from asterism.fleet.device.process_records import ProcessRecords, mark
+from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
@@ -123,7 +123,7 @@ class DeviceExecutor:
 
     def belong_to(self, store: str) -> None:
         """Whose device this is, once that is known: strays are told apart by it."""
-        self._records.store = mark(store)
+        self._records.store = store_mark(store)
 
     @property
     def lingering(self) -> int:

@@ -27,7 +27,14 @@ from asterism.base.secret_mask import secret_names
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.matching import DEFAULT_PORTS, HostRule, NamePatterns, compile_pattern, is_pattern, parse_host
+from asterism.fleet.policy.matching import (
+    DEFAULT_PORTS,
+    HostRule,
+    NamePatterns,
+    compile_pattern,
+    is_pattern,
+    parse_host,
+)
 
 ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
