@@ -54,7 +54,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),
     Allowed(
-        "tests/(peers|cli)/test_.*peer",
+        "tests/((peers|cli)/test_.*peer|base/test_http_limits)",
         r"the task (test_|its_|\w+\.<locals>\.(scene|main))",
         "two stores in memory meet within the test's own coroutine: they answer without giving way, so that the whole "
         "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",
@@ -77,7 +77,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/durable/test_durable_(shortening|report|keeping)",
-        r"the task play\.<locals>\.main",
+        r"the task test_",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
     Allowed(

@@ -60,7 +60,7 @@ def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_i
     assert told.stdout == f"{status}\n", told.stderr
 
 
-def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
     import httpx
@@ -69,12 +69,8 @@ def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPa
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
     monkeypatch.setattr(http_client, "_contexts", {})
-
-    async def main() -> None:
-        for client in await asyncio.gather(*(http_client.http_client() for _ in range(5))):
-            await client.aclose()
-
-    asyncio.run(main())
+    for client in await asyncio.gather(*(http_client.http_client() for _ in range(5))):
+        await client.aclose()
     assert len(made) == 1
 
 

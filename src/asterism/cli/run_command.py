@@ -27,7 +27,7 @@ from asterism.cli.run_output import (
 from asterism.cli.screen import Screen
 from asterism.cli.user_modules import allow_imports
 from asterism.core.plan.lock import POLICIES
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.planfile import PlanFile

@@ -85,7 +85,7 @@ def _lacking(flow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
     """The names that a command or an address asks for and the input does not have."""
     asked = _Asked(given)
     for text in flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ()):
-        task_inputs.template(text, asked)
+        task_inputs.fill_template(text, asked)
     yield from asked.missing
 
 

@@ -53,7 +53,7 @@ def load_editor(path: str | None) -> Any:
     if ":" not in path:
         raise click.UsageError(f"--editor is package.module:function, not {path!r}.")
     try:
-        return function_calls.load(path)
+        return function_calls.load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
         raise Unusable(
             f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."

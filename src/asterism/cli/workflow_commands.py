@@ -9,7 +9,7 @@ import click
 
 from asterism.cli.cli_context import Function, find_workflow, fleet_options, options, tell_json, with_fleet
 from asterism.cli.option_types import any_json, capabilities, duration, pair, words
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow

@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from asterism.base.clock import Clock, OwnClock
+from asterism.base.clock import BootClock, Clock
 from asterism.base.expressions import holds
 from asterism.base.ids import new_id
-from asterism.core.errors import AsterismError, NotJson, shown
-from asterism.core.json_values import plain
+from asterism.core.errors import AsterismError, NotJson, safe_repr
+from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
-from asterism.core.run.placement import Outlook
-from asterism.core.run.run import COMPLETED, KEEPS, Owner, Progress, Run
-from asterism.core.run.session import ABROAD, HEARD, OPEN, Session
+from asterism.core.run.placement import Placer
+from asterism.core.run.run import COMPLETED, KEEP_RULES, Owner, Progress, Run
+from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
@@ -89,14 +89,14 @@ class Fleet:
         self, store: Store, *, by: str = "user", clock: Clock | None = None, chance: random.Random | None = None
     ) -> None:
         self.store, self.by = store, by
-        self.clock: Clock = clock or OwnClock()
+        self.clock: Clock = clock or BootClock()
         self.chance = chance or random.Random()
         self.workflows = Workflows(store)
         self.waiters = RunWaiters(store, self.clock)
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
         self.blobs = RunBlobs(store)
         self.local: InProcessDevice | None = None
-        self._outlook: tuple[float, Outlook] | None = None
+        self._outlook: tuple[float, Placer] | None = None
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
@@ -150,8 +150,8 @@ class Fleet:
         _check_terms(key, series, device, priority, keep)
         what = f"the input of {flow.name!r}"
         if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"{what} is an object with names and values, not {shown(given)}")
-        kept = await self.blobs.keep(plain(dict(given or {}), what), await self.settings(), what)
+            raise NotJson(f"{what} is an object with names and values, not {safe_repr(given)}")
+        kept = await self.blobs.keep(plain_json(dict(given or {}), what), await self.settings(), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),
@@ -314,16 +314,16 @@ class Fleet:
         found = await self.store.register(COORDINATOR)
         return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
 
-    async def outlook(self, *, fresh: bool = False) -> Outlook:
+    async def outlook(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``OUTLOOK_AGE`` old."""
         now = self.clock.time()
         if fresh or self._outlook is None or now - self._outlook[0] > OUTLOOK_AGE:
             given = self._outlook[1].given if self._outlook is not None else None
-            sessions = [one for one in await self.store.sessions() if one.state in HEARD]
+            sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
             weights = (await self.settings()).weights
             coordinator = await self.coordinator()
             at = self.store.clock()
-            self._outlook = (now, Outlook(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
+            self._outlook = (now, Placer(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
         return self._outlook[1]
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Fleet:
         return await fleet_settings.write(self.store, changes)
 
 
-def time_to_answer(outlook: Outlook, owner: Owner, settings: Settings) -> float | None:
+def time_to_answer(outlook: Placer, owner: Owner, settings: Settings) -> float | None:
     """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
     return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
 
@@ -358,10 +358,10 @@ def time_to_answer(outlook: Outlook, owner: Owner, settings: Settings) -> float 
 def _check_terms(key: str | None, series: str | None, device: str | None, priority: int | None, keep: str) -> None:
     for name, text in (("key", key), ("series", series), ("device", device)):
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-            raise AsterismError(f"{name} is a text of 1 to 500 printable characters, not {shown(text)}")
+            raise AsterismError(f"{name} is a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
         raise AsterismError(f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}")
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-        raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {shown(priority)}")
-    if keep not in KEEPS:
-        raise AsterismError(f"keep is one of {', '.join(KEEPS)}, not {shown(keep)}")
+        raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}")
+    if keep not in KEEP_RULES:
+        raise AsterismError(f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from asterism.base.clock import Clock
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
@@ -162,7 +162,7 @@ class Ledger:
         """A new run with its place in its series."""
         revision, before = await self._read_series(series)
         claimed = before.claim(run.id, run.created_at)
-        admitted = transitions.let_go(run, run.created_at) if claimed.active == run.id else run
+        admitted = transitions.release_hold(run, run.created_at) if claimed.active == run.id else run
         return admitted, [PutRegister(_series_key(series), claimed.to_json(), revision)]
 
     async def consequences(self, run: Run) -> list[Write]:
@@ -195,7 +195,7 @@ class Ledger:
         if after is not series:
             writes.append(PutRegister(_series_key(name), after.to_json(), found and found.revision))
         if promoted is not None and promoted.held:
-            writes.append(PutRun(transitions.let_go(promoted, now), promoted.revision))
+            writes.append(PutRun(transitions.release_hold(promoted, now), promoted.revision))
         return writes
 
     async def readmit(self, run: Run, now: float) -> tuple[Run, list[Write]]:
@@ -209,7 +209,7 @@ class Ledger:
         if claimed is not series:
             writes.append(PutRegister(_series_key(run.series), claimed.to_json(), revision))
         if claimed.active == run.id:
-            return (transitions.let_go(run, now) if run.held else run), writes
+            return (transitions.release_hold(run, now) if run.held else run), writes
         return run.changed(held=True), writes
 
     async def _read_series(self, name: str) -> tuple[int | None, Series]:
@@ -235,7 +235,7 @@ def happened(written: Run, found: Run) -> bool:
     may write the same words at the same moment."""
     return (
         found.revision >= written.revision
-        and (found.story[: len(written.story)] == written.story or set(line_of(written)) <= set(found.story))
+        and (found.story[: len(written.story)] == written.story or set(own_story(written)) <= set(found.story))
         and (found.epoch != written.epoch or found.session in (written.session, None))
     )
 

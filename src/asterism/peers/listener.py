@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.http_limits import Limits
 from asterism.core.errors import AsterismError
 from asterism.peers.identity import Identity
@@ -96,7 +96,7 @@ def _server(app: Starlette, identity: Identity, limits: Limits) -> LimitedServer
     try:
         from asterism.base.http_server import LimitedServer
     except ImportError:
-        raise AsterismError(f"peers are answered with uvicorn: {extra_advice('peers')}") from None
+        raise AsterismError(f"peers are answered with uvicorn: {install_hint('peers')}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.core.run.run import Run
-from asterism.core.run.validation import check
+from asterism.core.run.validation import problems_in
 from asterism.peers.registry import PeerRefused
 from asterism.peers.wire import Unreadable, strict
 from asterism.store import row_codec
@@ -135,7 +135,7 @@ def read(data: object) -> Message:
         raise PeerRefused("a message is a JSON object")
     if data.get("protocol") != PROTOCOL:
         raise PeerRefused(
-            f"the peer speaks version {shown(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
+            f"the peer speaks version {safe_repr(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
         )
     try:
         clock = float(data["clock"])
@@ -167,7 +167,7 @@ def read(data: object) -> Message:
             bool(data.get("whole", True)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
+        raise PeerRefused(f"the message is not complete, or not what it says: {safe_repr(error)}") from None
 
 
 def _cursor(value: Any) -> Cursor:
@@ -229,7 +229,7 @@ def _items(records: Sequence[Any], after: int) -> list[Item]:
             items.append(_item(one, number))
         except (KeyError, TypeError, ValueError) as error:
             name = _name(one.get("run")) if isinstance(one, Mapping) else None
-            items.append(Item(number, "", None, f"it is no record: {harmless(shown(error), 200)}", name))
+            items.append(Item(number, "", None, f"it is no record: {harmless(safe_repr(error), 200)}", name))
     return items
 
 
@@ -243,7 +243,7 @@ def _item(one: Any, before: int) -> Item:
         run = _run(row)
     except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return Item(number, by, None, f"it is no record of a run: {harmless(str(error), 200)}", name)
-    problems = check(run)
+    problems = problems_in(run)
     if problems:
         return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
     large = blob_sizes(run)

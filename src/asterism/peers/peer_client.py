@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from asterism.base.http_client import httpx_ready
+from asterism.base.http_client import load_httpx
 from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange, Met, PeerUnreachable
 from asterism.peers.identity import fingerprint_of
@@ -135,7 +135,7 @@ class Caller:
         raise PeerRefused(why)
 
     async def _connected(self) -> AsyncClient:
-        httpx = await httpx_ready("peers are called with httpx", "peers")
+        httpx = await load_httpx("peers are called with httpx", "peers")
         with _understood(self._url):
             async with asyncio.timeout(CONNECT):
                 certificate = await _shown_certificate(self._url)

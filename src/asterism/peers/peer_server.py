@@ -21,7 +21,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
@@ -62,7 +62,7 @@ def peer_app(exchange: Exchange, guard: Guard, limits: Limits | None = None) -> 
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError:
-        raise AsterismError(f"peers are answered with starlette: {extra_advice('peers')}") from None
+        raise AsterismError(f"peers are answered with starlette: {install_hint('peers')}") from None
     desk = _Desk(exchange, guard, Bodies(limits or Limits()))
     routes = [
         Route("/v1/accept", desk.accept, methods=["POST"]),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from asterism.base.expressions import holds
-from asterism.core.run.placement import against, mismatch, rest_objection
+from asterism.core.run.placement import mismatch_reason, resting_reason, unmet_reason
 from asterism.core.run.run import Run
 from asterism.core.run.session import RESTING, Session
 from asterism.core.run.workflow import Workflow
@@ -61,15 +61,15 @@ class Acceptance:
 
     def rest_reason(self) -> str | None:
         """Why the device takes nothing while it rests; None if it does not rest."""
-        return rest_objection(self.resting)
+        return resting_reason(self.resting)
 
     def refusal_reason(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not take a run; None if it will."""
         if self._draining.is_set():
             return "it is being drained"
         if self.resting is not None:
-            return rest_objection(self.resting)
-        return mismatch(self.session, run, flow, self._shown, holds)
+            return resting_reason(self.resting)
+        return mismatch_reason(self.session, run, flow, self._shown, holds)
 
     def leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
         """Whether the workflow prefers another device. The coordinator assigns the run to it; if it does not in time,
@@ -80,4 +80,4 @@ class Acceptance:
             return False
         if flow.orchestration and not self._coordinator.elected:
             return True
-        return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
+        return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None

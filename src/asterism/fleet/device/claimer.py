@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from asterism.base.error_log import Trouble
-from asterism.base.http_client import httpx_ready
+from asterism.base.error_log import RecurringError
+from asterism.base.http_client import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run
@@ -111,7 +111,7 @@ class Claimer:
 
     async def claim_until_cancelled(self) -> None:
         """Look for work whenever there may be some."""
-        trouble = Trouble(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -179,7 +179,7 @@ class Claimer:
             else:
                 able = self.worker.executor.objection(flow) is None
                 if able and flow.http is not None:
-                    await httpx_ready()  # needed to judge addresses, and slow to import
+                    await load_httpx()  # needed to judge addresses, and slow to import
                 (self._able if able else self._unable).add(kind)
 
     async def _judge(self, run: Run, flow: Workflow) -> None:

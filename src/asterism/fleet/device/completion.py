@@ -60,7 +60,7 @@ def declined(held: HeldRun, reason: str, clock: StoreClock) -> Step:
 
 def broken_off(held: HeldRun, error: str, clock: StoreClock) -> Step:
     """The device could not go on, through no fault of the work."""
-    return lambda run, flow: transitions.break_off(_with_progress(run, held), held.grant, error, flow, clock())
+    return lambda run, flow: transitions.abandon(_with_progress(run, held), held.grant, error, flow, clock())
 
 
 def released(held: HeldRun, reason: str, detail: str, clock: StoreClock) -> Step:
@@ -75,7 +75,7 @@ def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: StoreCl
             return run
         assert run.grant is not None
         kept = run if progress is None else run.changed(progress=progress)
-        return transitions.break_off(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
+        return transitions.abandon(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
 
     return step
 

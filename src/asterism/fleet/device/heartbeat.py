@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asterism.base.clock import Clock
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.held_run import HeldRun
@@ -55,7 +55,7 @@ class Heartbeat:
 
     async def beat_until_ended(self) -> None:
         """Send heartbeats. Returns when the store says that this session is over."""
-        trouble = Trouble(log, "no heartbeat", "heartbeats again", self.clock.time)
+        trouble = RecurringError(log, "no heartbeat", "heartbeats again", self.clock.time)
         lease = self.lease
         try:
             while True:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import (
@@ -243,7 +243,7 @@ class Worker:
         try:
             lease = self._lease.remaining(run)
             work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease)
-            value = plain(await self.executor.execute(work), f"the result of run {run.id}")
+            value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if not self._lease.holds(run):  # its guard may have ended it while this process was frozen
                 held.stopping = held.stopping or FENCED
