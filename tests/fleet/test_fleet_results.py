@@ -170,9 +170,9 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 async def test_what_is_too_large_is_refused_also_if_it_is_not_large_enough_to_be_kept_apart(
     stage: Stage, value: Any
 ) -> None:
-    settings = await stage.person.configure(most=100)
+    await stage.person.configure(most=100)
     with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
-        await stage.person.blobs.keep(value, settings, "it")
+        await stage.person.blobs.keep(value, "it")
 
 
 async def test_an_input_that_is_too_large_is_refused(stage: Stage) -> None:

@@ -255,7 +255,7 @@ class FleetDevice:
         return await self.patiently(lambda: self.fleet.place(run, flow, add))
 
     async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
-        return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
+        return await self.fleet.blobs.keep(given, what)
 
     async def _call_off(self, run: Run, journal: Journal) -> None:
         """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first. The step

@@ -94,7 +94,7 @@ class Fleet:
         self.workflows = Workflows(store)
         self.waiters = RunWaiters(store, self.clock)
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
-        self.blobs = RunBlobs(store)
+        self.blobs = RunBlobs(store, self.settings)
         self.local: InProcessDevice | None = None
         self._outlook: tuple[float, Placer] | None = None
         self._settings: tuple[float, Settings] | None = None
@@ -151,7 +151,7 @@ class Fleet:
         what = f"the input of {flow.name!r}"
         if given is not None and not isinstance(given, Mapping):
             raise NotJson(f"{what} is an object with names and values, not {safe_repr(given)}")
-        kept = await self.blobs.keep(plain_json(dict(given or {}), what), await self.settings(), what)
+        kept = await self.blobs.keep(plain_json(dict(given or {}), what), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),

@@ -56,7 +56,7 @@ class Notifier:
     async def deliver(self) -> None:
         store = self._fleet.store
         settings = await self._fleet.settings()
-        if not settings.tells:
+        if not settings.notifies:
             return
         cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asterism.core.errors import AsterismError, NotJson
@@ -31,14 +32,19 @@ def blob_of(value: Any) -> str | None:
 
 
 class RunBlobs:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    """``settings`` reads the settings of the fleet, which say what is large."""
 
-    async def keep(self, value: Any, settings: Settings, what: str) -> Any:
+    def __init__(self, store: Store, settings: Callable[[], Awaitable[Settings]]) -> None:
+        self._store, self._settings = store, settings
+
+    async def keep(self, value: Any, what: str) -> Any:
         """Store a JSON value if it is large. Returns the value, or the reference to its blob. ``what`` names it in
         messages. Raises TooLarge, and NotJson for a value that cannot be written as JSON after all."""
+        if is_small(value):
+            return value
+        settings = await self._settings()
         inside = min(settings.large, settings.most)
-        if is_small(value) or (type(value) is str and len(value) * 6 < inside):
+        if type(value) is str and len(value) * 6 < inside:
             return value
         try:
             text = _compact(value)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from asterism.fleet.device import orphan_processes, process_records
-from asterism.fleet.device.host import DeviceLock
+from asterism.fleet.device.host import DeviceLock, lock_holder
 from asterism.fleet.device.orphan_processes import kill_orphans
 from asterism.fleet.device.process_records import (
     ProcessRecords,
@@ -319,7 +319,8 @@ def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Pat
     "text",
     [
         *("", "no json\n", "[]\n", f'{{"device": "{KITCHEN}"}}\n', f'{{"device": "{KITCHEN}", '),
-        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", "boot": "{boot_id()}", '
+        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", '
+        f'"boot": "{boot_id()}", '
         '"agent": 0, "began": 1}\n+1 no number\n',
     ],
 )
@@ -417,7 +418,7 @@ def test_a_device_has_one_living_agent_on_a_machine() -> None:
     assert lock.acquire()
     other = DeviceLock(STORE, KITCHEN)
     assert not other.acquire()
-    assert other.holder() == os.getpid()
+    assert lock_holder(STORE, KITCHEN) == os.getpid()
     others = [DeviceLock(STORE, LAPTOP), DeviceLock("sqlite:///other.db", KITCHEN)]
     assert all(one.acquire() for one in others)
     lock.close()
@@ -433,7 +434,7 @@ def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
     lock.close()
     lock.close()
     assert list((state / "devices").iterdir()) == []
-    assert lock.holder() is None
+    assert lock_holder(STORE, KITCHEN) is None
 
 
 def test_who_gives_back_a_lock_whose_file_was_cleaned_away_leaves_that_of_another_alone(state: Path) -> None:
@@ -498,7 +499,7 @@ def test_the_lock_goes_with_the_process_however_it_ends() -> None:
         assert holder.stdout.readline() == "True\n"
         lock = DeviceLock(STORE, KITCHEN)
         assert not lock.acquire()
-        assert lock.holder() == holder.pid
+        assert lock_holder(STORE, KITCHEN) == holder.pid
         holder.send_signal(signal.SIGSTOP)
         assert not lock.acquire()  # it is alive
     finally:

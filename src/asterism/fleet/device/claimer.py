@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
@@ -116,8 +115,11 @@ class Claimer:
             await self._wake.wait()
             self._wake.clear()
             try:
-                with self._request():
+                self._count_request(1)
+                try:
                     await self._look_once()
+                finally:
+                    self._count_request(-1)
                 trouble.over()
             except (StoreUnavailable, UnknownWorkflow) as error:
                 trouble.met(error)
@@ -135,22 +137,9 @@ class Claimer:
             await self._take_offered()
             await self.worker.start_waiting()
 
-    @contextlib.contextmanager
-    def _request(self) -> Iterator[None]:
-        self._begin_request()
-        try:
-            yield
-        finally:
-            self._end_request()
-
-    def _begin_request(self) -> None:
-        self._open_requests += 1
-        self.settled.clear()
-
-    def _end_request(self) -> None:
-        self._open_requests -= 1
-        if not self._open_requests:
-            self.settled.set()
+    def _count_request(self, change: int) -> None:
+        self._open_requests += change
+        (self.settled.clear if self._open_requests else self.settled.set)()
 
     # -- what the device would execute -------------------------------------------------------------------------------
 
@@ -227,8 +216,18 @@ class Claimer:
         full = not starts and not self.worker.reserve_backlog(run.id)
         if why is None and full:
             why, for_now = "it is full", True
+        grant = run.grant
+        assert grant is not None
+
+        def answer(run: Run, flow: Workflow) -> Run:
+            now = self.fleet.store.clock()
+            if why is not None:
+                return transitions.decline(run, grant, why, now, for_now=for_now)
+            claimed = transitions.claim(run, grant, flow, now)
+            return transitions.start(claimed, grant, now) if starts else claimed
+
         try:
-            after = await self.fleet.ledger.change(run, self._answer(run, why, starts, for_now))
+            after = await self.fleet.ledger.change(run, answer)
             if why is not None:
                 log.info("declined: %s", why, extra={"run": run.id})
             if after.session == self.worker.owner.session:
@@ -238,19 +237,6 @@ class Claimer:
             log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
         finally:
             self.worker.unreserve(run.id)
-
-    def _answer(self, assigned: Run, why: str | None, starts: bool, for_now: bool) -> Callable[[Run, Workflow], Run]:
-        grant = assigned.grant
-        assert grant is not None
-
-        def step(run: Run, flow: Workflow) -> Run:
-            now = self.fleet.store.clock()
-            if why is not None:
-                return transitions.decline(run, grant, why, now, for_now=for_now)
-            claimed = transitions.claim(run, grant, flow, now)
-            return transitions.start(claimed, grant, now) if starts else claimed
-
-        return step
 
     async def adopt(self, run_id: str, epoch: int) -> None:
         """Begin a run that the store says is ours and that we never heard of: the answer to our claim was lost."""
@@ -374,13 +360,13 @@ class Claimer:
         refused = self._acceptance.refusal_reason(run, flow) or self._objection(run, flow)
         if refused is not None or not self.worker.reserve_slot(run.id):
             return False
-        self._begin_request()
+        self._count_request(1)
         return True
 
     def unreserve(self, run: Run) -> None:
         """The run is here by now, or will not come."""
         self.worker.unreserve(run.id)
-        self._end_request()
+        self._count_request(-1)
 
     def accept(self, run: Run, flow: Workflow) -> Run:
         """The run as it is written when it is created: taken by this device, and started."""

@@ -45,7 +45,11 @@ def started(held: HeldRun, clock: StoreClock) -> Step:
 
 
 def completed(held: HeldRun, output: Any, clock: StoreClock) -> Step:
-    return lambda run, _: transitions.complete(_with_progress(run, held), held.grant, output, clock())
+    def step(run: Run, _: Workflow) -> Run:
+        run = run if held.progress is None else _with_progress(run, held)
+        return transitions.complete(run, held.grant, output, clock())
+
+    return step
 
 
 def failed(held: HeldRun, error: str, clock: StoreClock, *, final: bool = False) -> Step:

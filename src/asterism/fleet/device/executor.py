@@ -207,8 +207,11 @@ class DeviceExecutor:
         period, or at once if cancelled again."""
         with self._mask(work) as mask:
             self._allow(work)
-            with own_part("the run could not be prepared", EXHAUSTED):
-                resolved = fill(work.workflow, work.given, mask)
+            if stands_for_itself(work.workflow, work.given):
+                resolved = ResolvedInputs(dict(work.given), {}, mask)
+            else:
+                with own_part("the run could not be prepared", EXHAUSTED):
+                    resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)

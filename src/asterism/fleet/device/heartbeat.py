@@ -102,7 +102,8 @@ class Heartbeat:
     async def beat(self) -> bool:
         """Send one heartbeat. Returns whether the store takes this session for alive. Raises StoreUnavailable."""
         sent = self.clock.time()
-        self._cancel_report_timer()
+        if self._report_timer is not None:
+            self._cancel_report_timer()
         changed = [held for held in self.worker if held.changed]
         reports = [held.report() for held in changed]
         for held in changed:

@@ -57,8 +57,16 @@ def devices_here(store: str, sessions: Iterable[Session]) -> frozenset[str]:
 
 
 def _is_alive(store: str, device: str) -> bool:
-    number = DeviceLock(store, device).holder()
-    return number is not None and start_time(number) is not None
+    holder = lock_holder(store, device)
+    return holder is not None and start_time(holder) is not None
+
+
+def lock_holder(store: str, device: str) -> int | None:
+    """The process id of the last holder of a device's lock; None if there is none."""
+    try:
+        return int(_lock_path(store, device).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 class DeviceLock:
@@ -66,15 +74,14 @@ class DeviceLock:
     process, however that ends, and no child inherits it."""
 
     def __init__(self, store: str, device: str) -> None:
-        words = "\0".join((store, device, socket.gethostname()))
-        self._key = hashlib.sha256(words.encode()).hexdigest()[:24]
+        self._store, self._device = store, device
         self._file = -1
 
     def acquire(self) -> bool:
         """Take the lock. Returns False if another living agent holds it."""
         if self._file >= 0:
             return True
-        self._path = self._find_path()
+        self._path = _lock_path(self._store, self._device)
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -96,15 +103,6 @@ class DeviceLock:
         os.register_at_fork(after_in_child=_ForgetInChild(self))
         return True
 
-    def holder(self) -> int | None:
-        """The process id of the last holder."""
-        with contextlib.suppress(OSError, ValueError):
-            return int(self._find_path().read_text())
-        return None
-
-    def _find_path(self) -> Path:
-        return state_directory() / "devices" / f"{self._key}.lock"
-
     def close(self) -> None:
         """Release the lock and unlink its file, unless the file at its path is another process's by now."""
         if self._file >= 0:
@@ -118,6 +116,12 @@ class DeviceLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _lock_path(store: str, device: str) -> Path:
+    """The lock file; it holds the process id of its last holder."""
+    words = "\0".join((store, device, socket.gethostname()))
+    return state_directory() / "devices" / f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.lock"
 
 
 class _ForgetInChild:

@@ -265,7 +265,7 @@ class Worker:
         what = f"the result of run {held.run.id}"
         while True:
             try:
-                output = await self.fleet.blobs.keep(value, await self.fleet.settings(), what)
+                output = await self.fleet.blobs.keep(value, what)
             except StoreUnavailable as error:
                 log.warning("%s could not be stored: %s", what, error, extra={"run": held.run.id})
                 await self.fleet.clock.sleep(RESULT_RETRY)
