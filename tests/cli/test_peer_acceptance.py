@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from asterism.peers.invitations import parse
+from asterism.peers.invitations import parse_invitation
 from tests.cli.command_scenes import Scene
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE
@@ -81,7 +81,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
     assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
     secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
     assert isinstance(secrets["kitchen"], str)
-    assert secrets["kitchen"] != parse(line).token
+    assert secrets["kitchen"] != parse_invitation(line).token
 
 
 # -- killed meanwhile --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.peers.invitations import parse
+from asterism.peers.invitations import parse_invitation
 from tests.cli.command_scenes import Scene
 from tests.cli.peer_scenes import House, invitation, refused
 
@@ -34,7 +34,7 @@ def test_an_invitation_is_a_line_for_the_other_machine(kitchen: Scene) -> None:
     result = kitchen.run("peer", "invite", "laptop", "--url", URL)
     assert result.exit_code == 0
     [line] = result.stdout.splitlines()
-    wanted = parse(line)
+    wanted = parse_invitation(line)
     assert "run `asterism peer accept -`" in result.stderr
     assert (wanted.url, wanted.name) == (URL, "kitchen-pc")
     assert "within 24 h" in result.stderr
@@ -53,7 +53,7 @@ def test_who_invites_somebody_on_this_machine_is_not_told_to_listen_to_all(tmp_p
 
 
 def test_the_store_does_not_know_the_token_and_neither_does_a_backup(kitchen: Scene) -> None:
-    token = parse(invitation(kitchen, "laptop", URL)).token
+    token = parse_invitation(invitation(kitchen, "laptop", URL)).token
     kitchen.ok("store", "backup", str(kitchen.folder / "backup"))
     private = kitchen.folder / "fleet.db-identity.pem"
     for path in kitchen.folder.iterdir():
@@ -71,7 +71,7 @@ def test_the_store_does_not_know_the_token_and_neither_does_a_backup(kitchen: Sc
     ],
 )
 def test_a_store_is_called_by_its_machine_or_as_it_likes(kitchen: Scene, options: tuple[str, ...], name: str) -> None:
-    assert parse(kitchen.json("peer", "invite", "laptop", *options)["invitation"]).name == name
+    assert parse_invitation(kitchen.json("peer", "invite", "laptop", *options)["invitation"]).name == name
 
 
 @pytest.mark.parametrize("options", [(), ("--url", "https://10.0.0.7:7420"), ("--url", "https://[::1]:7420")])
@@ -79,7 +79,7 @@ def test_an_address_of_numbers_is_no_name(
     kitchen: Scene, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "Cooker.local")
-    wanted = parse(kitchen.json("peer", "invite", "laptop", *options)["invitation"])
+    wanted = parse_invitation(kitchen.json("peer", "invite", "laptop", *options)["invitation"])
     assert wanted.name == ("Cooker" if options else "cooker")
     assert options or wanted.url == "https://cooker.local:7420"
 
@@ -87,7 +87,7 @@ def test_an_address_of_numbers_is_no_name(
 def test_who_was_invited_and_never_came_can_be_invited_anew(kitchen: Scene) -> None:
     first, second = invitation(kitchen, "laptop", URL), invitation(kitchen, "laptop", URL)
     assert first != second
-    assert parse(first).fingerprint == parse(second).fingerprint
+    assert parse_invitation(first).fingerprint == parse_invitation(second).fingerprint
     assert [one["name"] for one in kitchen.json("peer", "list")] == ["laptop"]
 
 

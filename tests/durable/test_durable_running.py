@@ -358,7 +358,7 @@ async def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(
 async def test_two_orchestrators_do_not_run_one_constellation(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
-    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* `asterism standby nightly` waits"):
+    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* `asterism plan standby nightly` waits"):
         await stage.orchestrator(host="there").go_on("nightly")
     durable_work.gate("a").set()
     await running

@@ -14,7 +14,7 @@ from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import SAME_TIME
 from asterism.fleet.policy.policy import PolicyForbids
-from asterism.store.protocol import Offer
+from asterism.store.protocol import TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -78,7 +78,7 @@ async def test_what_is_taken_within_a_moment_is_taken_at_one_time_but_not_before
     began: list[float] = []
     take = stage.store.take
 
-    async def slowly(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def slowly(offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         def later(run: Run) -> Run | None:
             stage.jump += 0.4 * SAME_TIME
             if len(began) == 4:  # as if it had come while the others were looked at

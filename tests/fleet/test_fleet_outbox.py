@@ -138,7 +138,7 @@ async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its
 ) -> None:
     device, runs = await at_work(stage, 2)
     await stage.until(lambda: stage.now() > 100.0)
-    device.line.late.update(register=0.3, keep_blob=0.3, commit=0.3)  # the settings are not fresh any more
+    device.line.late.update(register=0.3, put_blob=0.3, commit=0.3)  # the settings are not fresh any more
     device.hands.finish(runs[0], "words")
     device.hands.finish(runs[1], "many words" * 10_000)
     await stage.until(lambda: not device.hands.busy)

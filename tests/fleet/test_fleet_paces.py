@@ -23,13 +23,13 @@ async def test_a_device_is_heard_of_before_it_is_given_work_with_a_shorter_heart
     brisk = Workflow("brisk", call="work:do", heartbeat=1.0, timeout=4.0)
     kitchen = await stage.device("kitchen", heartbeat=300.0, timeout=900.0, monitor_every=5.0)
     await asyncio.sleep(200.0)
-    beats = kitchen.line.asked["beat"]
+    beats = kitchen.line.asked["heartbeat"]
     run = await stage.person.create(brisk)
     await stage.at_work(kitchen, run)
-    assert kitchen.line.asked["beat"] > beats
+    assert kitchen.line.asked["heartbeat"] > beats
     await asyncio.sleep(100.0)
     assert kitchen.hands.stopped == []
-    assert kitchen.line.asked["beat"] >= beats + 90, "it keeps up the pace of its work"
+    assert kitchen.line.asked["heartbeat"] >= beats + 90, "it keeps up the pace of its work"
     kitchen.hands.finish(run)
     assert (await stage.end_of(run)).epoch == 1
 

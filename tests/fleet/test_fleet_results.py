@@ -93,12 +93,12 @@ async def test_progress_and_the_tail_of_the_output_are_reported_within_a_second_
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     await asyncio.sleep(10.0)
-    beats = kitchen.line.asked["beat"]
+    beats = kitchen.line.asked["heartbeat"]
     for step in range(10):
         kitchen.hands.progress(run, step, 10)
         kitchen.hands.says(run, f"step {step}")
     await asyncio.sleep(1.5)
-    assert kitchen.line.asked["beat"] == beats + 1, "one heartbeat for all of it"
+    assert kitchen.line.asked["heartbeat"] == beats + 1, "one heartbeat for all of it"
     report = (await stage.store.reports([run.id]))[run.id]
     assert (report.progress, report.tail, report.epoch) == (Progress(9, 10), "step 9", 1)
 
@@ -108,7 +108,7 @@ async def test_a_report_that_got_lost_is_made_again(stage: Stage) -> None:
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     await asyncio.sleep(5.0)
-    kitchen.line.drops["beat"] = 1
+    kitchen.line.drops["heartbeat"] = 1
     kitchen.hands.progress(run, 5, 10)
     await asyncio.sleep(20.0)
     assert (await stage.store.reports([run.id]))[run.id].progress == Progress(5, 10)
@@ -195,7 +195,7 @@ async def test_a_result_is_not_done_again_because_the_store_could_not_keep_it_at
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    kitchen.line.drops["keep_blob"] = 5
+    kitchen.line.drops["put_blob"] = 5
     kitchen.hands.finish(run, "x" * 200_000)
     ended = await stage.end_of(run)
     assert (ended.status, ended.epoch) == ("completed", 1)

@@ -110,11 +110,11 @@ async def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
     class Deaf(MemoryStore):
         deaf = False
 
-        async def beat(self, *args: Any) -> Any:
+        async def heartbeat(self, *args: Any) -> Any:
             if self.deaf:
                 self.deaf = False
                 await asyncio.get_running_loop().create_future()
-            return await super().beat(*args)
+            return await super().heartbeat(*args)
 
     loop = asyncio.get_running_loop()
     store = Deaf(lambda: 1_000_000.0 + loop.time())
@@ -137,10 +137,10 @@ async def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
         return "done"
 
     class Strict(MemoryStore):
-        async def beat(self, session: str, profile: Any, reports: Any) -> Any:
+        async def heartbeat(self, session: str, profile: Any, reports: Any) -> Any:
             for report in reports:
                 str(report.progress.step)  # as an engine does that writes it down: too many digits
-            return await super().beat(session, profile, reports)
+            return await super().heartbeat(session, profile, reports)
 
     loop = asyncio.get_running_loop()
     scene = Scene(Worker(boasts), Strict(lambda: 1_000_000.0 + loop.time()))
@@ -190,8 +190,8 @@ async def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody
     class Moved(MemoryStore):
         away = False
 
-        async def beat(self, *args: Any) -> Any:
-            answer = await super().beat(*args)
+        async def heartbeat(self, *args: Any) -> Any:
+            answer = await super().heartbeat(*args)
             return answer._replace(alive=False, held=()) if self.away else answer
 
         async def register(self, key: str) -> Any:

@@ -20,7 +20,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
-from asterism.store.protocol import Offer
+from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, simulate
 from asterism.testing.simulator import network as sim_network
 from asterism.testing.simulator.fleet_world import SimHost
@@ -147,7 +147,7 @@ class FrozenAfterTaking(sim_network.Wire):
 
     frozen = False
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await super().take(offer, step)
         if taken and not self.frozen:
             self.frozen = True

@@ -95,9 +95,9 @@ def _in_touch(fleet: Fleet, terms: Terms) -> AbstractAsyncContextManager[None]:
     """While a device works, its peers are met and answered, if it has any."""
     if not terms.peers and terms.listen is None:
         return nullcontext()
-    from asterism.peers.service import in_touch  # what it takes to have peers need not be installed
+    from asterism.peers.service import peer_connections  # what it takes to have peers need not be installed
 
-    return in_touch(fleet, terms.peers, terms.listen)
+    return peer_connections(fleet, terms.peers, terms.listen)
 
 
 def _stopping(agent: DeviceAgent, run_id: str) -> str | None:

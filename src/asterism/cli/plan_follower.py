@@ -72,7 +72,7 @@ class Followed(DurableOrchestrator):
         except DeviceNameTaken:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by another process on this machine; "
-                f"`asterism standby {name}` waits until it is gone"
+                f"`asterism plan standby {name}` waits until it is gone"
             ) from None
 
     async def _look_around(self, name: str) -> None:

@@ -39,7 +39,7 @@ async def create_run(
         click.echo(run.id)
         await _tell(fleet, run, near)
         if not run.ended and not waiting:
-            note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")
+            note(f"Follow it with: asterism runs watch, or asterism runs why {short(run.id)}")
     return run
 
 

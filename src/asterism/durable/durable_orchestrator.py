@@ -140,7 +140,7 @@ class DurableOrchestrator(Orchestrator):
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
-                f"`asterism standby {name}` waits until it is gone"
+                f"`asterism plan standby {name}` waits until it is gone"
             )
         async with Joined(agent) as living:
             kept = await load(self.fleet.store, name, self.conditions)

@@ -57,12 +57,12 @@ class RunBlobs:
         data = text.encode()
         if len(data) > settings.most:
             raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
-        return {"$blob": await self._store.keep_blob(data), "size": len(data)}
+        return {"$blob": await self._store.put_blob(data), "size": len(data)}
 
     async def copy(self, value: Any) -> Any:
         """The value for another run: its blob is stored anew, since the first run may be pruned with its own."""
         name = blob_of(value)
-        return value if name is None else {**value, "$blob": await self._store.keep_blob(await self._read(name))}
+        return value if name is None else {**value, "$blob": await self._store.put_blob(await self._read(name))}
 
     async def fetch(self, value: Any) -> Any:
         """The value that ``keep`` was given."""

@@ -21,7 +21,7 @@ from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import LONGEST, LimitReached
+from asterism.fleet.device.executor import LONGEST_VARIABLE, LimitReached
 from asterism.fleet.device.output import TAIL, progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
@@ -92,10 +92,10 @@ def test_a_large_input_is_read_from_its_file() -> None:
 
 def test_a_large_input_that_a_word_names_fails_and_says_what_to_do_instead() -> None:
     with pytest.raises(AsterismError, match=r"word 2 of the command has more than .* \$ASTERISM_INPUT"):
-        execute(command("echo", "{text}"), {"text": "x" * (LONGEST + 1)})
+        execute(command("echo", "{text}"), {"text": "x" * (LONGEST_VARIABLE + 1)})
     with pytest.raises(AsterismError, match=r"the variable BIG has more than .* \$ASTERISM_INPUT"):
-        execute(shell("true", env={"BIG": {"from": "text"}}), {"text": "x" * (LONGEST + 1)})
-    many = {f"v{n}": "x" * (LONGEST - 30) for n in range(100)}
+        execute(shell("true", env={"BIG": {"from": "text"}}), {"text": "x" * (LONGEST_VARIABLE + 1)})
+    many = {f"v{n}": "x" * (LONGEST_VARIABLE - 30) for n in range(100)}
     with pytest.raises(AsterismError, match=r"too long together.*\$ASTERISM_INPUT"):
         execute(shell("true"), many)
 

@@ -31,7 +31,7 @@ from asterism.fleet.device.worker import PREEMPTED, Worker
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import OFFERED, Offer, Query, for_device
+from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -322,7 +322,7 @@ class Claimer:
             return transitions.take(run, worker.owner, flow, moment, starts=starts <= free)
 
         asked = self.fleet.clock.time()
-        offer = Offer(worker.owner.device, frozenset(self._unable), self.fleet.store.clock(), limit, above)
+        offer = TakeRequest(worker.owner.device, frozenset(self._unable), self.fleet.store.clock(), limit, above)
         try:
             taken = await self.fleet.store.take(offer, step)
         except _Enough:

@@ -21,7 +21,7 @@ from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.worker import FENCED, LOST, Worker
-from asterism.store.protocol import Answer, Report, Store
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Store
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -132,13 +132,13 @@ class Heartbeat:
             await self._obey(answer, sent)
         return True
 
-    async def _send(self, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def _send(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
         session = self.worker.owner.session
         try:
-            return await self.store.beat(session, profile, reports)
+            return await self.store.heartbeat(session, profile, reports)
         except ValueError as error:  # the report of one execution must not end the device
             log.error("a report cannot be stored: %s", error)
-            return await self.store.beat(session, profile, ())
+            return await self.store.heartbeat(session, profile, ())
 
     async def _check_store(self) -> bool:
         """The store says that this session is not alive. If it does not know the device at all, it is not the store
@@ -147,7 +147,7 @@ class Heartbeat:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
 
-    async def _obey(self, answer: Answer, sent: float) -> None:
+    async def _obey(self, answer: HeartbeatReply, sent: float) -> None:
         if answer.draining:
             self._on_draining()
         granted = {grant.run: grant for grant in answer.held}

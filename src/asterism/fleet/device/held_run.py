@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 
 
 class HeldRun:
@@ -50,8 +50,8 @@ class HeldRun:
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 
-    def report(self) -> Report:
-        return Report(self.run.id, self.grant.epoch, self.progress, self.tail)
+    def report(self) -> ProgressReport:
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
 
     def set_progress(self, progress: Progress) -> None:
         self.progress, self.changed = progress, True

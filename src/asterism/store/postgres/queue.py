@@ -21,7 +21,7 @@ from asterism.core.run.run import Run
 from asterism.store.postgres.connection_pool import Connection, ConnectionPool
 from asterism.store.postgres.error_mapping import own_copy
 from asterism.store.postgres.statements import statements
-from asterism.store.protocol import Offer
+from asterism.store.protocol import TakeRequest
 from asterism.store.row_codec import moving, run_of
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 
@@ -56,7 +56,9 @@ class _TakeRequest:
 
     __slots__ = ("error", "future", "offer", "step", "taken")
 
-    def __init__(self, offer: Offer, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]) -> None:
+    def __init__(
+        self, offer: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
+    ) -> None:
         self.offer = offer
         self.step = step
         self.future = future
@@ -108,7 +110,7 @@ class TakeQueue:
         self._tasks: set[asyncio.Task[None]] = set()
         self._working = 0
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         if offer.limit < 1:
             return []
         ask = _TakeRequest(offer, step, asyncio.get_running_loop().create_future())

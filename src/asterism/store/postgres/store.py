@@ -33,7 +33,7 @@ from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.postgres.statements import statements
 from asterism.store.protocol import (
     Change,
-    Offer,
+    TakeRequest,
     Usage,
     Watch,
     Write,
@@ -102,7 +102,7 @@ class PostgresStore(Reads, Maintenance):
         """Raises ValueError, beside what every store raises, for a name that PostgreSQL cannot hold."""
         await self._committer.submit(writes)
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await self._queue.take(offer, step)
         topics = {topic for run in taken if (topic := topic_of(run)) is not None}
         if topics:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
 from asterism.store import row_codec
-from asterism.store.protocol import Offer, PutRun, topics_of
+from asterism.store.protocol import PutRun, TakeRequest, topics_of
 from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreCorrupt
@@ -54,7 +54,7 @@ class TakeJob(Job):
     __slots__ = ("look", "offer", "step", "taken")
 
     def __init__(
-        self, future: asyncio.Future[Any], offer: Offer, step: Callable[[Run], Run | None], look: Look
+        self, future: asyncio.Future[Any], offer: TakeRequest, step: Callable[[Run], Run | None], look: Look
     ) -> None:
         super().__init__(future)
         self.offer, self.step, self.look = offer, step, look
@@ -123,6 +123,6 @@ class TakeJob(Job):
         return topics_of(self.taken)
 
 
-def first_look(offer: Offer) -> Look:
+def first_look(offer: TakeRequest) -> Look:
     """Enough for a device that can do anything."""
     return Look(FIRST, min(2 * offer.limit + 50, MOST.over), min(offer.limit + 10, MOST.judged))

@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.protocol import Answer, Query, Report
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
 from asterism.testing.simulator.network import GIVES_UP, Wire
@@ -310,9 +310,11 @@ class EstimatingWire(Wire):
     def clock(self) -> float:
         return self._estimate()
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         asked = self._estimate.own()
-        answer = await super().beat(session, profile, reports)
+        answer = await super().heartbeat(session, profile, reports)
         self._estimate.learn(answer.now, asked)
         return answer
 

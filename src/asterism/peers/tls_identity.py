@@ -15,17 +15,17 @@ from pathlib import Path
 
 from asterism.base.extras import install_hint
 from asterism.core.errors import AsterismError
-from asterism.peers.private_files import UnusableSecret, beside, read_private, write_private
+from asterism.peers.private_files import UnusableSecret, path_beside, read_private, write_private
 from asterism.store.protocol import Store
 
-ENDING = "-identity.pem"
-YEARS = 20
-EARLIER = datetime.timedelta(days=365)
+IDENTITY_SUFFIX = "-identity.pem"
+VALID_YEARS = 20
+BACKDATED = datetime.timedelta(days=365)
 """How long before now the certificate begins to hold, for whoever looks at it with another tool and a slow clock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TlsIdentity:
     """``path`` is the file with the key and the certificate; ``fingerprint`` the SHA-256 of the certificate, in
     hexadecimal digits."""
 
@@ -33,18 +33,18 @@ class Identity:
     fingerprint: str
 
 
-def identity_of(store: Store) -> Identity:
+def tls_identity(store: Store) -> TlsIdentity:
     """That of a store; made if there is none yet. Raises UnusableSecret, and AsterismError if what it takes to make one
     is not installed."""
-    path = beside(store, ENDING)
+    path = path_beside(store, IDENTITY_SUFFIX)
     data = read_private(path)
     if data is None:
-        write_private(path, _made(), replace=False)  # if somebody else was first, theirs it is
+        write_private(path, _new_identity(), replace=False)  # if somebody else was first, theirs it is
         data = read_private(path) or b""
-    return Identity(path, _checked(path, data))
+    return TlsIdentity(path, _checked(path, data))
 
 
-def fingerprint_of(certificate: bytes) -> str:
+def fingerprint(certificate: bytes) -> str:
     """Of a certificate as it is sent (DER)."""
     return hashlib.sha256(certificate).hexdigest()
 
@@ -61,10 +61,10 @@ def _checked(path: Path, data: bytes) -> str:
             f"{path} is damaged: it has no key and certificate that belong together. Take it from where you keep "
             "copies, or remove it and invite the peers anew"
         ) from None
-    return fingerprint_of(certificate)
+    return fingerprint(certificate)
 
 
-def _made() -> bytes:
+def _new_identity() -> bytes:
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -80,8 +80,8 @@ def _made() -> bytes:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER)
-        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=365 * VALID_YEARS))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("asterism")]), critical=False)
         .sign(key, hashes.SHA256())

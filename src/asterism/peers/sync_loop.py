@@ -15,38 +15,39 @@ from collections.abc import Callable
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD
-from asterism.peers.exchange import Exchange, Met, Talk
+from asterism.peers.exchange import Exchange, Transport
 from asterism.peers.registry import Peer, UnknownPeer
+from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import ENDED, OFFERED, Watch, for_device
 
 log = logging.getLogger("asterism.peers")
 
-INTERVAL = 5.0
+SYNC_INTERVAL = 5.0
 """How long a meeting is put off if nothing happens, in seconds."""
 
-CLOSEST = 0.2
+MIN_PAUSE = 0.2
 """How much time lies between two meetings at least."""
 
-LONGEST = 60.0
+MAX_BACKOFF = 60.0
 """How long a peer that is out of reach is left alone at most."""
 
 
-class Meetings:
-    """``connect`` makes a way to a peer that has a url. ``on_met`` is told of each meeting. ``names`` are the peers
+class SyncLoop:
+    """``connect`` makes a way to a peer that has a url. ``on_sync`` is told of each meeting. ``names`` are the peers
     that are called; all that can be, unless it is given. ``interval`` and ``longest`` are how long a meeting is put
     off, if nothing happens and if the peer is out of reach."""
 
     def __init__(
         self,
         exchange: Exchange,
-        connect: Callable[[Peer], Talk],
+        connect: Callable[[Peer], Transport],
         *,
-        interval: float = INTERVAL,
-        longest: float = LONGEST,
+        interval: float = SYNC_INTERVAL,
+        longest: float = MAX_BACKOFF,
         names: frozenset[str] | None = None,
-        on_met: Callable[[str, Met], None] = lambda peer, met: None,
+        on_sync: Callable[[str, SyncResult], None] = lambda peer, met: None,
     ) -> None:
-        self._exchange, self._connect, self._on_met = exchange, connect, on_met
+        self._exchange, self._connect, self._on_sync = exchange, connect, on_sync
         self._interval, self._longest, self._names = interval, max(longest, interval), names
         self._fleet, self._clock = exchange.fleet, exchange.fleet.clock
 
@@ -59,7 +60,7 @@ class Meetings:
                     for peer in await self._exchange.peers.all():
                         called = peer.url is not None and (self._names is None or peer.name in self._names)
                         if called and self._has_ended(going.get(peer.name)):
-                            going[peer.name] = asyncio.create_task(self._meet_for_ever(peer.name))
+                            going[peer.name] = asyncio.create_task(self._sync_forever(peer.name))
                 await self._clock.sleep(self._interval)
         finally:
             for task in going.values():
@@ -71,16 +72,16 @@ class Meetings:
             log.error("a meeting broke off, and is begun anew", exc_info=task.exception())
         return task is None or task.done()
 
-    async def _meet_for_ever(self, name: str) -> None:
+    async def _sync_forever(self, name: str) -> None:
         trouble = RecurringError(log, f"cannot meet peer {name}", f"meeting peer {name} again", self._clock.time)
         pause = self._interval
         while True:
             watch = self._fleet.store.watch(await self._topics())  # what happens during the meeting counts
             try:
-                self._on_met(name, await self.meet(name))
+                self._on_sync(name, await self.sync(name))
                 trouble.over()
                 pause = self._interval
-                await self._clock.sleep(min(CLOSEST, self._interval))
+                await self._clock.sleep(min(MIN_PAUSE, self._interval))
                 await self._something_happens(watch)
             except UnknownPeer:
                 return  # it was removed
@@ -98,9 +99,9 @@ class Meetings:
         await self._clock.sleep(pause * self._fleet.chance.uniform(0.8, 1.2))
         return min(2 * pause, self._longest)
 
-    async def meet(self, name: str) -> Met:
+    async def sync(self, name: str) -> SyncResult:
         """One meeting, now. Raises UnknownPeer, and what the way to it raises."""
-        return await self._exchange.meet(name, self._connect(await self._exchange.peers.get(name)))
+        return await self._exchange.sync(name, self._connect(await self._exchange.peers.get(name)))
 
     async def _topics(self) -> frozenset[str]:
         """A run waits or has ended, or one was given to a device of a peer."""
