@@ -221,7 +221,7 @@ def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def _kept(scene: Scene, value: str) -> object:
     async def keep(fleet: Fleet) -> object:
-        return await fleet.blobs.keep(value, await fleet.settings(), "it")
+        return await fleet.blobs.keep(value, "it")
 
     return scene.ask(keep)
 

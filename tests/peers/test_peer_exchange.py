@@ -147,9 +147,8 @@ async def test_what_is_large_comes_before_the_record_in_both_directions() -> Non
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
     await kitchen.fleet.configure(large=10)
-    settings = await laptop.fleet.settings()
-    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, settings, "it"))
-    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, settings, "it"))
+    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
+    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
     await laptop.meet(kitchen)
     assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
@@ -336,7 +335,7 @@ class Present:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """There are none."""
 
     def close(self) -> None:

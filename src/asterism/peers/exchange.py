@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.run.session import OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.membership import identity
+from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.workflows import without_rules
@@ -282,7 +282,7 @@ class Exchange:
 
     async def _open(self) -> _Endpoint:
         if self._endpoint is None:
-            store = await identity(self.fleet.store, self.fleet.clock)
+            store = await store_identity(self.fleet.store, self.fleet.clock)
             feed = await feed_of(self.fleet.store).start_feed()
             self._endpoint = _Endpoint(
                 store, feed, Outgoing(self.fleet, store, feed), Ingest(self.fleet, self.peers, store)

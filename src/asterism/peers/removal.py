@@ -86,7 +86,7 @@ async def _withdraw(fleet: Fleet, claimed: list[Run], name: str) -> None:
     """Each by itself, before the removal: one that was to be cancelled ends, and that has consequences for others."""
     for run in claimed:
         with contextlib.suppress(RunRefused):  # it has started or left its device meanwhile
-            await fleet.ledger.wish(
+            await fleet.ledger.request(
                 run.id, lambda one, _: transitions.withdraw(one, fleet.store.clock(), _pause_reason(name))
             )
 

@@ -166,4 +166,4 @@ class Takeover:
             after = transitions.lose(run, flow, now, why)
         else:
             after = transitions.adopt(run, now, why)
-        return await self._fleet.ledger.readmitted(after, now)
+        return await self._fleet.ledger.readmit(after, now)

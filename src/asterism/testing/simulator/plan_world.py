@@ -30,7 +30,7 @@ from asterism.durable.journal_store import Kept, keep_plan, load
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
-from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimPresence
+from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
 from asterism.testing.simulator.network import Wire
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 
@@ -100,7 +100,7 @@ class PlanWorld(FleetWorld):
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
             executor = SimExecutor(machine, self.witness, self.chance)
-            made = DeviceAgent(*arguments, **terms, executor=executor, presence=SimPresence(host))
+            made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
             wire.session = made.session.id
             return made
 

@@ -1,4 +1,4 @@
-"""The collector of a device's process."""
+"""Garbage collection of a process that is a device or an orchestrator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ print(before < GC_THRESHOLD == gc.get_threshold()[0], gc.get_freeze_count() > 10
 """
 
 
-def test_it_looks_less_often_and_not_at_what_was_there() -> None:
-    """In a process of its own: the collector of this one is its own affair."""
+def test_the_collector_runs_less_often_and_skips_objects_of_the_start() -> None:
+    """In a process of its own, since it changes the collector of the whole process."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
