@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
-    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
     from asterism.core.plan.edits import EditBatch
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
-    from asterism.core.plan.view import ConstellationView, TaskView
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -119,7 +118,7 @@ __all__ = [
 
 _LATER = {
     "asterism.core.plan.apply": ("Applied",),
-    "asterism.core.plan.constellation": ("Constellation",),
+    "asterism.core.plan.constellation": ("Constellation", "ConstellationView", "TaskView"),
     "asterism.core.plan.diff": ("diff", "merge"),
     "asterism.core.plan.edits": ("EditBatch",),
     "asterism.core.errors": (
@@ -136,7 +135,6 @@ _LATER = {
     ),
     "asterism.core.plan.status": ("ConstellationState", "TaskStatus"),
     "asterism.core.plan.task": ("Dependency", "Priority", "Task"),
-    "asterism.core.plan.view": ("ConstellationView", "TaskView"),
     "asterism.orchestrator.devices": ("Device", "LocalDevice", "Work"),
     "asterism.orchestrator.events": (
         "ConstellationEvent",

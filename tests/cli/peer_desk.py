@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Hearer:
             raise self.error
         return {"peer": peer, "message": message}
 
-    async def read_blob(self, peer: str, blob: str, run: str) -> bytes | None:
+    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
         return self.blobs.get(blob)
 
     def wanted_size(self, peer: str, blob: str) -> int:
@@ -56,7 +56,7 @@ class Hearer:
             raise PeerRefused("nobody has asked for it")
         return self.wanted[blob]
 
-    async def receive_blob(self, peer: str, blob: str, data: bytes) -> None:
+    async def give(self, peer: str, blob: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != blob:
             raise PeerRefused("the name is not that of the bytes")
         self.blobs[blob] = data
@@ -107,7 +107,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, limits: Limits = DEFAULT_LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
+async def serving_peer(folder: Path, limits: Limits = DEFAULT_LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
     clock = [1000.0]
     store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
     async with Fleet(store) as fleet:
@@ -118,16 +118,6 @@ async def scene(folder: Path, limits: Limits = DEFAULT_LIMITS, most: int = MOST)
         sock = open_socket("127.0.0.1:0")
         async with serving(app, sock, tls_identity(store), limits) as server:
             yield Scene(hearer, socket_url(sock), clock, server.listeners[0].connections)
-
-
-def played(
-    folder: Path, play: Callable[[Scene], Awaitable[None]], limits: Limits = DEFAULT_LIMITS, most: int = MOST
-) -> None:
-    async def main() -> None:
-        async with scene(folder, limits, most) as there:
-            await play(there)
-
-    asyncio.run(main())
 
 
 def sentence(answer: httpx.Response) -> str:

@@ -48,7 +48,7 @@ THAT_MAKE_NONE = [
     ["device", "list"],
     ["device", "scores", "work"],
     ["device", "drain", "laptop"],
-    ["why", "abcd"],
+    ["runs", "why", "abcd"],
     ["workflow", "list"],
     ["workflow", "show", "work"],
     ["store", "check"],

@@ -166,9 +166,9 @@ def test_lists_json_and_why_report_one_status_for_a_run(tmp_path: Path) -> None:
         assert [run["id"] for run in scene.json("runs", "list", "--status", status)] == [run_id]
         assert f" {status} " in scene.ok("runs", "list", "--status", status)
         assert scene.json("runs", "show", run_id)["status"] == status
-        assert scene.json("why", run_id)["status"] == status
-        assert scene.ok("why", run_id).startswith(f"Run {run_id} is {status}:")
-    assert "it is paused by ann: lunch" in scene.ok("why", other.id)
+        assert scene.json("runs", "why", run_id)["status"] == status
+        assert scene.ok("runs", "why", run_id).startswith(f"Run {run_id} is {status}:")
+    assert "it is paused by ann: lunch" in scene.ok("runs", "why", other.id)
     ended = {run["id"] for run in scene.json("runs", "list", "--status", "ended")}
     opened = {run["id"] for run in scene.json("runs", "list", "--status", "open")}
     assert (ended, opened) == ({done.id, bad.id, new.id}, {busy.id, other.id})
@@ -267,4 +267,4 @@ def test_what_a_terminal_would_act_upon_never_reaches_it(tmp_path: Path) -> None
     run = scene.step(scene.create(), taken_by("laptop"), started, failed("\x1b]0;gotcha\x07\x1b[2J"))
     for words in (["list"], ["show", run.id], ["wait", run.id]):
         assert "\x1b" not in scene.run("runs", *words).output
-    assert "\x1b" not in scene.run("why", run.id).output
+    assert "\x1b" not in scene.run("runs", "why", run.id).output

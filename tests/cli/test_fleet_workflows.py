@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_mistakes(tmp_path: Path)
     scene = Scene(tmp_path)
     (tmp_path / "flows.yaml").write_bytes(b"name: a\nshell: \xff\n")
     result = scene.run("workflow", "add", "--file", str(tmp_path / "flows.yaml"))
-    assert (result.exit_code, result.stderr) == (64, f"Error: {tmp_path}/flows.yaml:2: this is not text in UTF-8\n")
+    assert (result.exit_code, result.stderr) == (64, f"Error: {tmp_path}/flows.yaml:2: the file is not text in UTF-8\n")
     result = scene.run("workflow", "add", "--file", str(tmp_path / "none.yaml"))
     assert (result.exit_code, result.stdout) == (64, "")
     assert "No such file or directory" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,13 @@ def lines(met: SyncResult, *refusals: Notice, width: int | None = None) -> list[
 
 
 def test_a_meeting_is_told_in_numbers() -> None:
-    assert lines(SyncResult()) == ["Met kitchen: 0 records sent, 0 records taken."]
-    assert lines(SyncResult(1, 1200)) == ["Met kitchen: 1 record sent, 1,200 records taken."]
+    assert lines(SyncResult()) == ["Synced with kitchen: 0 records sent, 0 records received."]
+    assert lines(SyncResult(1, 1200)) == ["Synced with kitchen: 1 record sent, 1,200 records received."]
 
 
 def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
     assert lines(SyncResult(refused=1, lost=("laptop does not own run 7 any more",)), REFUSED) == [
-        "Met kitchen: 0 records sent, 0 records taken, 1 record refused.",
+        "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
         "Refused: run 1 of laptop is forged",
         "Lost: laptop does not own run 7 any more",
     ]
@@ -38,7 +37,7 @@ def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
 def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
     assert lines(SyncResult(closed=("run 7: how it ended is not known",), put_back="here"))[1:] == [
         "Closed: run 7: how it ended is not known",
-        "This store was put back from an older copy of itself: everything was exchanged anew.",
+        "This store was restored from an older copy: all records were exchanged again.",
     ]
     assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was put back from an older copy")
 
@@ -54,7 +53,7 @@ def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
 
 def test_what_was_refused_before_is_not_told_again() -> None:
     assert lines(SyncResult(refused=2))[1:] == [
-        "What was refused was told before: `asterism runs show RUN` has the reason."
+        "These refusals were reported before: `asterism runs show RUN` shows the reason."
     ]
 
 
@@ -93,45 +92,38 @@ def test_a_meeting_as_json() -> None:
     }
 
 
-def test_only_what_is_refused_from_now_on_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "kitchen.db")
-        await store.commit([Notice(1.0, "refused", "before")])
-        refusals = await RefusalLog(store).begin()
-        assert await refusals.new() == []
-        more = [Notice(2.0, "refused", "one"), Notice(2.0, "failed", "not ours"), Notice(2.0, "impostor", "two")]
-        await store.commit(more)
-        assert [notice.message for notice in await refusals.new()] == ["one", "two"]
-        assert await refusals.new() == []
-        await store.close()
-
-    asyncio.run(main())
+async def test_only_what_is_refused_from_now_on_is_told(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "kitchen.db")
+    await store.commit([Notice(1.0, "refused", "before")])
+    refusals = await RefusalLog(store).begin()
+    assert await refusals.new() == []
+    more = [Notice(2.0, "refused", "one"), Notice(2.0, "failed", "not ours"), Notice(2.0, "impostor", "two")]
+    await store.commit(more)
+    assert [notice.message for notice in await refusals.new()] == ["one", "two"]
+    assert await refusals.new() == []
+    await store.close()
 
 
-def test_peers_in_every_state(tmp_path: Path) -> None:
+async def test_peers_in_every_state(tmp_path: Path) -> None:
     clock = [1000.0]
-
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "kitchen.db", clock=lambda: clock[0])
-        async with Fleet(store) as fleet:
-            peers = PeerRegistry(store)
-            await peers.add("accepted", url="https://here:7420", pin="ab")
-            await peers.add("silent", url="https://there:7420", pin="cd", store="0123456789")
-            await peers.record_contact("silent", 0.0)
-            await invite(store, "expired", url="https://here", own_name="me", valid_for=10)
-            clock[0] += 3601
-            await peers.add("met", store="abcdefghij")
-            await peers.record_contact("met", 7201.0)
-            await invite(store, "invited", url="https://here", own_name="me", valid_for=60)
-            found = await peer_statuses(fleet)
-            assert {one.peer.name: one.state for one in found} == {
-                name: name for name in ("accepted", "expired", "invited", "met", "silent")
-            }
-            table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
-            assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
-            assert table[2] == "expired expired never invite it anew"
-            assert table[3] == "invited invited never the invitation holds for 60 s"
-            assert table[4] == "met met 0 s abcdefgh the clock of met is 2 h ahead"
-            assert table[5] == "silent silent 60 min 01234567 https://there:7420"
-
-    asyncio.run(main())
+    store = await SqliteStore.open(tmp_path / "kitchen.db", clock=lambda: clock[0])
+    async with Fleet(store) as fleet:
+        peers = PeerRegistry(store)
+        await peers.add("accepted", url="https://here:7420", pin="ab")
+        await peers.add("silent", url="https://there:7420", pin="cd", store="0123456789")
+        await peers.record_contact("silent", 0.0)
+        await invite(store, "expired", url="https://here", own_name="me", valid_for=10)
+        clock[0] += 3601
+        await peers.add("met", store="abcdefghij")
+        await peers.record_contact("met", 7201.0)
+        await invite(store, "invited", url="https://here", own_name="me", valid_for=60)
+        found = await peer_statuses(fleet)
+        assert {one.peer.name: one.state for one in found} == {
+            name: name for name in ("accepted", "expired", "invited", "met", "silent")
+        }
+        table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
+        assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
+        assert table[2] == "expired expired never invite it again"
+        assert table[3] == "invited invited never the invitation expires in 60 s"
+        assert table[4] == "met met 0 s abcdefgh the clock of met is 2 h ahead"
+        assert table[5] == "silent silent 60 min 01234567 https://there:7420"

@@ -13,7 +13,7 @@ from asterism.fleet.run_explanation import why
 from asterism.peers import ingest
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 HOUR = 3600.0
 
@@ -33,7 +33,6 @@ async def left(**terms: object) -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-@in_a_loop
 async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     laptop, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
@@ -50,7 +49,6 @@ async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-@in_a_loop
 async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
@@ -66,7 +64,6 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     assert "it was given away again since, and the later assignment counts" in met.lost[0]
 
 
-@in_a_loop
 async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     _, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
@@ -77,7 +74,6 @@ async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     assert await kitchen.left_to(run.id) is not None
 
 
-@in_a_loop
 async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
     laptop, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
@@ -87,7 +83,6 @@ async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
     assert await kitchen.left_to(run.id) == await laptop.id()
 
 
-@in_a_loop
 async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
@@ -99,7 +94,6 @@ async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -
     assert (found.ended, found.cancelled) == (True, True)
 
 
-@in_a_loop
 async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
@@ -115,7 +109,6 @@ async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> N
     assert await kitchen.store.check() == []
 
 
-@in_a_loop
 async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -> None:
     """The garage's word was passed over when the kitchen told it, since it was for the garage to say."""
     laptop, kitchen, garage = await three()
@@ -135,7 +128,6 @@ async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -
     assert (found.status, found.output) == (COMPLETED, {"done": True})
 
 
-@in_a_loop
 async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
@@ -154,7 +146,6 @@ async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
-@in_a_loop
 async def test_a_store_without_peers_is_asked_nothing() -> None:
     side = await Side("laptop").joined()
     asked: list[str] = []
@@ -177,7 +168,6 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
     assert asked
 
 
-@in_a_loop
 async def test_a_copy_says_why_it_does_not_run() -> None:
     laptop, kitchen, run = await left()
     told = await why(kitchen.fleet, run.id)
@@ -190,7 +180,6 @@ async def test_a_copy_says_why_it_does_not_run() -> None:
     assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
 
 
-@in_a_loop
 async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(series="a")

@@ -10,7 +10,7 @@ from asterism.peers import ingest
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
-from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
 
 HOUR = 3600.0
 
@@ -40,7 +40,6 @@ async def owners(run_id: str, *sides: Side) -> set[tuple[str, int]]:
     return {(f"{run.device}", run.epoch) for run in [await side.run(run_id) for side in sides]}
 
 
-@in_a_loop
 async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
@@ -55,7 +54,6 @@ async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     assert (await kitchen.run(run.id)).output == "soup"
 
 
-@in_a_loop
 async def test_by_epoch_the_replacement_keeps_it() -> None:
     """The other rule, and what it was without anybody saying that it is still at work."""
     laptop, kitchen, run = await taken_over("epoch")
@@ -63,7 +61,6 @@ async def test_by_epoch_the_replacement_keeps_it() -> None:
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-@in_a_loop
 async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
     """What the step does."""
     most, ingest.MAX_OWNER_KEEPS = ingest.MAX_OWNER_KEEPS, 0
@@ -75,7 +72,6 @@ async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
         ingest.MAX_OWNER_KEEPS = most
 
 
-@in_a_loop
 async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create(keep="original")
@@ -90,7 +86,6 @@ async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
-@in_a_loop
 async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
     laptop, kitchen, run = await taken_over()
     [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
@@ -100,7 +95,6 @@ async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-@in_a_loop
 async def test_who_kept_it_and_died_then_is_replaced_all_the_same() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
@@ -122,7 +116,6 @@ async def _told(side: Side, run: Run) -> dict[str, object]:
     }  # fmt: skip
 
 
-@in_a_loop
 async def test_a_result_counts_more_than_who_was_first() -> None:
     laptop, kitchen, run = await taken_over()
     await kitchen.complete(run.id, "stew")
@@ -131,7 +124,6 @@ async def test_a_result_counts_more_than_who_was_first() -> None:
     assert (await laptop.run(run.id)).output == "stew"
 
 
-@in_a_loop
 async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
@@ -139,12 +131,11 @@ async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     mine = await laptop.take(run.id)
     grant = mine.grant
     assert grant is not None
-    answer = await Liar(laptop).says(transitions.keep(mine, grant, "a lie", 5.0))
+    answer = await Liar(laptop).says(transitions.confirm_ownership(mine, grant, "a lie", 5.0))
     assert answer["refused"] == 1
     assert await laptop.run(run.id) == mine
 
 
-@in_a_loop
 async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_without_end() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))

@@ -122,7 +122,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line(text: str, line: int, told:
 def test_a_tab_is_called_by_its_name() -> None:
     [only] = mistakes("asterism: 1\ntasks:\n\ta: {shell: x}\n")
     assert only.line == 3
-    assert only.text.endswith("; it is indented with a tab, and YAML wants spaces")
+    assert only.text.endswith("; the line is indented with a tab, and YAML requires spaces")
 
 
 def test_a_cycle_is_told_with_its_path_where_it_closes() -> None:
@@ -246,7 +246,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_bytes(b"asterism: 1\nid: \xff\n")
-    assert check(str(bad)) == (None, [Mistake(2, "this is not text in UTF-8")])
+    assert check(str(bad)) == (None, [Mistake(2, "the file is not text in UTF-8")])
     with pytest.raises(FileNotFoundError):
         check(str(tmp_path / "none.yaml"))
 

@@ -21,12 +21,11 @@ from asterism.fleet.device.held_run import Holding
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import Offer
-from asterism.testing.sim import Violation, simulate, wall_clocks
-from asterism.testing.sim import network as sim_network
-from asterism.testing.sim.sim_executor import SimExecutor
-from asterism.testing.sim.sim_machine import Machine
-from asterism.testing.sim.witness import Witness, WitnessedStore
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.simulator import Violation, fleet_world, simulate
+from asterism.testing.simulator import network as sim_network
+from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.witness import Witness, WitnessedStore
 from asterism.testing.virtual_time import run as in_virtual_time
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
@@ -114,7 +113,7 @@ def test_a_missing_safeguard_is_noticed(
     ablation: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ablation(monkeypatch)
-    with pytest.raises(Violation, match=r"python -m asterism.testing.sim --seed \d+"):
+    with pytest.raises(Violation, match=r"python -m asterism.testing.simulator --seed \d+"):
         hunt(ABLATED)
 
 
@@ -123,7 +122,7 @@ def test_a_missing_safeguard_is_noticed(
 
 def hunt_with_wall_clocks(worlds: int) -> None:
     for seed in range(worlds):
-        simulate(seed, world=wall_clocks.WallClockWorld)
+        simulate(seed, world=fleet_world.WallClockWorld)
 
 
 def test_no_jump_of_a_wall_clock_shows_in_what_is_written() -> None:
@@ -131,7 +130,7 @@ def test_no_jump_of_a_wall_clock_shows_in_what_is_written() -> None:
 
 
 def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wall_clocks, "own_clock", lambda machine: machine.wall_time)
+    monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
     with pytest.raises(Violation, match="--world wall-clocks"):
         hunt_with_wall_clocks(ABLATED)
 

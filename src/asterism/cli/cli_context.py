@@ -36,6 +36,13 @@ MAKES_ONE = "the first `asterism workflow add` or `asterism device join` makes i
 """How a store comes into being, for whoever named one that is not there."""
 
 
+class CommandGroup(click.Group):
+    """A group that lists its commands in the order of their definition."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 class NotOneRun(click.ClickException):
     """What was given as a run stands for none, or for several."""
 

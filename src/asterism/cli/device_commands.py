@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import Function, find_run, find_workflow, fleet_options, tell_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    Function,
+    find_run,
+    find_workflow,
+    fleet_options,
+    tell_json,
+    with_fleet,
+)
 from asterism.cli.option_types import capabilities, duration, longer_than_nothing, pair
 
 if TYPE_CHECKING:
@@ -15,9 +23,9 @@ if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def device() -> None:
-    """What executes runs: join, list, drain, scores."""
+    """Run and manage devices: join, list, drain, scores."""
 
 
 def _time(name: str, default: str, meaning: str) -> Callable[[Function], Function]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from asterism.base import expressions
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.cli.cli_context import tell_json, with_fleet
 from asterism.cli.device_log import Narrated, told
 from asterism.cli.device_signals import Leaving
@@ -53,7 +53,7 @@ def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bo
     allow_imports()
 
     async def work(fleet: Fleet) -> int:
-        look_less_often()
+        tune_gc()
         async with _in_touch(fleet, terms):
             agent = _agent(fleet, terms, policy)
             narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import fleet_options, tell_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, tell_json, with_fleet
 from asterism.cli.option_types import duration, pair, size, words
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from asterism.fleet.settings import Settings
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def fleet() -> None:
-    """What holds for the whole fleet: show, set."""
+    """Show and change the settings of a fleet."""
 
 
 @fleet.command()

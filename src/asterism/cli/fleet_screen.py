@@ -11,7 +11,7 @@ from asterism.cli.fleet_json import state_of
 from asterism.cli.fleet_snapshot import Look
 from asterism.cli.fleet_tables import runs_table
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
-from asterism.core.run.session import HEARD, Session
+from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.report.status_style import DIM, tone
 
 MOST_DEVICES = 6
@@ -67,7 +67,7 @@ def _chosen(look: Look, room: int) -> list[Run]:
 
 def _devices(look: Look, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and how long ago it was heard of."""
-    there = sorted((one for one in look.sessions.values() if one.state in HEARD), key=_order)
+    there = sorted((one for one in look.sessions.values() if one.state in REACHABLE_STATES), key=_order)
     if not there:
         return [Text("No device is joined: asterism device join NAME", tone("waiting"), no_wrap=True)]
     wide = max(len(shorten(one.device, WIDEST_DEVICE)) for one in there[:MOST_DEVICES])

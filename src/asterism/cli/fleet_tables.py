@@ -15,7 +15,7 @@ from asterism.base.url_text import masked_url, masked_urls
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import progress_of, state_of, took
 from asterism.cli.text_table import Cell, Column, table
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import Session
@@ -238,4 +238,4 @@ def _written(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g} s"
-    return masked_urls(json.dumps(plain(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
+    return masked_urls(json.dumps(plain_json(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)

@@ -29,37 +29,32 @@ CANCELLED = 130
 NOBODY_READS = 141
 
 
-class Line(NamedTuple):
-    """A command in the list of all: its name, what it is for, which list it stands in, and which module it is in, if
-    not in one of its own name."""
+class CommandEntry(NamedTuple):
+    """A command in the list of all: its name, its one-line help, its section of the list, and its module."""
 
     name: str
     help: str
-    about: str = "fleets"
-    module: str = ""
+    section: str
+    module: str
 
 
-LINES = (
-    Line("run", "Run a plan file to its end.", "plans", "run_command"),
-    Line("check", "Report every mistake in a plan file, with line numbers.", "plans", "check_command"),
-    Line("show", "Draw a plan in the terminal.", "plans", "show_command"),
-    Line("schema", "Print the JSON Schema of plan files.", "plans", "schema_command"),
-    Line("resume", "Go on with a constellation that was left, or paused.", "constellations", "plan_commands"),
-    Line("standby", "Wait, and take over a constellation when nobody runs it.", "constellations", "plan_commands"),
-    Line("pause", "Start nothing more of a constellation until it is resumed.", "constellations", "plan_commands"),
-    Line("cancel", "End a constellation that nobody wants any more.", "constellations", "plan_commands"),
-    Line("list", "List the constellations of a store.", "constellations", "plan_commands"),
-    Line("story", "Tell everything that happened to a constellation, or one task.", "constellations", "plan_commands"),
-    Line("edit", "Edit a constellation that nobody runs, all or nothing.", "constellations", "plan_commands"),
-    Line("series", "One active issue per series: claim, status, release and more.", "series", "series_commands"),
-    Line("workflow", "What runs execute: add, list, show.", "fleets", "workflow_commands"),
-    Line("device", "What executes runs: join, list, drain, scores.", "fleets", "device_commands"),
-    Line("runs", "Pieces of work: create, watch, list, show and more.", "fleets", "runs_commands"),
-    Line("why", "Say why a run is not running.", "fleets", "why_command"),
-    Line("monitor", "Watch over the devices of a fleet, and do no work.", "fleets", "monitor_command"),
-    Line("peer", "Devices with a store each: invite, accept, sync, serve, list.", "fleets", "peer_commands"),
-    Line("store", "Where everything is kept: check, backup, restore, info.", "fleets", "store_commands"),
-    Line("fleet", "What holds for the whole fleet: show, set.", "fleets", "fleet_commands"),
+PLAN_FILES, PLANS, FLEETS, SERIES = "Plan files", "Plans in a store", "Fleets", "Series"
+
+COMMANDS = (
+    CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "run_command"),
+    CommandEntry("check", "Report every mistake in a plan file, with line numbers.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("show", "Draw the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("schema", "Print the JSON Schema of plan files.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("plan", "Manage plans: list, show, story, why, edit, pause, resume and more.", PLANS, "plan_commands"),
+    CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan_commands"),
+    CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
+    CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
+    CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
+    CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
+    CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "monitor_command"),
+    CommandEntry("peer", "Connect stores: invite, accept, sync, serve, list, remove.", FLEETS, "peer_commands"),
+    CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
+    CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
 )
 
 
@@ -67,14 +62,14 @@ class _Commands(MutableMapping[str, click.Command]):
     """The commands by name, each imported from its module when it is asked for."""
 
     def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = {line.name: None for line in LINES}
-        self._modules = {line.name: line.module or line.name for line in LINES}
+        self._known: dict[str, click.Command | None] = {entry.name: None for entry in COMMANDS}
+        self._modules = {entry.name: entry.module for entry in COMMANDS}
 
     def __getitem__(self, name: str) -> click.Command:
         known = self._known[name]
         if known is None:
             module = import_module(f"asterism.cli.{self._modules[name]}")
-            known = getattr(module, name, None) or getattr(module, f"{name}_")  # list is Python's own
+            known = getattr(module, name)
             self._known[name] = known
         return known
 
@@ -132,9 +127,9 @@ class CommandLine(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """In several lists, without importing any of them."""
-        for about in dict.fromkeys(line.about for line in LINES):
-            with formatter.section(f"Commands for {about}"):
-                formatter.write_dl([(line.name, line.help) for line in LINES if line.about == about])
+        for section in dict.fromkeys(entry.section for entry in COMMANDS):
+            with formatter.section(section):
+                formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS if entry.section == section])
 
 
 @click.group(cls=CommandLine, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})

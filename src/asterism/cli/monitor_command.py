@@ -35,7 +35,7 @@ from asterism.cli.option_types import duration, longer_than_nothing
 @click.option("--policy", metavar="FILE", help="Whom it may tell; asterism/policy.yaml in your configuration.")
 @fleet_options
 def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
-    """Watch over the devices of a fleet, and do no work.
+    """Watch over the devices of a fleet without doing work.
 
     Every device can do that beside its work, and one is elected to. This is for fleets whose devices come and go: it
     takes away what has run out, hands out what waits, and gives up what nobody can do. Several at once do no harm. NAME

@@ -57,5 +57,5 @@ async def _ended(fleet: Fleet, name: str) -> Result:
 
 
 def _left(fleet: Fleet, name: str) -> str:
-    command = shlex.join(["asterism", "cancel", name, "--store", fleet.store.url])
+    command = shlex.join(["asterism", "plan", "cancel", name, "--store", fleet.store.url])
     return f"{name} is still to be cancelled: by whoever runs it, or resumes it; {command} waits again"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.base.gc_tuning import look_less_often
-from asterism.base.text import some
+from asterism.base.gc_tuning import tune_gc
+from asterism.base.text import join_names
 from asterism.cli.cli_context import note, tell_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.live_view import watched
@@ -72,7 +72,7 @@ class Followed(DurableOrchestrator):
         except DeviceNameTaken:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by another process on this machine; "
-                f"`asterism standby {name}` waits until it is gone"
+                f"`asterism plan standby {name}` waits until it is gone"
             ) from None
 
     async def _look_around(self, name: str) -> None:
@@ -116,7 +116,7 @@ class Followed(DurableOrchestrator):
         fixed = {device for task in pending if (device := task.device)}
         absent = sorted(fixed - there)
         if absent:
-            note(f"Some tasks are fixed to devices that have to join first: {some(absent, MOST_NAMES)}.")
+            note(f"Some tasks are fixed to devices that have to join first: {join_names(absent, MOST_NAMES)}.")
 
 
 async def follow(
@@ -124,7 +124,7 @@ async def follow(
 ) -> int:
     """Until it has ended, or is left. Returns the exit code."""
     fleet, wishes = orchestrator.fleet, orchestrator.wishes
-    look_less_often()
+    tune_gc()
     result = await work_until_interrupted(begin(), lambda: _left(fleet, name))
     if result is not None:
         tell_end(result, orchestrator.recording, wishes, orchestrator.screen)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from asterism.base.text import some
+from asterism.base.text import join_names
 from asterism.cli.plan_follower import Followed, resume_command
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.admin import as_begun, look
@@ -51,7 +51,7 @@ def differences(old: Constellation, new: Constellation) -> str:
         (sorted(before.keys() - after.keys()), "gone"),
         (sorted(name for name in before.keys() & after.keys() if before[name] != after[name]), "changed"),
     ]
-    return "; ".join(f"{some(names, MOST_NAMES)} {word}" for names, word in told if names)
+    return "; ".join(f"{join_names(names, MOST_NAMES)} {word}" for names, word in told if names)
 
 
 def _outline(plan: Constellation) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from asterism.cli.interrupts import run_until_interrupted
 from asterism.cli.live_view import watched
 from asterism.cli.local_execution import LocalCommand, here_of, local_options
 from asterism.cli.option_types import duration
-from asterism.cli.plan_file_options import plan_argument, usable
+from asterism.cli.plan_file_commands import plan_argument, usable
 from asterism.cli.run_output import (
     Wishes,
     concurrency_option,
@@ -27,7 +27,7 @@ from asterism.cli.run_output import (
 from asterism.cli.screen import Screen
 from asterism.cli.user_modules import allow_imports
 from asterism.core.plan.lock import POLICIES
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.planfile import PlanFile
@@ -72,7 +72,7 @@ def run(
     store: str | None,
     **terms: Any,
 ) -> int:
-    """Run a plan file to its end.
+    """Run the plan in a plan file.
 
     Exits with 0 if it completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled or left, 64 if it
     could not be run at all. Ctrl-C cancels: what runs is asked to stop. A second Ctrl-C stops waiting for it.

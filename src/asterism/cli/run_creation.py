@@ -39,7 +39,7 @@ async def create_run(
         click.echo(run.id)
         await _tell(fleet, run, near)
         if not run.ended and not waiting:
-            note(f"Follow it with: asterism runs watch, or asterism why {short(run.id)}")
+            note(f"Follow it with: asterism runs watch, or asterism runs why {short(run.id)}")
     return run
 
 
@@ -85,7 +85,7 @@ def _lacking(flow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
     """The names that a command or an address asks for and the input does not have."""
     asked = _Asked(given)
     for text in flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ()):
-        task_inputs.template(text, asked)
+        task_inputs.fill_template(text, asked)
     yield from asked.missing
 
 

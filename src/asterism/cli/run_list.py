@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asterism.cli.fleet_json import sessions_of
-from asterism.core.run.run import OWNED, REPORTED, Run, RunStatus
+from asterism.core.run.run import OWNED, REPORTED_STATUSES, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.removal import held_runs
@@ -77,9 +77,9 @@ def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
     if not statuses:
         return None
     groups = {"ended": {"completed", "failed", "cancelled"}}
-    groups["open"] = set(REPORTED) - groups["ended"]
+    groups["open"] = set(REPORTED_STATUSES) - groups["ended"]
     return frozenset().union(*(groups.get(word, {word}) for word in statuses))
 
 
 def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
-    return None if words is None else frozenset().union(*(REPORTED[word] for word in words))
+    return None if words is None else frozenset().union(*(REPORTED_STATUSES[word] for word in words))

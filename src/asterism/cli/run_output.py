@@ -46,14 +46,14 @@ plain_option = click.option("--plain", is_flag=True, help="A line for each event
 
 def load_editor(path: str | None) -> Any:
     from asterism.base import function_calls
-    from asterism.cli.plan_file_options import Unusable
+    from asterism.cli.plan_file_commands import Unusable
 
     if path is None:
         return None
     if ":" not in path:
         raise click.UsageError(f"--editor is package.module:function, not {path!r}.")
     try:
-        return function_calls.load(path)
+        return function_calls.load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
         raise Unusable(
             f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."
@@ -78,7 +78,7 @@ def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
 def tell_end(result: Result, recording: Recording | None, wishes: Wishes, screen: Screen) -> None:
     """How it ended: for people, in a report, as JSON, whatever is wished for."""
     from asterism.cli.cli_context import tell_json
-    from asterism.cli.plan_file_options import Unusable
+    from asterism.cli.plan_file_commands import Unusable
     from asterism.cli.screen import forget_output
     from asterism.orchestrator.plan_mask import PlanMask
     from asterism.report.result_json import result_json

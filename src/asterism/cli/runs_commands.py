@@ -9,6 +9,7 @@ import click
 
 from asterism.base.safe_text import echo_data
 from asterism.cli.cli_context import (
+    CommandGroup,
     Function,
     find_run,
     find_runs,
@@ -33,11 +34,11 @@ FAILED = 1
 REFUSED = 64
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def runs() -> None:
-    """Pieces of work: create, watch, list, show and more.
+    """Create and manage runs: create, list, show, why, watch and more.
 
-    Wherever a RUN is asked for, any part of its id will do that no other run has in its id."""
+    RUN is the id of a run, or any part of the id that no other run shares (at least 4 letters)."""
 
 
 @runs.command()
@@ -149,6 +150,32 @@ def show(run: str, store: str | None, as_json: bool) -> None:
             tell_json(found.to_json())
         else:
             say_lines(lambda width: lines(found, width))
+
+    with_fleet(store, tell)
+
+
+@runs.command()
+@click.argument("run")
+@fleet_options
+def why(run: str, store: str | None, as_json: bool) -> None:
+    """Explain why a run is not running.
+
+    The answer names what holds the run: another run of its series, a person who paused it, a pause before the next try,
+    no device that can do it, or devices that are busy, resting, silent or about to answer."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.cli.fleet_json import why_json
+        from asterism.cli.hints import hints, why_lines
+        from asterism.cli.text_output import say_lines
+        from asterism.fleet.run_explanation import why as reasons_of
+
+        found = await find_run(fleet, run)
+        answer = await reasons_of(fleet, found.id)
+        if as_json:
+            tell_json(why_json(answer))
+            return
+        told = await hints(fleet, found, answer)
+        say_lines(lambda width: why_lines(answer, told, width))
 
     with_fleet(store, tell)
 

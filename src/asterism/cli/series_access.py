@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.safe_text import clean
 from asterism.cli.cli_context import json_option, options, run_command, tell_json, whoami
 from asterism.cli.option_types import duration, longer_than_nothing
@@ -208,7 +208,7 @@ def github_register(
     try:
         from asterism.series.github.github_access import open_github
     except ImportError as error:
-        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {install_hint('github')}") from None
     return open_github(repository, cache=cache, keep=keep, deadline=deadline)
 
 

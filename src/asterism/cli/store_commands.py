@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.safe_text import clean
-from asterism.cli.cli_context import fleet_options, tell_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, tell_json, with_fleet
 from asterism.cli.option_types import can_be_written
 
 if TYPE_CHECKING:
@@ -17,9 +17,27 @@ if TYPE_CHECKING:
 DAMAGED = 64
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def store() -> None:
-    """Where everything is kept: check, backup, restore, info."""
+    """Inspect and back up a store: info, check, backup, restore."""
+
+
+@store.command()
+@fleet_options
+def info(store: str | None, as_json: bool) -> None:
+    """Say which store this is, and what is in it."""
+
+    async def tell(fleet: Fleet) -> None:
+        from asterism.cli.store_contents import contents, contents_lines
+        from asterism.cli.text_output import say_lines
+
+        found = await contents(fleet)
+        if as_json:
+            tell_json(found)
+        else:
+            say_lines(lambda width: contents_lines(found))
+
+    with_fleet(store, tell)
 
 
 @store.command()
@@ -114,21 +132,3 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
 
     check_backup(file)  # before a store is made for it
     with_fleet(store, read, create=True)
-
-
-@store.command()
-@fleet_options
-def info(store: str | None, as_json: bool) -> None:
-    """Say which store this is, and what is in it."""
-
-    async def tell(fleet: Fleet) -> None:
-        from asterism.cli.store_contents import contents, contents_lines
-        from asterism.cli.text_output import say_lines
-
-        found = await contents(fleet)
-        if as_json:
-            tell_json(found)
-        else:
-            say_lines(lambda width: contents_lines(found))
-
-    with_fleet(store, tell)

@@ -86,8 +86,8 @@ def settings_lines(settings: Settings) -> list[Text]:
         "most": f"beyond {size(settings.most)} they are refused",
         "lease": f"{format_age(settings.lease)} is how long a coordinator that is not heard of stays in office",
         "hold": f"{format_age(settings.hold)} is how long nothing is taken away when most devices vanish at once",
-        "peer_timeout": f"{format_age(settings.peer_timeout)} after the last word of a peer what is left to it is taken "
-        "over",
+        "peer_timeout": f"{format_age(settings.peer_timeout)} after the last word of a peer what is left to it is "
+        "taken over",
         "peer_runs": f"{settings.peer_runs:,} runs are kept of each peer at most",
         "peer_bytes": f"{size(settings.peer_bytes)} of records are kept of each peer at most",
         "peer_blobs": f"{size(settings.peer_blobs)} of large inputs and outputs are kept of each peer at most",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from asterism.base.text import some
+from asterism.base.text import join_names
 from asterism.core.errors import AsterismError
 from asterism.core.plan.status import TERMINAL
 from asterism.core.run.session import Session
@@ -73,7 +73,7 @@ async def known(fleet: Fleet, name: str) -> Head:
                 f"{error}, nor any other: `asterism run PLAN.YAML --store …` begins one"
             ) from None
         are = "is" if len(there) == 1 else "are"
-        raise click.ClickException(f"{error}; there {are} {some(there, MOST_NAMES)}") from None
+        raise click.ClickException(f"{error}; there {are} {join_names(there, MOST_NAMES)}") from None
 
 
 async def see(fleet: Fleet, name: str) -> Seen:

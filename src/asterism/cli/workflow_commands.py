@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import Function, find_workflow, fleet_options, options, tell_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    Function,
+    find_workflow,
+    fleet_options,
+    options,
+    tell_json,
+    with_fleet,
+)
 from asterism.cli.option_types import any_json, capabilities, duration, pair, words
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow
     from asterism.fleet.fleet import Fleet
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def workflow() -> None:
-    """What runs execute: add, list, show."""
+    """Define what runs execute: add, list, show."""
 
 
 def _time(name: str, meaning: str) -> Callable[[Function], Function]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from asterism.core.plan.journal import SCHEMA, lock_to_json
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, Kept, NotOurs, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
@@ -65,7 +65,7 @@ class Shortening:
 
     def __init__(self, store: Store, kept: Kept, journal: Writer) -> None:
         self._store, self._kept, self._journal = store, kept, journal
-        self._cut: tuple[Frozen, str, int] | None = None
+        self._cut: tuple[Snapshot, str, int] | None = None
         self._going: asyncio.Task[None] | None = None
         self._litter = list(kept.litter)
         self._parts: list[str] = []  # of one that does not count yet, as far as they may have been written
@@ -105,7 +105,7 @@ class Shortening:
                 async with asyncio.timeout(FAREWELL):
                     await self._remove(self._parts)
 
-    async def _go(self, cut: tuple[Frozen, str, int] | None, litter: Sequence[str], number: int) -> None:
+    async def _go(self, cut: tuple[Snapshot, str, int] | None, litter: Sequence[str], number: int) -> None:
         try:
             await self._remove(litter)
             if cut is not None:
@@ -119,7 +119,7 @@ class Shortening:
             self._kept.plan.frozen = None
             self._going = None
 
-    async def _shorten(self, frozen: Frozen, lock: str, known: int, number: int) -> None:
+    async def _shorten(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
         kept, before = self._kept, self._kept.head
         self._pieces, self._seen = 0, kept.steps
         while not frozen.whole:
@@ -171,7 +171,7 @@ class Shortening:
                 return
 
 
-def _text(frozen: Frozen, lock: str) -> Iterator[str]:
+def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
     yield from frozen.pieces()
     yield f',"lock":{lock}}}'

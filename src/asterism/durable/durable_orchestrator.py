@@ -24,7 +24,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.core.run.workflow import Workflow
@@ -140,7 +140,7 @@ class DurableOrchestrator(Orchestrator):
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
-                f"`asterism standby {name}` waits until it is gone"
+                f"`asterism plan standby {name}` waits until it is gone"
             )
         async with Joined(agent) as living:
             kept = await load(self.fleet.store, name, self.conditions)
@@ -309,7 +309,7 @@ class DurableOrchestrator(Orchestrator):
 
         execution.settled = settled
         if self._rank and plan.ranks is None:
-            plan.ranks = Ranks()
+            plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
         if plan.started_at is None:
             execution.begin()

@@ -20,7 +20,7 @@ from asterism.base.expressions import Selections
 from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Lane
 from asterism.core.plan.status import RUNNING
@@ -236,7 +236,7 @@ class FleetDevice:
         flow = await self._workflows[work.constellation].of(work.task, journal)
         what = f"the input of task {work.task.id!r}"
         try:
-            given = plain(_given(work), what)
+            given = plain_json(_given(work), what)
         except ValueError as error:  # an expression that failed tells what it was given
             raise MissingInput(f"{what}: {PlanMask(journal.plan)().about_data(str(error))}") from None
         kept = await self.patiently(lambda: self._keep(given, what))
@@ -339,7 +339,7 @@ def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selection
         return value
     if not task_inputs.is_reference(value):
         return literal(value)
-    return literal(task_inputs.resolve({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
+    return literal(task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
 
 
 def _named(task: Task) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.fleet.election import DEPUTY, Election
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
@@ -36,7 +36,7 @@ class Coordinator:
         return self.office.elected
 
     async def watch_for_ever(self) -> None:
-        trouble = Trouble(log, "cannot watch", "watches again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
             self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
             try:
@@ -59,7 +59,7 @@ class Coordinator:
 
     async def tell_for_ever(self) -> None:
         """Beside the watch, since whoever is told may take long to listen."""
-        trouble = Trouble(log, "cannot tell", "tells again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot tell", "tells again", self.fleet.clock.time)
         while True:
             try:
                 if self.elected:

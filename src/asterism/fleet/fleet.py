@@ -7,16 +7,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from asterism.base.clock import Clock, OwnClock
+from asterism.base.clock import BootClock, Clock
 from asterism.base.expressions import holds
 from asterism.base.ids import new_id
-from asterism.core.errors import AsterismError, NotJson, shown
-from asterism.core.json_values import plain
+from asterism.core.errors import AsterismError, NotJson, safe_repr
+from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
-from asterism.core.run.placement import Outlook
-from asterism.core.run.run import COMPLETED, KEEPS, Owner, Progress, Run
-from asterism.core.run.selection import DEFAULT_WEIGHTS, Weights
-from asterism.core.run.session import ABROAD, HEARD, OPEN, Session
+from asterism.core.run.placement import DEFAULT_WEIGHTS, Placer, Weights
+from asterism.core.run.run import COMPLETED, KEEP_RULES, Owner, Progress, Run
+from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
@@ -69,7 +68,7 @@ class Fleet:
         self, store: Store, *, by: str = "user", clock: Clock | None = None, chance: random.Random | None = None
     ) -> None:
         self.store, self.by = store, by
-        self.clock: Clock = clock or OwnClock()
+        self.clock: Clock = clock or BootClock()
         self.chance = chance or random.Random()
         self.workflows = Workflows(store)
         self.ends = Ends(store, self.clock)
@@ -77,7 +76,7 @@ class Fleet:
         self.blobs = Blobs(store)
         self.local: DeviceAgent | None = None
         self.consumers: dict[str, Consumer] = {}
-        self._outlook: tuple[float, Outlook] | None = None
+        self._outlook: tuple[float, Placer] | None = None
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
@@ -126,13 +125,15 @@ class Fleet:
                 f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}"
             )
         if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-            raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {shown(priority)}")
-        if keep not in KEEPS:
-            raise AsterismError(f"keep is one of {', '.join(KEEPS)}, not {shown(keep)}")
+            raise AsterismError(
+                f"priority is a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
+            )
+        if keep not in KEEP_RULES:
+            raise AsterismError(f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")
         if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"the input of {flow.name!r} is an object with names and values, not {shown(given)}")
+            raise NotJson(f"the input of {flow.name!r} is an object with names and values, not {safe_repr(given)}")
         what = f"the input of {flow.name!r}"
-        kept = await self.blobs.keep(plain(dict(given or {}), what), await self.settings(), what)
+        kept = await self.blobs.keep(plain_json(dict(given or {}), what), await self.settings(), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),
@@ -298,12 +299,12 @@ class Fleet:
         found = await self.store.register("coordinator")
         return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
 
-    async def outlook(self, *, fresh: bool = False) -> Outlook:
+    async def outlook(self, *, fresh: bool = False) -> Placer:
         """The devices as selection sees them, at most a second old."""
         now = self.clock.time()
         if fresh or self._outlook is None or now - self._outlook[0] > FRESH:
             given = self._outlook[1].given if self._outlook is not None else None
-            sessions = [one for one in await self.store.sessions() if one.state in HEARD]
+            sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
             weights = (await self.settings()).weights
             outlook = self.look_at(sessions, coordinator=await self.coordinator(), weights=weights, given=given)
             self._outlook = (now, outlook)
@@ -316,8 +317,8 @@ class Fleet:
         coordinator: str | None = None,
         weights: Weights = DEFAULT_WEIGHTS,
         given: Mapping[str, int] | None = None,
-    ) -> Outlook:
-        return Outlook(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
+    ) -> Placer:
+        return Placer(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -343,11 +344,11 @@ class Fleet:
         return await fleet_settings.write(self.store, changes)
 
 
-def time_to_answer(outlook: Outlook, owner: Owner, settings: Settings) -> float | None:
+def time_to_answer(outlook: Placer, owner: Owner, settings: Settings) -> float | None:
     """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
     return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
 
 
 def _check_name(what: str, text: str | None) -> None:
     if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {shown(text)}")
+        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {safe_repr(text)}")

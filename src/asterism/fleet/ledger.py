@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from asterism.base.clock import Clock
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
@@ -162,7 +162,7 @@ class Ledger:
             return run, []
         before, series = await self._series(run.series)
         claimed = series.claim(run.id, run.created_at)
-        admitted = transitions.let_go(run, run.created_at) if claimed.active == run.id else run
+        admitted = transitions.release_hold(run, run.created_at) if claimed.active == run.id else run
         return admitted, [PutRegister(_series_key(run.series), claimed.to_json(), before)]
 
     def _turn(self, series: str | None) -> AbstractAsyncContextManager[Any]:
@@ -202,7 +202,7 @@ class Ledger:
         if after is not series:
             writes.append(PutRegister(_series_key(name), after.to_json(), found and found.revision))
         if promoted is not None and promoted.held:
-            writes.append(PutRun(transitions.let_go(promoted, now), promoted.revision))
+            writes.append(PutRun(transitions.release_hold(promoted, now), promoted.revision))
         return writes
 
     async def readmitted(self, run: Run, now: float) -> tuple[Run, list[Write]]:
@@ -216,7 +216,7 @@ class Ledger:
         if claimed is not series:
             writes.append(PutRegister(_series_key(run.series), claimed.to_json(), before))
         if claimed.active == run.id:
-            return (transitions.let_go(run, now) if run.held else run), writes
+            return (transitions.release_hold(run, now) if run.held else run), writes
         return run.changed(held=True), writes
 
     async def _series(self, name: str) -> tuple[int | None, Series]:
@@ -241,7 +241,7 @@ def happened(attempted: Run, found: Run) -> bool:
     the same words at the same moment."""
     return (
         found.revision >= attempted.revision
-        and (found.story[: len(attempted.story)] == attempted.story or set(line_of(attempted)) <= set(found.story))
+        and (found.story[: len(attempted.story)] == attempted.story or set(own_story(attempted)) <= set(found.story))
         and (found.epoch != attempted.epoch or found.session in (attempted.session, None))
     )
 

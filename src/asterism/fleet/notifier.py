@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from asterism.base.processes import Commands
-from asterism.base.secret_mask import Mask, of_environment
+from asterism.base.secret_mask import Mask, environment_mask
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import Policy
@@ -106,7 +106,7 @@ class Notifier:
 
     def _mask(self) -> Mask:
         """For what a command says that was told: it gets the variables of this device."""
-        return of_environment((), self._policy.holds_secret)
+        return environment_mask((), self._policy.holds_secret)
 
 
 async def _within(telling: Coroutine[Any, Any, Any], whom: str, mask: Mask) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError
-from asterism.core.run.selection import Weights
+from asterism.core.run.placement import Weights
 from asterism.fleet.election import LEASE
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 from asterism.store.store_errors import Conflict

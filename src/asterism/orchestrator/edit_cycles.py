@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import EditRejected
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import CycleClaimed, EditCycle
-from asterism.core.plan.view import ConstellationView
 from asterism.orchestrator.editor_calls import Answer, ask, batch_of, name_of
 from asterism.orchestrator.events import EditEvent, Event
 

@@ -6,14 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from asterism.core.errors import EditRejected, Violation, reason_of, shown
-from asterism.core.plan.constellation import Constellation
+from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
+from asterism.core.plan.constellation import Constellation, ConstellationView, EndView, TaskView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.core.plan.lock import EditCycle, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TaskStatus
-from asterism.core.plan.view import ConstellationView, EndView, TaskView
 from asterism.orchestrator.events import Event
 
 Answer = Any
@@ -64,10 +63,10 @@ def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str)
             return merge(plan, answer.origin or plan, answer, author=author, triggers=cycle.tasks)
         batch = _batch(answer, cycle, author)
     except Exception as error:
-        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {reason_of(error)}")]) from None
+        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {error_text(error)}")]) from None
     if batch is None:
         kind = type(answer).__name__
-        words = f"an editor answers with None, edits or a batch of edits, not with {shown(answer)} ({kind})"
+        words = f"an editor answers with None, edits or a batch of edits, not with {safe_repr(answer)} ({kind})"
         raise EditRejected([Violation(None, "malformed", words)])
     return batch, ()
 

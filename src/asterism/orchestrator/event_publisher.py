@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asterism.core.errors import reason_of
+from asterism.core.errors import error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.orchestrator.events import ConstellationEvent, Event, EventBus, TaskEvent
@@ -39,7 +39,7 @@ class Telling:
                 epoch=node.epoch,
                 attempt=node.attempts,
                 error=error,
-                reason=reason_of(error),
+                reason=error_text(error),
                 provisional=node.provisional,
             )
 
@@ -69,6 +69,6 @@ class Telling:
             attempt=node.attempts,
             value=node.value,
             error=node.error,
-            reason=reason_of(node.error) or node.reason,
+            reason=error_text(node.error) or node.reason,
             provisional=node.provisional,
         )

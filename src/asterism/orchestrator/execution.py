@@ -15,16 +15,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, reason_of
+from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry, Lane, lane_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import NOTHING
-from asterism.core.plan.view import Upstream
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import Cycles
 from asterism.orchestrator.event_publisher import Telling
@@ -226,7 +225,7 @@ class Execution:
         """Record that another attempt follows. Returns the seconds to wait before it."""
         grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
         delay = min(MAX_BACKOFF, grown) * self.orchestrator.random.uniform(0.5, 1.5)
-        self.plan.retry(node, self.now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
+        self.plan.retry(node, self.now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.tell.task("task_retrying", node, error)
         return delay
 
@@ -248,7 +247,7 @@ class Execution:
         if node.losses > self.orchestrator.max_losses:
             self.fail(node, error)
         else:
-            self.plan.retry(node, self.now(), reason_of(error))
+            self.plan.retry(node, self.now(), error_text(error))
             self.plan.queue.push(node)
             self.tell.task("task_retrying", node, error)
             self.orchestrator.rest(place)  # so that another one is tried first
@@ -259,7 +258,7 @@ class Execution:
         if now - self.refused_since.setdefault(node, now) >= self.orchestrator.no_device_timeout:
             self.fail(node, NoDevice(f"every device gave task {node.id!r} back: {error}"))
             return
-        self.plan.release(node, now, reason_of(error))
+        self.plan.release(node, now, error_text(error))
         self.tell.task("task_released", node)
         self.orchestrator.rest(place)
 

@@ -17,14 +17,13 @@ from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import Why, why
 from asterism.core.plan.lock import AssignmentLock, EditCycle
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.plan.view import TaskView
-from asterism.core.run.selection import Strategy
+from asterism.core.run.placement import Strategy
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.editor_calls import Answer, Editor, reviewed
 from asterism.orchestrator.events import DeviceEvent, EventBus
@@ -188,7 +187,7 @@ class Orchestrator:
         for node, task in assigned:
             node.task = task
         if self._rank:
-            plan.ranks = Ranks()
+            plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
         plan.state = ConstellationState.READY
 

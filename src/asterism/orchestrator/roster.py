@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from asterism.core.plan.ready_queue import Lane, ReadyQueue
-from asterism.core.run.selection import STRATEGIES, Candidate, Strategy, capable
+from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable
 from asterism.orchestrator.devices import Device
 
 logger = logging.getLogger("asterism.roster")

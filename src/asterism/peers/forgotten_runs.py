@@ -113,7 +113,7 @@ class ForgottenRunCheck:
 
     async def _close(self, peer: Peer, run: Run) -> list[str]:
         why = f"how it ended is not known: peer {peer.name}, to whom it was left, does not know it any more"
-        after = transitions.forgotten(run, self._store.clock(), why)
+        after = transitions.mark_forgotten(run, self._store.clock(), why)
         put = PutCopy(after, run.revision, peer.store or "", same=True)
         try:
             await self._store.commit([put, *await self._fleet.ledger.consequences(after)])

@@ -18,13 +18,13 @@ from asterism.core.run.merge import (
     KEPT,
     NotTheSameRun,
     is_forgotten,
-    keeping,
-    keeps,
-    line_of,
-    lost_by,
-    resolve,
-    taken_from,
-    taken_over,
+    loss_reason,
+    merge_keeping,
+    merge_records,
+    next_revision,
+    outranks,
+    own_story,
+    was_taken_away,
 )
 from asterism.core.run.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.run.workflow import Workflow
@@ -321,10 +321,12 @@ class _Batch:
         was_left_to = self._left.get(mine.id)
         reached = await self._progress(mine)
         ours = mine
-        if mine.keep == "furthest" and mine.grant != theirs.grant and not set(line_of(theirs)) <= set(mine.story):
+        if mine.keep == "furthest" and mine.grant != theirs.grant and not set(own_story(theirs)) <= set(mine.story):
             ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
         if self._still_owned_here(mine, theirs) and mine.grant is not None:
-            ours = transitions.keep(ours, mine.grant, f"peer {self._peer.name} took it for lost", self._now)
+            ours = transitions.confirm_ownership(
+                ours, mine.grant, f"peer {self._peer.name} took it for lost", self._now
+            )
         kept, resolved = self._merge(ours, theirs)
         resolved = limit_merged(mine, theirs, resolved)
         left_to = was_left_to if kept else self._authority(by, theirs)
@@ -332,12 +334,12 @@ class _Batch:
         wished = self._with_request(mine, theirs, resolved, kept, left_to)
         if wished is not resolved:
             resolved, left_to = wished, None
-        after = taken_over(mine, resolved)
+        after = next_revision(mine, resolved)
         if after is None:
             return self._transfer_authority(mine, theirs, by, was_left_to)
         after, admitting = await self._admit_to_series(after, left_to, after.held)
         put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
-        lost = lost_by(ours.changed(progress=reached), resolved) if self._trust.is_own(mine) else None
+        lost = loss_reason(ours.changed(progress=reached), resolved) if self._trust.is_own(mine) else None
         lost = (
             printable(lost, MAX_LOSS_CHARS) if lost is not None else None
         )  # it may quote the peer, and goes into logs
@@ -353,20 +355,20 @@ class _Batch:
             mine.keep == "original"
             and self._trust.is_own(mine)
             and self._trust.is_open(mine.session)
-            and taken_from(mine, theirs)
-            and not keeps(mine, theirs)
-            and sum(entry.what == KEPT for entry in line_of(mine)) < MAX_OWNER_KEEPS
+            and was_taken_away(mine, theirs)
+            and not outranks(mine, theirs)
+            and sum(entry.what == KEPT for entry in own_story(mine)) < MAX_OWNER_KEEPS
         )
 
     def _merge(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
         """Whether our line is kept, and the record."""
         if not self._trust.is_own(theirs):
-            return keeps(mine, theirs), resolve(mine, theirs)
+            return outranks(mine, theirs), merge_records(mine, theirs)
         # what our own device said we know, and better: all that can be new is a wish
         if theirs.grant is not None and theirs.grant == mine.grant and only_adds_request(mine, theirs):
             theirs = theirs.changed(progress=mine.progress)
-            return False, resolve(mine, theirs)
-        return True, keeping(mine, theirs)
+            return False, merge_records(mine, theirs)
+        return True, merge_keeping(mine, theirs)
 
     def _with_request(self, mine: Run, theirs: Run, resolved: Run, kept: bool, left_to: str | None) -> Run:
         if not kept:

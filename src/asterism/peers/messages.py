@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.core.run.run import Run
-from asterism.core.run.validation import check
+from asterism.core.run.validation import problems_in
 from asterism.peers.message_codec import UnreadableLine, parse_strict
 from asterism.peers.registry import PeerRefused
 from asterism.store import row_codec
@@ -135,7 +135,7 @@ def parse_message(data: object) -> Message:
         raise PeerRefused("a message is a JSON object")
     if data.get("protocol") != PROTOCOL:
         raise PeerRefused(
-            f"the peer speaks version {shown(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
+            f"the peer speaks version {safe_repr(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
         )
     try:
         clock = float(data["clock"])
@@ -169,7 +169,7 @@ def parse_message(data: object) -> Message:
             bool(data.get("whole", True)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
+        raise PeerRefused(f"the message is not complete, or not what it says: {safe_repr(error)}") from None
 
 
 def _parse_cursor(value: Any) -> Cursor:
@@ -233,7 +233,7 @@ def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:
             items.append(_parse_record(one, number))
         except (KeyError, TypeError, ValueError) as error:
             name = _run_id(one.get("run")) if isinstance(one, Mapping) else None
-            items.append(IncomingRecord(number, "", None, f"it is no record: {printable(shown(error), 200)}", name))
+            items.append(IncomingRecord(number, "", None, f"it is no record: {printable(safe_repr(error), 200)}", name))
     return items
 
 
@@ -247,7 +247,7 @@ def _parse_record(one: Any, before: int) -> IncomingRecord:
         run = _parse_run(row)
     except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return IncomingRecord(number, by, None, f"it is no record of a run: {printable(str(error), 200)}", name)
-    problems = check(run)
+    problems = problems_in(run)
     if problems:
         return IncomingRecord(
             number, by, None, f"it contradicts itself: {printable('; '.join(problems[:3]), 300)}", name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from asterism.core.errors import InvalidWorkflow
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import OWNED, Run
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
@@ -134,6 +134,6 @@ def _with_progress(run: Run, reports: dict[str, Report]) -> Run:
     report = reports.get(run.id)
     if report is None or report.progress is None or report.epoch != run.epoch:
         return run
-    if run.keep == "furthest" and len(line_of(run)) < len(run.story):
+    if run.keep == "furthest" and len(own_story(run)) < len(run.story):
         return run
     return run.changed(progress=report.progress)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from asterism.base.http_client import httpx_ready
+from asterism.base.http_client import load_httpx
 from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
@@ -152,7 +152,7 @@ class PeerClient:
         raise PeerRefused(why)
 
     async def _connected(self) -> AsyncClient:
-        httpx = await httpx_ready("peers are called with httpx", "peers")
+        httpx = await load_httpx("peers are called with httpx", "peers")
         with _translated_errors(self._url):
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 certificate = await _fetch_certificate(self._url)
@@ -299,7 +299,7 @@ async def _read_body(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
 @contextlib.contextmanager
 def _translated_errors(url: str) -> Iterator[None]:
     """What goes wrong on the way, in sentences."""
-    import httpx  # it is there: a peer is called after httpx_ready
+    import httpx  # it is there: a peer is called after load_httpx
 
     try:
         yield

@@ -25,7 +25,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
@@ -76,7 +76,7 @@ def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = N
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError:
-        raise AsterismError(f"peers are answered with starlette: {extra_advice('peers')}") from None
+        raise AsterismError(f"peers are answered with starlette: {install_hint('peers')}") from None
     desk = _Handlers(exchange, guard, Bodies(limits or Limits()))
     routes = [
         Route("/v1/accept", desk.accept, methods=["POST"]),
@@ -281,7 +281,7 @@ def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedSer
     try:
         from asterism.base.http_server import LimitedServer
     except ImportError:
-        raise AsterismError(f"peers are answered with uvicorn: {extra_advice('peers')}") from None
+        raise AsterismError(f"peers are answered with uvicorn: {install_hint('peers')}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)

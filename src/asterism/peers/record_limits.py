@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from asterism.core.run.merge import ended_of, line_of, result_of
+from asterism.core.run.merge import own_assignments, own_result, own_story
 from asterism.core.run.run import Run, Superseded
-from asterism.core.run.validation import LONGEST_TEXT, MOST, MOST_ENTRIES
+from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.peers.messages import (
     MAX_RECORD_BLOBS,
     MAX_RECORD_BYTES,
@@ -48,7 +48,7 @@ def limit_merged(mine: Run, theirs: Run, resolved: Run) -> Run:
     """So much of ``resolved``, which was made of the two, as leaves room for our own steps."""
     if not _is_too_large(resolved):
         return resolved
-    results = set(map(repr, (*mine.superseded, *result_of(mine), *result_of(theirs))))
+    results = set(map(repr, (*mine.superseded, *own_result(mine), *own_result(theirs))))
     lost = [one for one in resolved.superseded if repr(one) in results]
     known = _with_beside(resolved, set(mine.story), set(mine.previous), lost)
     return known if not _is_too_large(known) else _with_beside(resolved, (), (), _last_results(known.superseded))
@@ -56,10 +56,10 @@ def limit_merged(mine: Run, theirs: Run, resolved: Run) -> Run:
 
 def _is_too_large(run: Run) -> bool:
     """Whether it is beyond half of a limit, and more than its line."""
-    if len(line_of(run)) == len(run.story) and len(ended_of(run)) == len(run.previous) and not run.superseded:
+    if len(own_story(run)) == len(run.story) and len(own_assignments(run)) == len(run.previous) and not run.superseded:
         return False
     return (
-        max(len(run.story), len(run.previous), len(run.superseded)) > MOST_ENTRIES // 2
+        max(len(run.story), len(run.previous), len(run.superseded)) > MAX_ENTRIES // 2
         or len(set(blobs_of(run))) > MAX_RECORD_BLOBS // 2
         or record_length((*row_codec.fixed(run), *row_codec.moving(run))) > MAX_RECORD_CHARS // 2
     )
@@ -67,7 +67,7 @@ def _is_too_large(run: Run) -> bool:
 
 def _with_beside(run: Run, story: Collection[Any], previous: Collection[Any], superseded: Iterable[Superseded]) -> Run:
     """Its line, and of what is beside it only these."""
-    line, ended = line_of(run), ended_of(run)
+    line, ended = own_story(run), own_assignments(run)
     return run.changed(
         story=(*(one for one in _beside_line(run.story, line) if one in story), *line),
         previous=(*(one for one in _beside_line(run.previous, ended) if one in previous), *ended),
@@ -114,14 +114,14 @@ def _is_accepted(sent: dict[str, Any]) -> bool:
 def _within_counts(run: Run) -> Run:
     run = run.changed(**dict(_capped_fields(run)))
     changes: dict[str, Any] = {}
-    if len(run.story) > MOST_ENTRIES:
-        line = line_of(run)
-        room = MOST_ENTRIES - len(line)
+    if len(run.story) > MAX_ENTRIES:
+        line = own_story(run)
+        room = MAX_ENTRIES - len(line)
         beside = _beside_line(run.story, line)[-room:] if room > 0 else ()
-        changes["story"] = (*beside, *(line if room >= 0 else (line[0], *line[1 - MOST_ENTRIES :])))
-    if len(run.previous) > MOST_ENTRIES:
-        changes["previous"] = ended_of(run)
-    if len(run.superseded) > MOST_ENTRIES or len(set(blobs_of(run))) > MAX_RECORD_BLOBS:
+        changes["story"] = (*beside, *(line if room >= 0 else (line[0], *line[1 - MAX_ENTRIES :])))
+    if len(run.previous) > MAX_ENTRIES:
+        changes["previous"] = own_assignments(run)
+    if len(run.superseded) > MAX_ENTRIES or len(set(blobs_of(run))) > MAX_RECORD_BLOBS:
         changes["superseded"] = tuple(_last_results(run.superseded))
     return run.changed(**changes) if changes else run
 
@@ -129,19 +129,19 @@ def _within_counts(run: Run) -> Run:
 def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
     """What our own steps may have brought beyond what is believed of a run: it decides nothing in another store."""
     for name in ("failures", "losses", "rounds"):
-        if getattr(run, name) > MOST_ENTRIES:
-            yield name, MOST_ENTRIES
+        if getattr(run, name) > MAX_ENTRIES:
+            yield name, MAX_ENTRIES
     for name in ("not_before", "waiting_since"):
-        if (getattr(run, name) or 0.0) >= MOST:
-            yield name, float(MOST - 1)
+        if (getattr(run, name) or 0.0) >= MAX_NUMBER:
+            yield name, float(MAX_NUMBER - 1)
     for name in ("paused", "wished_by", "error"):
         text = getattr(run, name)
         if text is not None and len(text) > LONGEST_TEXT:
             yield name, text[:LONGEST_TEXT]
-    if len(run.avoid) > MOST_ENTRIES:
-        yield "avoid", run.avoid[-MOST_ENTRIES:]
-    if len(run.declined) > MOST_ENTRIES:
-        yield "declined", dict(list(run.declined.items())[-MOST_ENTRIES:])
+    if len(run.avoid) > MAX_ENTRIES:
+        yield "avoid", run.avoid[-MAX_ENTRIES:]
+    if len(run.declined) > MAX_ENTRIES:
+        yield "declined", dict(list(run.declined.items())[-MAX_ENTRIES:])
     if any(len(one.why) > LONGEST_TEXT for one in run.story):
         yield "story", tuple(one._replace(why=one.why[:LONGEST_TEXT]) for one in run.story)
     if any(len(one.detail) > LONGEST_TEXT for one in run.previous):
@@ -150,8 +150,8 @@ def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
 
 def _shorter(run: Run) -> Iterator[Run]:
     """What is left out of a record that is too large, one after the other."""
-    line = line_of(run)
-    yield (run := run.changed(story=line, previous=ended_of(run)))
+    line = own_story(run)
+    yield (run := run.changed(story=line, previous=own_assignments(run)))
     yield (run := run.changed(superseded=tuple(_last_results(run.superseded))))
     yield (run := run.changed(scores={}, avoid=(), declined={}))
     yield (run := run.changed(previous=tuple(one._replace(detail=one.detail[:100]) for one in run.previous)))

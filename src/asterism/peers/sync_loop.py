@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD
 from asterism.peers.exchange import Exchange, Transport
@@ -73,7 +73,7 @@ class SyncLoop:
         return task is None or task.done()
 
     async def _sync_forever(self, name: str) -> None:
-        trouble = Trouble(log, f"cannot meet peer {name}", f"meeting peer {name} again", self._clock.time)
+        trouble = RecurringError(log, f"cannot meet peer {name}", f"meeting peer {name} again", self._clock.time)
         pause = self._interval
         while True:
             watch = self._fleet.store.watch(await self._topics())  # what happens during the meeting counts

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.core.errors import AsterismError
 from asterism.peers.private_files import UnusableSecret, path_beside, read_private, write_private
 from asterism.store.protocol import Store
@@ -70,7 +70,7 @@ def _new_identity() -> bytes:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise AsterismError(f"peers need cryptography: {extra_advice('peers')}") from None
+        raise AsterismError(f"peers need cryptography: {install_hint('peers')}") from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "asterism")])
     now = datetime.datetime.now(datetime.UTC)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asterism.core.history import Entry
-from asterism.core.run.merge import KEPT, differs, line_of, result_of
+from asterism.core.run.merge import KEPT, differing_fields, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, OPEN, Session
 from asterism.peers.registry import Peer, is_in_future, session_host
@@ -105,8 +105,8 @@ class Trust:
             return what
         if not set(_owner_entries(theirs)) <= set(mine.story):
             return what
-        if theirs.status is COMPLETED and not set(map(repr, result_of(theirs))) <= set(
-            map(repr, (*result_of(mine), *mine.superseded))
+        if theirs.status is COMPLETED and not set(map(repr, own_result(theirs))) <= set(
+            map(repr, (*own_result(mine), *mine.superseded))
         ):
             return f"{theirs.device} is a device of ours, and its result was another one"
         return None
@@ -119,18 +119,18 @@ def is_owner_statement(run: Run) -> bool:
 
 def only_adds_request(mine: Run, theirs: Run) -> bool:
     """Whether ``theirs`` is what ``mine`` was when somebody made a wish, and nothing else."""
-    ours, line = line_of(mine), line_of(theirs)
+    ours, line = own_story(mine), own_story(theirs)
     more = line[len(ours) :]
     return (
         bool(more)
         and line[: len(ours)] == ours
         and all(entry.what in _REQUEST_ENTRIES for entry in more)
-        and set(differs(mine, theirs)) <= _REQUEST_FIELDS
+        and set(differing_fields(mine, theirs)) <= _REQUEST_FIELDS
     )
 
 
 def _owner_entries(run: Run) -> tuple[Entry, ...]:
     """What its owner has said in the present assignment."""
-    line = line_of(run)
+    line = own_story(run)
     begins = max((place for place, entry in enumerate(line) if entry.what.startswith("assigning to ")), default=0)
     return tuple(entry for entry in line[begins:] if entry.what in _OWNER_ENTRIES)

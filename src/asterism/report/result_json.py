@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.core.errors import reason_of
-from asterism.core.json_values import plain
+from asterism.core.errors import error_text
+from asterism.core.json_values import plain_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED
 from asterism.orchestrator.plan_mask import PlanMask
@@ -51,7 +51,7 @@ def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask)
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
+        out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
     elif node.error is not None or reason:
-        out["reason"] = secrets.shown(reason_of(node.error) or reason)
+        out["reason"] = secrets.shown(error_text(node.error) or reason)
     return out

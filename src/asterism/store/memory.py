@@ -21,7 +21,7 @@ from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
-from asterism.store.memory_feed import Feed
+from asterism.store.memory_change_feed import Feed
 from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
     FEED,

@@ -63,7 +63,7 @@ def whichever_comes_first(patch: Patch) -> None:
 
 def by_revision(patch: Patch) -> None:
     """In place of the number of steps, as if all peers counted alike."""
-    within = resolving._within_a_grant
+    within = resolving._within_assignment
     patch.setattr(resolving, "_within_a_grant", lambda run: (("revision", run.revision), *within(run)))
 
 
@@ -105,18 +105,18 @@ def write_what_is_not_new(patch: Patch) -> None:
     def taken_over(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    patch.setattr("resolve_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
 
 
 def write_the_revision_of_the_winner(patch: Patch) -> None:
     def taken_over(mine: Run, resolved: Run) -> Run | None:
         return None if resolved.changed(revision=mine.revision) == mine else resolved
 
-    patch.setattr("resolve_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
 
 
 def tell_nobody(patch: Patch) -> None:
-    patch.setattr("resolve_scenes.lost_by", lambda mine, resolved: None)
+    patch.setattr("tests.core.run.merge_scenes.lost_by", lambda mine, resolved: None)
 
 
 LAW = "it matters|with itself"

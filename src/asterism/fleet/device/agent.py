@@ -16,12 +16,12 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.base.expressions import holds
 from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
-from asterism.core.run.placement import against, mismatch, rest_objection
+from asterism.core.run.placement import mismatch_reason, resting_reason, unmet_reason
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import RESTING, Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT, Workflow
@@ -135,7 +135,7 @@ class DeviceAgent:
             fleet,
             self.desk,
             willing=self._unwilling,
-            resting=lambda: rest_objection(self._resting),
+            resting=lambda: resting_reason(self._resting),
             fresh=lambda flow: self.heart.fresh(flow),
             expect=lambda flow: self.heart.expect(flow),
             yields=self._leaves_to_others,
@@ -284,7 +284,7 @@ class DeviceAgent:
             watch.close()
 
     async def _look(self) -> None:
-        trouble = Trouble(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
         while True:
             await self._work_to_look_for.wait()
             self._work_to_look_for.clear()
@@ -319,7 +319,7 @@ class DeviceAgent:
         """Why this device will not have a run, in words."""
         if self.draining.is_set():
             return "it is being drained"
-        return rest_objection(self._resting) or mismatch(self.session, run, flow, self._shown, holds)
+        return resting_reason(self._resting) or mismatch_reason(self.session, run, flow, self._shown, holds)
 
     def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
         """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
@@ -330,7 +330,7 @@ class DeviceAgent:
             return False
         if flow.orchestration and not self._coordinator.elected:
             return True
-        return flow.prefers is not None and against(flow.prefers, self._shown, holds) is not None
+        return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None
 
     def _circuit_changed(self) -> None:
         """The device has stopped taking work, or takes it again: everybody is told, and what waits here goes elsewhere

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from asterism.base.http_client import httpx_ready
+from asterism.base.http_client import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run
@@ -221,7 +221,7 @@ class Lookout:
             else:
                 able = self.desk.executor.objection(flow) is None
                 if able and flow.http is not None:
-                    await httpx_ready()  # addresses are judged with it, in steps of the loop
+                    await load_httpx()  # addresses are judged with it, in steps of the loop
                 (self._able if able else self._not_kinds).add(kind)
 
     async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, _Unseen]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from asterism.base.processes import LeaseExpired
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
-from asterism.core.run.circuit_breaker import CLOSED, QUICK, Breaker
+from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.held_run import Holding
@@ -68,7 +68,7 @@ class Circuit:
         before, now = self._breaker, self._fleet.clock.time()
         if isinstance(error, DeviceTrouble):
             self._breaker = before.trouble(now, str(error))
-        elif error is None or seconds >= QUICK:
+        elif error is None or seconds >= QUICK_FAILURE_SECONDS:
             self._breaker = before.good()
         else:
             self._breaker = before.failed(now, self._fleet.store.clock(), workflow.name)
@@ -93,7 +93,7 @@ class Circuit:
         if retry_at is None or now < retry_at:
             return
         if self._trying:
-            if any(one.started and one.since >= retry_at and now - one.since >= QUICK for one in held):
+            if any(one.started and one.since >= retry_at and now - one.since >= QUICK_FAILURE_SECONDS for one in held):
                 before, self._breaker = self._breaker, self._breaker.good()
                 self._look_at(before)
             return

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Any
 
 from asterism.base.clock import Clock
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import Lookout
@@ -101,7 +101,7 @@ class Heart:
             self._nothing_to_report()
 
     async def _beat_while_alive(self) -> None:
-        trouble = Trouble(log, "no heartbeat", "heartbeats again", self.clock.time)
+        trouble = RecurringError(log, "no heartbeat", "heartbeats again", self.clock.time)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._waits):

@@ -38,7 +38,7 @@ def declined(holding: Holding, words: str, clock: Clock) -> Step:
 
 def broken_off(holding: Holding, words: str, clock: Clock) -> Step:
     """The device could not go on, through no fault of the work."""
-    return lambda run, flow: transitions.break_off(_so_far(run, holding), holding.grant, words, flow, clock())
+    return lambda run, flow: transitions.abandon(_so_far(run, holding), holding.grant, words, flow, clock())
 
 
 def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: Clock) -> Step:
@@ -49,7 +49,7 @@ def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: Clock) 
             return run
         assert run.grant is not None
         kept = run if progress is None else run.changed(progress=progress)
-        return transitions.break_off(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
+        return transitions.abandon(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
 
     return step
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import End, Outbox
@@ -233,7 +233,7 @@ class Desk:
         try:
             lease = self._lease(holding)
             work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
-            value = plain(await self.executor.execute(work), f"the result of run {run.id}")
+            value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if not self._sure(holding):  # its guard may have ended it, while we were frozen
                 holding.stopping = holding.stopping or "fenced"

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asterism.base.input_variables import PREFIX
 from asterism.base.secret_mask import secret_names
+from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
@@ -251,7 +251,7 @@ class Policy:
     def counts_on(self, name: str) -> None:
         """A shell line has the variable of an input that may not be one."""
         if not self.may_be_given(name):
-            raise self._forbid(f"to set {name!r} (${PREFIX}{name} is there in any case)", "environment")
+            raise self._forbid(f"to set {name!r} (${VARIABLE_PREFIX}{name} is there in any case)", "environment")
 
     def secret(self, name: str) -> None:
         if not self.everything and name not in self._secrets:

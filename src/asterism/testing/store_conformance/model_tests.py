@@ -31,8 +31,8 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.store_errors import Conflict
-from asterism.testing.store_conformance.engine_tests import EngineTests
 from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
@@ -49,11 +49,11 @@ _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
     lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
     lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "it was not heard of"),
-    lambda run, grant, session, now: transitions.next_round(run, _flow(run), now),
+    lambda run, grant, session, now: transitions.offer_again(run, _flow(run), now),
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
     lambda run, grant, session, now: transitions.resume(run, now, "x"),
-    lambda run, grant, session, now: transitions.let_go(run, now),
+    lambda run, grant, session, now: transitions.release_hold(run, now),
 ]
 _CRITERIA: list[dict[str, Any]] = [
     *({"statuses": these} for these in (OWNED, TERMINAL, frozenset({CREATED, REASSIGNING}))),
@@ -345,7 +345,7 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
 """One of them is asked after each step, all of them at the end; the order of the answers is made the same."""
 
 
-class Modelled(EngineTests):
+class ModelTests(StoreTests):
     """Of everything in any order."""
 
     def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:
