@@ -48,7 +48,7 @@ class Hearer:
             raise self.error
         return {"peer": peer, "message": message}
 
-    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
+    async def read_blob(self, peer: str, blob: str, run: str) -> bytes | None:
         return self.blobs.get(blob)
 
     def wanted_size(self, peer: str, blob: str) -> int:
@@ -56,7 +56,7 @@ class Hearer:
             raise PeerRefused("nobody has asked for it")
         return self.wanted[blob]
 
-    async def give(self, peer: str, blob: str, data: bytes) -> None:
+    async def receive_blob(self, peer: str, blob: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != blob:
             raise PeerRefused("the name is not that of the bytes")
         self.blobs[blob] = data

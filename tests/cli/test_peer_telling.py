@@ -39,7 +39,7 @@ def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
         "Closed: run 7: how it ended is not known",
         "This store was restored from an older copy: all records were exchanged again.",
     ]
-    assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was put back from an older copy")
+    assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was restored from an older copy")
 
 
 def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
