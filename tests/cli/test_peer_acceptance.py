@@ -25,7 +25,7 @@ KILLED = """
 import os, signal, sys
 from asterism.peers import authentication, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": private_files.Tokens, "guard": authentication}}[owner]
+owner = {{"tokens": private_files.TokenFile, "guard": authentication}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():
@@ -146,7 +146,7 @@ def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
-        assert "kitchen is a peer now" in laptop.run("peer", "accept", "-", given=line).stderr
+        assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", given=line).stderr
     refused(laptop.run("peer", "accept", "-", given="no"), "this is no invitation")
 
 

@@ -68,9 +68,9 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
             assert {one["id"] for one in scene.json("runs", "list")} == {*here, there}
         assert kitchen.json("runs", "show", there)["input"] == {"to": "ann"}
         again = laptop.ok("peer", "sync", str(laptop.file), url)
-        assert again == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert again == "Synced with kitchen: 0 records sent, 0 records received.\n"
         more = kitchen.create("cook").id
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 1 record taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 1 record received.\n"
         assert laptop.json("runs", "show", more)["status"] == "created"
         [peer] = laptop.json("peer", "list")
         assert (peer["name"], peer["state"], peer["url"]) == ("kitchen", "met", url)
@@ -163,7 +163,7 @@ def test_a_meeting_that_is_cut_off_anywhere_is_gone_on_with(house: House) -> Non
         assert codes[:3] == [75, 75, 75]
         line.left = 1 << 40
         assert laptop.run("peer", "sync", "kitchen").exit_code == 0
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 0 records received.\n"
     found = [scene.json("runs", "list", "--limit", "0") for scene in (laptop, kitchen)]
     assert len(found[0]) == len(found[1]) == 1400
     assert [one["id"] for one in found[0]] == [one["id"] for one in found[1]]
