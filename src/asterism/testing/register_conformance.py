@@ -17,7 +17,7 @@
 
 The tests run their own event loops and need no plugin. They close what they opened.
 
-``Faulty`` is a register over another one in which what can go wrong does, when it is told to.
+``FaultyRegister`` is a register over another one in which what can go wrong does, when it is told to.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ ODD_NAMES = (
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
 
 
-class Faulty:
+class FaultyRegister:
     """Over another register: each read takes the next of ``reads``, each swap the next of ``swaps``, and what is there
     happens. None: all is well. ``"before"``: the reply to a swap is lost, and it did not happen. ``"after"``: it is
     lost, and it did. An error is raised. A function is called first: somebody else gets in between."""
@@ -285,14 +285,14 @@ class RegisterConformance(AsyncTests):
     # -- with the loop that uses it ------------------------------------------------------------------------------------
 
     async def test_who_did_not_hear_that_it_won_finds_out(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
         faulty.swaps += ["after", None]
         outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), patience=EAGER)
         _same((outcome.after.active, outcome.after.claim_id), (7, wanted.id))
         _same(faulty.swapped, 1, "the number of swaps")
 
     async def test_who_did_not_hear_and_did_not_win_tries_again(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
 
         async def somebody_else() -> None:
             await claim(register, NAME, Claim(1), patience=EAGER)
@@ -330,4 +330,4 @@ async def race(opener: str, address: str, first: int, number: int) -> None:
         await register.close()
 
 
-__all__ = ["Faulty", "ProcessOpener", "RegisterConformance", "race"]
+__all__ = ["FaultyRegister", "ProcessOpener", "RegisterConformance", "race"]
