@@ -149,11 +149,11 @@ async def _on_copy(left: Path, what: Callable[[Fleet], Awaitable[Value]]) -> Val
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
-async def _loaded(fleet: Fleet) -> journal_store.Kept:
+async def _loaded(fleet: Fleet) -> journal_store.StoredConstellation:
     return await journal_store.load(fleet.store, half.NAME, expressions)
 
 
-def done(kept: journal_store.Kept) -> set[int]:
+def done(kept: journal_store.StoredConstellation) -> set[int]:
     return {int(node.id) for node in kept.plan.nodes.values() if node.status is COMPLETED}
 
 
@@ -168,7 +168,7 @@ class _Noted(DurableOrchestrator):
 
     owned: asyncio.Future[float]
 
-    def _go_on(self, kept: journal_store.Kept, journal: journal_writer.Journal) -> Execution:
+    def _go_on(self, kept: journal_store.StoredConstellation, journal: journal_writer.Journal) -> Execution:
         self.owned.set_result(time.perf_counter())
         return super()._go_on(kept, journal)
 
@@ -186,7 +186,7 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
     orchestrator = _Noted(fleet, local=half.SLOTS)
     orchestrator.owned = asyncio.get_running_loop().create_future()
     began = time.perf_counter()
-    going = asyncio.create_task(orchestrator.go_on(half.NAME))
+    going = asyncio.create_task(orchestrator.run_stored(half.NAME))
     try:
         for wanted in (begun, orchestrator.owned):
             either: list[asyncio.Future[Any]] = [going, wanted]
@@ -208,7 +208,7 @@ async def _until_the_end(fleet: Fleet) -> float:
     work.trace.clear()
     gc.collect()
     began = time.perf_counter()
-    result = await DurableOrchestrator(fleet, local=half.SLOTS).go_on(half.NAME)
+    result = await DurableOrchestrator(fleet, local=half.SLOTS).run_stored(half.NAME)
     took = time.perf_counter() - began
     begun = [~mark for mark in work.trace if mark < 0]
     if again := before.intersection(begun):
@@ -236,7 +236,7 @@ async def _shortened(fleet: Fleet) -> Compaction:
             whole = time.perf_counter() - began
     finally:
         compaction.LONG, compaction.PER_TASK = limits
-    found, _ = await journal_store.head(fleet.store, half.NAME)
+    found, _ = await journal_store.read_head(fleet.store, half.NAME)
     if found.first <= before:
         raise AssertionError("the journal was not shortened")
     read = await _read(fleet)

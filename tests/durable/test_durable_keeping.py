@@ -15,7 +15,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import SCHEMA, UnreadableJournal
 from asterism.durable import admin, journal_store
-from asterism.durable.journal_store import heads, keep_plan, record_key
+from asterism.durable.journal_store import insert_plan, read_heads, record_key
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, play, task
@@ -25,7 +25,7 @@ JOURNALS = Path(__file__).parent / "journals"
 
 async def kept(stage: Stage, *names: str) -> None:
     """A plan in the store that nobody has run."""
-    await keep_plan(stage.store, chain(*names))
+    await insert_plan(stage.store, chain(*names))
 
 
 async def put(stage: Stage, key: str, value: Any) -> None:
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
 ) -> None:
     async def scene(stage: Stage) -> None:
         await kept(stage, "a")
-        [found] = await heads(stage.store)
+        [found] = await read_heads(stage.store)
         name = record_key("nightly", found.first + key) if isinstance(key, int) else key
         before = await stage.store.register(name)
         await put(stage, name, change(before.value if before is not None else None))
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
 def test_a_name_is_one_that_can_be_a_key(name: str) -> None:
     async def scene(stage: Stage) -> None:
         with pytest.raises(PlanError, match="the name of a constellation in a store"):
-            await keep_plan(stage.store, Constellation(name))
+            await insert_plan(stage.store, Constellation(name))
 
     play(scene)
 
@@ -100,7 +100,7 @@ def test_a_large_plan_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_constellations_can_be_listed() -> None:
     async def scene(stage: Stage) -> None:
         await kept(stage, "a")
-        [found] = await heads(stage.store)
+        [found] = await read_heads(stage.store)
         assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
 
     play(scene)
@@ -112,9 +112,9 @@ def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written_by_th
         found = await stage.store.register("plan/nightly")
         assert found is not None
         await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
-        result = await stage.orchestrator().go_on("nightly")
+        result = await stage.orchestrator().run_stored("nightly")
         assert result.state == "completed"
-        [head] = await heads(stage.store)
+        [head] = await read_heads(stage.store)
         assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
 
     play(scene)
@@ -154,7 +154,7 @@ def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs() -> None:
         assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
         assert (await stage.load()).plan.version == 0
         assert (await admin.edit(fleet, "nightly", batch)).version == 1
-        result = await stage.orchestrator().go_on("nightly")
+        result = await stage.orchestrator().run_stored("nightly")
         assert DONE == {"a": 1, "c": 1}
         assert result.plan.version == 1
 
@@ -200,6 +200,6 @@ def test_a_pause_is_said_once() -> None:
         await kept(stage, "a")
         await admin.pause(stage.fleet(), "nightly")
         await admin.pause(stage.fleet(), "nightly", "again")
-        assert await admin.paused(stage.store, "nightly") == "by ann"
+        assert await admin.pause_reason(stage.store, "nightly") == "by ann"
 
     play(scene)

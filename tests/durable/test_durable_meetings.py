@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import PlanError
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.durable import compaction, journal_writer
-from asterism.durable.journal_store import NotOurs, keep_plan, step_record
+from asterism.durable.journal_store import OwnershipLost, insert_plan, step_record
 from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -24,15 +23,15 @@ def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(monkeypatch:
     monkeypatch.setattr(compaction, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
+        await insert_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
         asleep = await stage.load()
-        told: list[NotOurs] = []
+        told: list[OwnershipLost] = []
         fleet = stage.fleet()
         sleeper = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
-        await stage.orchestrator(host="there").go_on("nightly")
+        await stage.orchestrator(host="there").run_stored("nightly")
         assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
         asleep.plan.note(1.0, "said", None, "too late")
-        with pytest.raises(NotOurs):
+        with pytest.raises(OwnershipLost):
             await sleeper.commit()
         assert len(told) == 1
         assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
@@ -47,7 +46,7 @@ def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginn
     monkeypatch.setattr(compaction, "PER_TASK", 0)
 
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a"))
+        await insert_plan(stage.store, chain("a"))
         kept = await stage.load()
         fleet = stage.fleet()
         journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
@@ -109,14 +108,6 @@ def test_leaving_does_not_wait_for_a_store_that_is_gone(monkeypatch: pytest.Monk
     play(scene)
 
 
-def test_a_constellation_in_a_store_is_not_edited_without_waiting() -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(PlanError, match=r"use `await amend\('nightly', batch\)`"):
-            stage.orchestrator().edit("nightly", EditBatch(()))
-
-    play(scene)
-
-
 def slow_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Of the journal alone: devices are as quick as ever."""
     commit = stage.store.commit
@@ -136,7 +127,7 @@ def test_nothing_is_called_off_before_the_edit_that_says_so_is_written(monkeypat
         running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
         await durable_work.gate("a begun").wait()
         slow_commits(stage, monkeypatch, 5.0)
-        amending = stage.spawn(orchestrator.amend("nightly", EditBatch((CancelTask("a", "enough"),))))
+        amending = stage.spawn(orchestrator.edit("nightly", EditBatch((CancelTask("a", "enough"),))))
         await asyncio.sleep(3.0)
         [run] = await stage.store.find(Query(key="plan:nightly/a/1"))
         assert (amending.done(), run.wish, run.status) == (False, None, "processing")
@@ -159,11 +150,11 @@ def test_a_task_that_is_cancelled_while_its_run_is_being_written_is_called_off(
         await durable_work.gate("a begun").wait()
         slow_commits(stage, monkeypatch, 5.0)
         durable_work.gate("a").set()
-        kept = orchestrator.remembered
+        kept = orchestrator.stored
         assert kept is not None
         await stage.until(lambda: kept.plan["b"].status == "running")
         await asyncio.sleep(1.0)  # its run is being written
-        await orchestrator.amend("nightly", EditBatch((CancelTask("b", "enough"),)))
+        await orchestrator.edit("nightly", EditBatch((CancelTask("b", "enough"),)))
         assert (await running)["b"].status == "cancelled"
         await asyncio.sleep(60.0)
         runs = await stage.store.find(Query(key="plan:nightly/b/2"))
@@ -183,7 +174,7 @@ def test_who_is_not_the_owner_any_more_announces_no_failures() -> None:
         kept = await stage.load()
         await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
         durable_work.gate("a").set()
-        with pytest.raises(NotOurs):
+        with pytest.raises(OwnershipLost):
             await running
         assert "task_failed" not in told
 
@@ -196,7 +187,7 @@ def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(monkeypatch:
     monkeypatch.setattr(compaction.Shortening, "_remove", _nothing_removed)
 
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a"))
+        await insert_plan(stage.store, chain("a"))
         kept, fleet = await stage.load(), stage.fleet()
         journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
         head, looks = stage.store.register, 0
@@ -227,7 +218,7 @@ async def _nothing_removed(self: compaction.Shortening, keys: Sequence[str]) -> 
 
 def test_a_plan_that_is_written_all_the_time_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a"))
+        await insert_plan(stage.store, chain("a"))
         kept, fleet = await stage.load(), stage.fleet()
         journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
         registers = stage.store.registers
@@ -257,7 +248,7 @@ def test_a_long_journal_begins_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPa
         names = [f"t{number}" for number in range(60)]
         await orchestrator.run(chain(*names))
         records = await stage.store.registers("journal/nightly/")
-        kept, live = await stage.load(), orchestrator.remembered
+        kept, live = await stage.load(), orchestrator.stored
         assert live is not None
         assert kept.head.first > kept.head.began + 30
         assert len(records) < 25
@@ -279,7 +270,7 @@ def test_a_plan_that_was_left_goes_on_from_a_snapshot(monkeypatch: pytest.Monkey
         await left(first.run(plan), lambda: DONE["t19"], stage)
         assert (await stage.load()).head.first > 1
         durable_work.gate("slow").set()
-        result = await stage.orchestrator().go_on("nightly")
+        result = await stage.orchestrator().run_stored("nightly")
         assert result.state == "completed"
         assert set(DONE.values()) == {1}
 

@@ -20,7 +20,7 @@ from asterism.core.plan.snapshot import Frozen
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Shortening
-from asterism.durable.journal_store import Kept, NotOurs, keep_plan, step_record
+from asterism.durable.journal_store import OwnershipLost, StoredConstellation, insert_plan, step_record
 from asterism.durable.journal_writer import Journal
 from asterism.fleet import retention
 from asterism.store.memory import MemoryStore
@@ -39,17 +39,17 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_store, "PART", 400)
 
 
-def picture(kept: Kept) -> str:
+def picture(kept: StoredConstellation) -> str:
     return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
 
 
-async def journal_of(stage: Stage, *names: str) -> tuple[Journal, Kept, list[NotOurs]]:
-    await keep_plan(stage.store, chain(*names))
-    kept, fleet, told = await stage.load(), stage.fleet(), list[NotOurs]()
+async def journal_of(stage: Stage, *names: str) -> tuple[Journal, StoredConstellation, list[OwnershipLost]]:
+    await insert_plan(stage.store, chain(*names))
+    kept, fleet, told = await stage.load(), stage.fleet(), list[OwnershipLost]()
     return Journal(fleet.store, fleet.clock, fleet.chance, kept, told.append), kept, told
 
 
-def say(kept: Kept, times: int = 12) -> None:
+def say(kept: StoredConstellation, times: int = 12) -> None:
     for number in range(times):
         kept.plan.note(float(number), "said", None, "something")
 
@@ -204,7 +204,7 @@ class Watched:
         monkeypatch.setattr(snapshot, "TASKS", 10)
         monkeypatch.setattr(snapshot, "ENTRIES", 50)
 
-    async def check(self) -> list[Kept]:
+    async def check(self) -> list[StoredConstellation]:
         """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
         found = []
         for registers in self.states:
@@ -286,10 +286,10 @@ def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(monkeypatch: pytest
         asleep, _ = await begun(stage)
         assert len(await parts(stage)) >= 3
         assert await named(stage) == []
-        result = await stage.orchestrator().go_on("nightly")
+        result = await stage.orchestrator().run_stored("nightly")
         assert result.state == "completed"
         assert await parts(stage) == await named(stage) != []
-        with pytest.raises(NotOurs):
+        with pytest.raises(OwnershipLost):
             await asleep.commit()
         await asleep.close()
         assert await parts(stage) == await named(stage) != []
@@ -298,7 +298,7 @@ def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(monkeypatch: pytest
     play(scene)
 
 
-async def begun(stage: Stage) -> tuple[Journal, Kept]:
+async def begun(stage: Stage) -> tuple[Journal, StoredConstellation]:
     """Some parts are written, and then its process stands still."""
     journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(10)))
     say(kept)
@@ -325,7 +325,7 @@ def test_old_records_that_were_left_are_removed_by_the_next(monkeypatch: pytest.
                 await journal.shortening.over()
             assert (await stage.load()).litter
             await journal.close()
-        await stage.orchestrator().go_on("nightly")
+        await stage.orchestrator().run_stored("nightly")
         found = await stage.load()
         assert found.litter == []
         assert min(one.key for one in await stage.store.registers("journal/")) == journal_store.record_key(
@@ -465,7 +465,7 @@ def test_a_mistake_when_a_record_is_cut_leaves_nobody_waiting(monkeypatch: pytes
         journal, kept, told = await journal_of(stage, "a", "b")
         say(kept)
         async with asyncio.timeout(60):
-            with pytest.raises(NotOurs):
+            with pytest.raises(OwnershipLost):
                 await journal.commit()
         assert len(told) == 1
 

@@ -90,7 +90,7 @@ def test_whoever_speaks_while_it_is_taken_up_again_is_heard(monkeypatch: pytest.
         durable_work.gate("b").set()
         try:
             if what == "amend":
-                await orchestrator.amend("nightly", EditBatch((AddTask(task("c")),), "ann"))
+                await orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann"))
             else:
                 await orchestrator.cancel("nightly")
         finally:
@@ -136,7 +136,7 @@ def test_a_store_out_of_reach_does_not_end_a_constellation_that_is_taken_up_agai
 
 def test_slots_of_what_was_never_begun_are_given_back() -> None:
     async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator(at_once=50)
+        orchestrator = stage.orchestrator(max_open_runs=50)
         plan = chain("a", "b", call="wait")
         running = asyncio.ensure_future(orchestrator.run(plan))
         await durable_work.gate("a begun").wait()
@@ -201,7 +201,7 @@ def test_the_end_of_a_run_that_is_being_written_is_no_stray(monkeypatch: pytest.
 
 def test_at_once_is_not_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator(at_once=2)
+        orchestrator = stage.orchestrator(max_open_runs=2)
         plan = chain("a", "b", call="wait")
         running = asyncio.ensure_future(orchestrator.run(plan))
         await durable_work.gate("a begun").wait()
@@ -237,7 +237,7 @@ def test_an_edit_in_the_commit_that_was_overtaken_is_made_all_the_same(monkeypat
         durable_work.gate("b").set()
         await reached.wait()
         await changed_by_somebody(stage, await only_run(stage))
-        amending = asyncio.ensure_future(orchestrator.amend("nightly", EditBatch((AddTask(task("c")),), "ann")))
+        amending = asyncio.ensure_future(orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann")))
         await asyncio.sleep(0)
         go.set()
         await asyncio.wait([amending])

@@ -12,7 +12,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.durable import admin, durable_orchestrator
-from asterism.durable.journal_store import UnknownConstellation, keep_plan
+from asterism.durable.journal_store import UnknownConstellation, insert_plan
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, play, task
@@ -60,9 +60,9 @@ def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time() -> N
 
 def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts() -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a", "b"))
+        await insert_plan(stage.store, chain("a", "b"))
         await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        result = await stage.orchestrator().go_on("nightly")
+        result = await stage.orchestrator().run_stored("nightly")
         assert result.state is CANCELLED
         assert DONE == {}
         assert await stage.store.find(Query()) == []
@@ -72,7 +72,7 @@ def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts
 
 def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a", "b"))
+        await insert_plan(stage.store, chain("a", "b"))
         await admin.cancel(stage.fleet(), "nightly")
         register, asked = stage.store.register, []
 
@@ -83,7 +83,7 @@ def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(monkey
             return await register(key)
 
         monkeypatch.setattr(stage.store, "register", slow_the_second_time)
-        assert (await stage.orchestrator().go_on("nightly")).state is CANCELLED
+        assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
         assert DONE == {}
 
     play(scene)
@@ -91,20 +91,20 @@ def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(monkey
 
 def test_a_wish_that_comes_too_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a"))
+        await insert_plan(stage.store, chain("a"))
         register = stage.store.register
 
         async def ended_after_the_look(key: str) -> Any:
             found = await register(key)
             if key == admin.cancel_key("nightly"):
                 monkeypatch.setattr(stage.store, "register", register)
-                await stage.orchestrator().go_on("nightly")
+                await stage.orchestrator().run_stored("nightly")
             return found
 
         monkeypatch.setattr(stage.store, "register", ended_after_the_look)
         with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
             await admin.cancel(stage.fleet(), "nightly")
-        assert await admin.cancelling(stage.store, "nightly") is None
+        assert await admin.cancel_reason(stage.store, "nightly") is None
 
     play(scene)
 
@@ -130,7 +130,7 @@ def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that_finis
         await durable_work.gate("a begun").wait()
         second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
         await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+        await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
         await asyncio.sleep(100.0)
         assert not second.done()  # the first one lives, and is not overtaken
         running.cancel()
@@ -162,17 +162,17 @@ def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_that_ca
 
 def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it() -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a", "b"))
+        await insert_plan(stage.store, chain("a", "b"))
         await admin.pause(stage.fleet(), "nightly")
         await admin.cancel(stage.fleet(), "nightly", "not tonight")
         await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
-        assert await admin.cancelling(stage.store, "nightly") == "by ann: not tonight"
+        assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
         assert await admin.unpause(stage.fleet(), "nightly")
         with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
             await admin.pause(stage.fleet(), "nightly")
         with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
             await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
-        assert (await stage.orchestrator().go_on("nightly")).state is CANCELLED
+        assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
 
     play(scene)
 
@@ -195,7 +195,7 @@ def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_every_
     seed: int,
 ) -> None:
     async def scene(stage: Stage) -> None:
-        await keep_plan(stage.store, chain("a", call="wait"))
+        await insert_plan(stage.store, chain("a", call="wait"))
         batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
         edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
         taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
@@ -218,7 +218,7 @@ def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so() -> 
         await stage.orchestrator().run(chain("a"))
         with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
             await admin.cancel(stage.fleet(), "nightly")
-        assert await admin.cancelling(stage.store, "nightly") is None
+        assert await admin.cancel_reason(stage.store, "nightly") is None
 
     play(scene)
 

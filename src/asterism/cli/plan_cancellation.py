@@ -19,7 +19,7 @@ from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.status import ConstellationState
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import NotOurs
+from asterism.durable.journal_store import OwnershipLost
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.result import Result
@@ -30,8 +30,8 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     """Until it has ended, or nobody waits any more. Returns the exit code. Raises PlanError if it ended otherwise."""
     found = await known(fleet, name)
     await admin.cancel(fleet, name, reason)
-    words = await admin.cancelling(fleet.store, name)
-    owner = None if found.ended else await admin.owner_of(fleet.store, found)
+    words = await admin.cancel_reason(fleet.store, name)
+    owner = None if found.ended else await admin.live_owner(fleet.store, found)
     if owner is not None:
         note(f"{name} is run by {owner.device}, which is asked to cancel it.")
     result = await work_until_interrupted(_ended(fleet, name), lambda: _left(fleet, name))
@@ -51,8 +51,8 @@ async def _ended(fleet: Fleet, name: str) -> Result:
     """Ended by whoever has it; by this process if nobody does. It does none of the tasks."""
     orchestrator = DurableOrchestrator(fleet)
     # of an owner that died on this machine it is known at once; of all others when their time is up
-    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, NotOurs, StoreUnavailable):
-        return await orchestrator.go_on(name)
+    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
+        return await orchestrator.run_stored(name)
     return await orchestrator.standby(name)
 
 

@@ -63,18 +63,18 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         from asterism.cli.plan_follower import follow
         from asterism.cli.stored_plans import known
         from asterism.core.errors import AlreadyRunning
-        from asterism.durable.admin import owner_of, unpause
+        from asterism.durable.admin import live_owner, unpause
 
         found = await known(fleet, name)
         if found.ended:
             note(f"{name} has ended already: nothing is left to do.")
         unpaused = not found.ended and await unpause(fleet, name)
         try:
-            return await follow(orchestrator, name, lambda: orchestrator.go_on(name))
+            return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
         except AlreadyRunning:
             if not unpaused:
                 raise
-        owner = await owner_of(fleet.store, await known(fleet, name))
+        owner = await live_owner(fleet.store, await known(fleet, name))
         where = owner.device if owner is not None else found.device
         if as_json:
             tell_json({"id": name, "state": found.state, "resumed": True, "owner": where})
@@ -97,9 +97,9 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     async def work(fleet: Fleet, orchestrator: Followed) -> int:
         from asterism.cli.plan_follower import follow
         from asterism.cli.stored_plans import known
-        from asterism.durable.admin import owner_of
+        from asterism.durable.admin import live_owner
 
-        owner = await owner_of(fleet.store, await known(fleet, name))
+        owner = await live_owner(fleet.store, await known(fleet, name))
         if owner is not None:
             note(f"Standing by: {name} is run by {owner.device}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
@@ -138,9 +138,9 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
         from asterism.durable import admin
 
         await known(fleet, name)
-        before = await admin.paused(fleet.store, name)
+        before = await admin.pause_reason(fleet.store, name)
         await admin.pause(fleet, name, reason)
-        now = await admin.paused(fleet.store, name)
+        now = await admin.pause_reason(fleet.store, name)
         if as_json:
             tell_json({"name": name, "paused": now})
         else:

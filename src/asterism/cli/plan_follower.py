@@ -22,9 +22,8 @@ from asterism.core.errors import AlreadyRunning
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import PENDING
 from asterism.core.run.session import Session
-from asterism.durable.admin import look
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import Kept, UnknownConstellation, head, heads
+from asterism.durable.journal_store import StoredConstellation, UnknownConstellation, load, read_head, read_heads
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -50,7 +49,7 @@ class Followed(DurableOrchestrator):
         policy, _ = find_policy(None)
         super().__init__(
             fleet,
-            policy_of_device=policy,
+            device_policy=policy,
             heartbeat=takeover_after / 3,
             timeout=takeover_after,
             **terms,
@@ -64,11 +63,11 @@ class Followed(DurableOrchestrator):
         await self._look_around(plan.id)
         return await super().run(plan, assignments=assignments)
 
-    async def go_on(self, name: str) -> Result:
+    async def run_stored(self, name: str) -> Result:
         """As every durable orchestrator, whether the other one is elsewhere or on this machine."""
         await self._look_around(name)
         try:
-            return await super().go_on(name)
+            return await super().run_stored(name)
         except DeviceNameTaken:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by another process on this machine; "
@@ -79,7 +78,7 @@ class Followed(DurableOrchestrator):
         """Who else could do the tasks, and so what is left for this process. Orchestrators do not count: they leave
         when their own constellation has ended, and one that died may still be heard of."""
         store = self.fleet.store
-        now, orchestrators = store.clock(), {one.device for one in await heads(store)}
+        now, orchestrators = store.clock(), {one.device for one in await read_heads(store)}
         self._joined_devices = [
             session
             for session in await store.sessions()
@@ -90,10 +89,10 @@ class Followed(DurableOrchestrator):
             wanted = 0 if self._joined_devices else os.cpu_count() or 1
         self.local, self.can = wanted, tuple(self.here.can or ())
         if wanted and self.here.can is None:
-            nodes = (await look(self.fleet, name)).plan.nodes.values()
+            nodes = (await load(self.fleet.store, name)).plan.nodes.values()
             self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
 
-    async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+    async def _own(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         if self.here.slots is None and self.local:
             note(
                 f"No device is joined: this process does the tasks, {self.local} at once; devices that join take part."
@@ -106,11 +105,11 @@ class Followed(DurableOrchestrator):
         finally:
             self.recording.close()
 
-    async def _own_once(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+    async def _own_once(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         async with watched(self, kept.plan, self.screen, plain=self.wishes.plain):
             return await super()._own_once(kept, agent, living)
 
-    def _tell_of_absent_devices(self, kept: Kept) -> None:
+    def _tell_of_absent_devices(self, kept: StoredConstellation) -> None:
         there = {session.device for session in self._joined_devices}
         pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
         fixed = {device for task in pending if (device := task.device)}
@@ -130,7 +129,7 @@ async def follow(
         tell_end(result, orchestrator.recording, wishes, orchestrator.screen)
         return result.exit_code
     try:
-        found, _ = await head(fleet.store, name)
+        found, _ = await read_head(fleet.store, name)
     except UnknownConstellation:
         note(f"stopped before {name} was kept: nothing has happened")
         return INTERRUPTED

@@ -9,8 +9,8 @@ import click
 from asterism.base.text import some
 from asterism.cli.plan_follower import Followed, resume_command
 from asterism.core.plan.constellation import Constellation
-from asterism.durable.admin import as_begun, look
-from asterism.durable.journal_store import ENDED, ConstellationExists
+from asterism.durable.admin import initial_plan
+from asterism.durable.journal_store import ENDED, ConstellationExists, load
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.result import Result
 
@@ -27,8 +27,8 @@ async def begin(orchestrator: Followed, plan: Constellation) -> Result:
 
 
 async def _existing(fleet: Fleet, plan: Constellation) -> str:
-    kept = await look(fleet, plan.id)
-    first = await as_begun(fleet.store, plan.id)
+    kept = await load(fleet.store, plan.id)
+    first = await initial_plan(fleet.store, plan.id)
     if first is None:
         compared = "It goes on as it is kept, whatever the plan file says now"
     elif changes := differences(first, plan):

@@ -14,8 +14,17 @@ from asterism.base.text import some
 from asterism.core.errors import AsterismError
 from asterism.core.plan.status import TERMINAL
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancelling, look, owner_of, paused
-from asterism.durable.journal_store import ENDED, Head, Kept, UnknownConstellation, head, head_key, head_of
+from asterism.durable.admin import cancel_reason, live_owner, pause_reason
+from asterism.durable.journal_store import (
+    ENDED,
+    Head,
+    StoredConstellation,
+    UnknownConstellation,
+    decode_head,
+    head_key,
+    load,
+    read_head,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Register
 from asterism.store.store_errors import StoreUnavailable
@@ -29,7 +38,7 @@ class Seen:
     """``owner`` is the living session that runs it, ``paused`` by whom and why, and ``unwanted`` likewise: somebody
     with the store has asked for its end."""
 
-    kept: Kept
+    kept: StoredConstellation
     owner: Session | None
     paused: str | None = None
     unwanted: str | None = None
@@ -65,7 +74,7 @@ def _name(register: Register) -> str:
 async def known(fleet: Fleet, name: str) -> Head:
     """The head of a constellation. One that is not there is told with the names of those that are."""
     try:
-        return (await head(fleet.store, name))[0]
+        return (await read_head(fleet.store, name))[0]
     except UnknownConstellation as error:
         there = [_name(one) for one in await fleet.store.registers(PREFIX)]
         if not there:
@@ -82,11 +91,11 @@ async def see(fleet: Fleet, name: str) -> Seen:
 
 
 async def _seen(fleet: Fleet, name: str) -> Seen:
-    kept = await look(fleet, name)
-    unwanted = await cancelling(fleet.store, name)
+    kept = await load(fleet.store, name)
+    unwanted = await cancel_reason(fleet.store, name)
     if kept.head.ended:
         return Seen(kept, None, unwanted=unwanted)
-    return Seen(kept, await owner_of(fleet.store, kept.head), await paused(fleet.store, name), unwanted)
+    return Seen(kept, await live_owner(fleet.store, kept.head), await pause_reason(fleet.store, name), unwanted)
 
 
 async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
@@ -97,7 +106,7 @@ async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
     for register in await fleet.store.registers(PREFIX):
         name = _name(register)
         try:
-            head_of(register)
+            decode_head(register)
             found.append(await _seen(fleet, name))
         except UnknownConstellation:
             continue  # it was forgotten a moment ago

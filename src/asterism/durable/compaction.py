@@ -21,7 +21,7 @@ from typing import Protocol
 from asterism.core.plan.journal import SCHEMA, lock_to_json
 from asterism.core.plan.snapshot import Frozen
 from asterism.durable import journal_store
-from asterism.durable.journal_store import Head, Kept, NotOurs, part_key, record_key
+from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import Conflict, StoreError
 
@@ -63,7 +63,7 @@ class Writer(Protocol):
 class Shortening:
     """Of one journal. At most one is under way at a time."""
 
-    def __init__(self, store: Store, kept: Kept, journal: Writer) -> None:
+    def __init__(self, store: Store, kept: StoredConstellation, journal: Writer) -> None:
         self._store, self._kept, self._journal = store, kept, journal
         self._cut: tuple[Frozen, str, int] | None = None
         self._going: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Shortening:
             await self._remove(litter)
             if cut is not None:
                 await self._shorten(*cut, number)
-        except NotOurs as error:
+        except OwnershipLost as error:
             log.info("the journal of %s stays long: %s", self._kept.plan.id, error)
         except Exception:  # the journal is as good as before; it is not tried again and again
             self._given_up = True

@@ -1,12 +1,12 @@
 """An orchestrator whose constellations outlive it.
 
-``run`` keeps a plan in the fleet's store and runs it there; ``go_on`` takes up one that was left, by a crash or on
+``run`` keeps a plan in the fleet's store and runs it there; ``run_stored`` takes up one that was left, by a crash or on
 purpose; ``standby`` waits until whoever runs it is gone. The orchestrator joins the fleet as a device while it works,
 with slots of its own if it is to do tasks itself, and owns its constellation as long as that device is heard of. What
 really keeps two of them apart is the journal (``keeping.py``).
 
 Cancelling the coroutine that awaits one of these leaves the constellation: what runs on other devices goes on, what ran
-here is handed back, and ``go_on`` finds all of it. To end a constellation, ``cancel`` it.
+here is handed back, and ``run_stored`` finds all of it. To end a constellation, ``cancel`` it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from asterism.core.errors import AlreadyRunning, PlanError, RunRefused
+from asterism.core.errors import AlreadyRunning, RunRefused
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
@@ -28,10 +28,20 @@ from asterism.core.plan.rank import Ranks
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.core.run.workflow import Workflow
-from asterism.durable.admin import cancelling, owner_of, paused
+from asterism.durable.admin import cancel_reason, live_owner, pause_reason
 from asterism.durable.fleet_device import NOTHING_TO_DO, FleetDevice, FleetRoster
 from asterism.durable.joined_device import Joined
-from asterism.durable.journal_store import ENDED, Kept, NotOurs, Overtaken, check_kept, head, keep, load, say_ended
+from asterism.durable.journal_store import (
+    ENDED,
+    OwnershipLost,
+    ReloadRequired,
+    StoredConstellation,
+    check_storable,
+    insert,
+    load,
+    read_head,
+    record_end,
+)
 from asterism.durable.journal_writer import Journal
 from asterism.durable.ownership import Tenure
 from asterism.fleet.device.agent import DeviceAgent
@@ -50,7 +60,7 @@ log = logging.getLogger("asterism.durable")
 
 Value = TypeVar("Value")
 
-AT_ONCE = 1000
+MAX_OPEN_RUNS = 1000
 HEARTBEAT, TIMEOUT = 5.0, 15.0
 """How often an orchestrator is heard of, and after how much silence another may take over, in seconds."""
 
@@ -66,7 +76,7 @@ LOOK = 1.0
 
 class DurableOrchestrator(Orchestrator):
     """``local`` is how many tasks this process does itself (0: none), ``can`` what for. All else is as for every
-    Orchestrator; what concerns devices in the process has no meaning here. At most ``at_once`` tasks are under way."""
+    Orchestrator; what concerns devices in the process has no meaning here. At most ``max_open_runs`` tasks are under way."""
 
     def __init__(
         self,
@@ -74,8 +84,8 @@ class DurableOrchestrator(Orchestrator):
         *,
         local: int = 0,
         can: Iterable[str] = (),
-        policy_of_device: Policy | None = None,
-        at_once: int = AT_ONCE,
+        device_policy: Policy | None = None,
+        max_open_runs: int = MAX_OPEN_RUNS,
         heartbeat: float = HEARTBEAT,
         timeout: float = TIMEOUT,
         host: str | None = None,
@@ -90,13 +100,13 @@ class DurableOrchestrator(Orchestrator):
         self._agent_terms: dict[str, Any] = {
             "heartbeat": heartbeat,
             "timeout": timeout,
-            "policy": policy_of_device,
+            "policy": device_policy,
             "monitor_every": MONITOR_EVERY,
         }
         self._make_agent = make_agent
         self._journals: dict[str, Journal] = {}
         self._tenures: dict[str, Tenure] = {}
-        self.remembered: Kept | None = None
+        self.stored: StoredConstellation | None = None
         """The constellation that was taken up last, as this process knows it."""
         self._flow_terms: dict[str, Any] = {
             "no_device_timeout": self.no_device_timeout,
@@ -104,7 +114,7 @@ class DurableOrchestrator(Orchestrator):
             "strategy": strategy,
         }
         Workflow("terms", call=NOTHING_TO_DO, **self._flow_terms)  # complains now about terms that make no sense
-        self._device = FleetDevice(fleet, at_once, self._journals.__getitem__, self._flow_terms)
+        self._device = FleetDevice(fleet, max_open_runs, self._journals.__getitem__, self._flow_terms)
         self.roster = FleetRoster([self._device], "score")
 
     def now(self) -> float:
@@ -115,28 +125,28 @@ class DurableOrchestrator(Orchestrator):
 
     async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
         """Keep a plan under its id, and run it. Raises ConstellationExists, NotJson for what no other process could
-        execute, and what ``go_on`` raises."""
-        check_kept(plan)
+        execute, and what ``run_stored`` raises."""
+        check_storable(plan)
         recorded = RecordedConstellation.of(plan)
         self._prepare(recorded, assignments or {})
         lock = RecordedLock(recorded, **self._lock_terms)
         terms = {name: self._lock_terms[name] for name in ("policy", "max_cycles", "edit_timeout")}
         self._adopt_loop()
-        kept = await keep(self.fleet.store, recorded, lock, terms | self._flow_terms)
+        kept = await insert(self.fleet.store, recorded, lock, terms | self._flow_terms)
         agent = self._agent(plan.id)
         async with Joined(agent) as living:
             return await self._own(kept, agent, living)
 
-    async def go_on(self, name: str) -> Result:
+    async def run_stored(self, name: str) -> Result:
         """Go on with a constellation that is in the store. If it has ended, that is the answer. Raises
-        UnknownConstellation, UnreadableJournal, AlreadyRunning while somebody else runs it, and NotOurs when it is
-        taken over from us."""
+        UnknownConstellation, UnreadableJournal, AlreadyRunning while somebody else runs it, and OwnershipLost when it
+        is taken over from us."""
         self._adopt_loop()
-        found, _ = await head(self.fleet.store, name)
+        found, _ = await read_head(self.fleet.store, name)
         if found.ended:
             return await self._ended(await load(self.fleet.store, name, self.conditions))
         agent = self._agent(name)
-        owner = await owner_of(self.fleet.store, found)
+        owner = await live_owner(self.fleet.store, found)
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
@@ -151,42 +161,36 @@ class DurableOrchestrator(Orchestrator):
         device = f"{name}@{self._host}"
         return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
 
-    async def _ended(self, kept: Kept) -> Result:
+    async def _ended(self, kept: StoredConstellation) -> Result:
         if not kept.head.ended:  # whoever ended it may have had no time for the rest
             await self._call_off(kept.plan.id)
-        await say_ended(self.fleet.store, kept)
+        await record_end(self.fleet.store, kept)
         return Result(kept.plan, kept.lock.history, None, kept.lock.policy)
 
     async def standby(self, name: str) -> Result:
         """Wait until nobody runs a constellation, and then go on with it; or until it has ended."""
         while True:
             # another one may be quicker
-            with contextlib.suppress(AlreadyRunning, DeviceNameTaken, NotOurs, StoreUnavailable):
-                found, _ = await head(self.fleet.store, name)
-                if found.ended or await owner_of(self.fleet.store, found) is None:
-                    return await self.go_on(name)
+            with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
+                found, _ = await read_head(self.fleet.store, name)
+                if found.ended or await live_owner(self.fleet.store, found) is None:
+                    return await self.run_stored(name)
             await self.fleet.clock.sleep(LOOK)
 
-    def edit(self, plan_id: str, batch: EditBatch) -> Applied:
-        """Not of a constellation in a store: what this returned might yet be lost."""
-        raise PlanError(f"constellation {plan_id!r} is kept in a store: use `await amend({plan_id!r}, batch)`")
-
-    async def amend(self, name: str, batch: EditBatch) -> Applied:
+    async def edit(self, name: str, batch: EditBatch) -> Applied:  # type: ignore[override]
         """Edit a constellation that runs here. It is durable when this returns. Raises EditRejected."""
         return await self._durably(name, lambda: Orchestrator.edit(self, name, batch))
 
-    def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
-        """Not of a constellation in a store: what this returned might yet be lost."""
-        raise PlanError("constellations that are kept in a store are answered with `await respond(cycle_id, who, …)`")
-
-    async def respond(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
+    async def answer(  # type: ignore[override]
+        self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None
+    ) -> Applied:
         """Answer a claimed cycle. It is durable when this returns. Raises EditRejected."""
         name = plan_id if plan_id is not None else self._execution(None).plan.id
         return await self._durably(name, lambda: self._editable(name).cycles.answer(cycle_id, who, answer))
 
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
         """As every orchestrator, and from the beginning whoever goes on with it would cancel it too. When this returns
-        its end is durable. Raises NotOurs if it was left before that."""
+        its end is durable. Raises OwnershipLost if it was left before that."""
 
         def cancel() -> asyncio.Future[None]:
             execution = self._execution(plan_id)
@@ -208,12 +212,12 @@ class DurableOrchestrator(Orchestrator):
             try:
                 await self._journals[name].commit()
                 return changed
-            except Overtaken:
+            except ReloadRequired:
                 continue
 
     # -- owning it -----------------------------------------------------------------------------------------------------
 
-    async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+    async def _own(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
         """``living`` is done when the device is not one of the fleet any more: then another may go on."""
         name = kept.plan.id
         tenure = self._tenures[name] = Tenure()
@@ -223,21 +227,21 @@ class DurableOrchestrator(Orchestrator):
                     result = await self._own_once(kept, agent, living)
                     tenure.ended.set_result(None)
                     return result
-                except Overtaken as news:
+                except ReloadRequired as news:
                     log.info("constellation %s is taken up again: %s", name, news)
                     kept = await self._device.patiently(lambda: load(self.fleet.store, name, self.conditions))
                     if kept.head.owner != agent.session.id:
-                        raise NotOurs(f"{kept.head.device} has gone on with constellation {name!r}") from None
+                        raise OwnershipLost(f"{kept.head.device} has gone on with constellation {name!r}") from None
         finally:
             del self._tenures[name]
-            tenure.leave(NotOurs(f"constellation {name!r} was left before its end"))
+            tenure.leave(OwnershipLost(f"constellation {name!r} was left before its end"))
 
-    async def _own_once(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
-        lost: asyncio.Future[NotOurs] = asyncio.get_running_loop().create_future()
+    async def _own_once(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+        lost: asyncio.Future[OwnershipLost] = asyncio.get_running_loop().create_future()
         journal = Journal(
             self.fleet.store, self.fleet.clock, self.fleet.chance, kept, _tells(lost), self.events.publish
         )
-        name, self.remembered = kept.plan.id, kept
+        name, self.stored = kept.plan.id, kept
         execution: Execution | None = None
         jobs: list[asyncio.Task[None]] = []
         try:
@@ -246,8 +250,8 @@ class DurableOrchestrator(Orchestrator):
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
             self._journals[name] = journal
             await self._device.patiently(lambda: self._device.prepare(name, kept.head.terms))
-            wished = await self._device.patiently(lambda: paused(self.fleet.store, name)) is not None
-            unwanted = await self._device.patiently(lambda: cancelling(self.fleet.store, name))
+            wished = await self._device.patiently(lambda: pause_reason(self.fleet.store, name)) is not None
+            unwanted = await self._device.patiently(lambda: cancel_reason(self.fleet.store, name))
             stray = _strays(kept)
             execution = self._go_on(kept, journal)
             self._tenures[name].running.set()
@@ -264,7 +268,7 @@ class DurableOrchestrator(Orchestrator):
             if lost.done():
                 raise lost.result()
             if not execution.done.done():
-                raise NotOurs(f"{agent.name} is no device of the fleet any more")
+                raise OwnershipLost(f"{agent.name} is no device of the fleet any more")
             await journal.commit()
             await self._call_off(name)
             await journal.change_head(state=str(kept.plan.state), owner=None, ended_at=kept.plan.ended_at)
@@ -281,7 +285,7 @@ class DurableOrchestrator(Orchestrator):
         for job in jobs:
             job.cancel()
         try:
-            with contextlib.suppress(NotOurs, TimeoutError):
+            with contextlib.suppress(OwnershipLost, TimeoutError):
                 async with asyncio.timeout(FAREWELL):  # what is known now need not be found out again
                     await journal.commit()
         finally:  # also when we are told to hurry
@@ -294,7 +298,7 @@ class DurableOrchestrator(Orchestrator):
                 self._device.forget(name)
                 self._journals.pop(name, None)
 
-    def _go_on(self, kept: Kept, journal: Journal) -> Execution:
+    def _go_on(self, kept: StoredConstellation, journal: Journal) -> Execution:
         plan, lock = kept.plan, kept.lock
         self._not_twice(plan)
         lock.edit_on, lock.claim_timeout = self._edit_on, self._lock_terms["claim_timeout"]
@@ -302,7 +306,7 @@ class DurableOrchestrator(Orchestrator):
         execution.tell.publish = journal.tell  # nothing is told that is not durable
 
         async def settled() -> bool:
-            with contextlib.suppress(NotOurs):
+            with contextlib.suppress(OwnershipLost):
                 await journal.commit()
                 return True
             return False
@@ -357,26 +361,26 @@ class DurableOrchestrator(Orchestrator):
         this process holds until that changes."""
         while not execution.cancelling:
             with contextlib.suppress(StoreUnavailable):
-                unwanted = await cancelling(self.fleet.store, execution.plan.id)
+                unwanted = await cancel_reason(self.fleet.store, execution.plan.id)
                 if unwanted is not None:
                     self._begin_to_cancel(execution, journal, unwanted)
                     return
-                wished = await paused(self.fleet.store, execution.plan.id) is not None
+                wished = await pause_reason(self.fleet.store, execution.plan.id) is not None
                 if wished != minded:
                     (self.pause if wished else self.resume)(execution.plan.id)
                     minded = wished
             await self.fleet.clock.sleep(LOOK)
 
 
-def _strays(kept: Kept) -> Callable[[str, int], bool]:
+def _strays(kept: StoredConstellation) -> Callable[[str, int], bool]:
     """Which executions do not count any more, as it is now: what ends from now on is none of them."""
     running = {(node.id, node.epoch) for node in kept.plan.nodes.values() if node.status is RUNNING}
     latest = kept.plan.epochs
     return lambda task, epoch: epoch <= latest and (task, epoch) not in running
 
 
-def _tells(lost: asyncio.Future[NotOurs]) -> Callable[[NotOurs], None]:
-    def tell(error: NotOurs) -> None:
+def _tells(lost: asyncio.Future[OwnershipLost]) -> Callable[[OwnershipLost], None]:
+    def tell(error: OwnershipLost) -> None:
         if not lost.done():
             lost.set_result(error)
 

@@ -28,7 +28,7 @@ from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.durable.journal_store import NotOurs
+from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import Journal
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
@@ -186,7 +186,7 @@ class FleetDevice:
             if run is not None:
                 await self._call_off(run, journal)
             raise
-        except NotOurs:
+        except OwnershipLost:
             # it is for others to say how it ended; whoever waits for us is about to be told the same
             await asyncio.get_running_loop().create_future()
             raise
@@ -214,7 +214,7 @@ class FleetDevice:
             heard.set_result(write.run)  # first, so that what follows from it is recorded before it is written
             try:
                 await journal.commit(write)
-            except NotOurs:
+            except OwnershipLost:
                 return False
             return True
 
@@ -268,7 +268,7 @@ class FleetDevice:
         try:
             await journal.commit()
             await self.patiently(lambda: self.fleet.cancel(run.id))
-        except NotOurs:
+        except OwnershipLost:
             return
         except RunRefused:
             return  # it has ended

@@ -19,9 +19,9 @@ from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.durable.compaction import Shortening
 from asterism.durable.journal_store import (
     Head,
-    Kept,
-    NotOurs,
-    Overtaken,
+    OwnershipLost,
+    ReloadRequired,
+    StoredConstellation,
     head_key,
     record_key,
     step_record,
@@ -45,8 +45,8 @@ class Journal:
         store: Store,
         clock: Clock,
         chance: random.Random,
-        kept: Kept,
-        lost: Callable[[NotOurs], None],
+        kept: StoredConstellation,
+        lost: Callable[[OwnershipLost], None],
         announce: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._store, self._clock, self._chance, self._kept, self._lost = store, clock, chance, kept, lost
@@ -61,7 +61,7 @@ class Journal:
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
-        self._why: NotOurs | None = None
+        self._why: OwnershipLost | None = None
         self.leaving = False
         """Whether the constellation is being left to others: what stops now is not called off."""
         self.taken_up: set[tuple[str, int]] = set()
@@ -93,9 +93,9 @@ class Journal:
 
     async def commit(self, *writes: Write) -> None:
         """Write these together with everything that was recorded up to now. It is durable when this returns. Raises
-        NotOurs."""
+        OwnershipLost."""
         if self.sealed:
-            raise self._why or NotOurs(f"the journal of {self.head.name!r} is closed")
+            raise self._why or OwnershipLost(f"the journal of {self.head.name!r} is closed")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes += writes
         self._waiting.append(done)
@@ -116,7 +116,7 @@ class Journal:
         self.sealed = True
         self._steps.clear()
         self._writes.clear()
-        self._fail(NotOurs(f"the journal of {self.head.name!r} is closed"))
+        self._fail(OwnershipLost(f"the journal of {self.head.name!r} is closed"))
 
     async def close(self) -> None:
         """End, and wait for what is being written."""
@@ -160,16 +160,16 @@ class Journal:
                 for event in events:
                     self._announce(event)
                 self.shortening.written()
-        except NotOurs as error:
+        except OwnershipLost as error:
             self.sealed, self._why = True, error
             self._fail(error)
             self._lost(error)
         except Exception as error:  # a mistake of ours must not leave everybody waiting
             log.exception("the journal of %s cannot be written", self.head.name)
             self.seal()
-            self._lost(NotOurs(f"the journal of {self.head.name!r} cannot be written: {error}"))
+            self._lost(OwnershipLost(f"the journal of {self.head.name!r} cannot be written: {error}"))
 
-    def _fail(self, error: NotOurs) -> None:
+    def _fail(self, error: OwnershipLost) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():
@@ -190,7 +190,7 @@ class Journal:
         kept.head, kept.revision = new, kept.revision + bool(changes)
 
     async def _surely(self, writes: list[Write], number: int) -> None:
-        """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
+        """Until it is known to be written. Raises OwnershipLost if somebody else has written this number."""
         pause, _ = PAUSE
         tried = False
         refused: Conflict | None = None
@@ -207,19 +207,21 @@ class Journal:
                 refused = conflict
             except ValueError as error:
                 if any(isinstance(write, PutRun) and write.expected is not None for write in writes):
-                    raise Overtaken(f"the end of a run cannot be kept: {error}") from error  # its device says so, alone
+                    raise ReloadRequired(
+                        f"the end of a run cannot be kept: {error}"
+                    ) from error  # its device says so, alone
                 raise
             except StoreUnavailable as error:
                 if self.sealed:
-                    raise NotOurs(f"the journal of {self.head.name!r} is closed") from None
+                    raise OwnershipLost(f"the journal of {self.head.name!r} is closed") from None
                 log.warning("the journal of %s waits for the store: %s", self.head.name, error)
                 await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(2 * pause, PAUSE[1])
 
-    def _refusal(self, what: str) -> NotOurs:
+    def _refusal(self, what: str) -> OwnershipLost:
         if what.startswith("run "):
-            return Overtaken(f"{what} was changed by others when it was about to end")
-        return NotOurs(
+            return ReloadRequired(f"{what} was changed by others when it was about to end")
+        return OwnershipLost(
             f"another process has gone on with constellation {self.head.name!r} ({what} is not as this one left it)"
         )
 

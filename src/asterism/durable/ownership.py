@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from asterism.durable.journal_store import NotOurs
+from asterism.durable.journal_store import OwnershipLost
 
 
 class Tenure:
@@ -25,7 +25,7 @@ class Tenure:
         finally:
             waiting.cancel()
 
-    def leave(self, error: NotOurs) -> None:
+    def leave(self, error: OwnershipLost) -> None:
         """It is over, and if that was not the end of the constellation, whoever waits for it is told."""
         if not self.ended.done():
             self.ended.set_exception(error)
