@@ -175,4 +175,4 @@ def test_a_handler_that_is_cancelled_from_inside_loses_only_its_own_event(
         assert cancelled.heard == 3
 
     run(main())
-    assert "goes on with the next event" in complaints.pop()
+    assert "it receives the next event" in complaints.pop()
