@@ -11,7 +11,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types races sim chaos bench bench-env series-million coverage chromium github-schema repin clean
+.PHONY: help demo test lint types races sim chaos bench bench-env series-million coverage chromium github-schema modules repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ chromium: ## Install Chromium, which the tests of the page use
 	    echo "so that the command 'chromium' is on PATH."; \
 	    exit 1; \
 	fi
+
+modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
+	.venv/bin/python -m tests.docs.module_list
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
 	.venv/bin/python tests/series/github/github_description.py

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import async_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import Server
 
@@ -20,6 +21,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LoopWatchdog(), "loop watchdog")
+    config.pluginmanager.register(async_tests, "async tests")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,13 +48,13 @@ class Allowed(NamedTuple):
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
-        "tests/(surfaces|docs)/",
+        "tests/(cli|docs|report|planfile)/",
         r"the task run_command\.<locals>\.main",
         "a command that asks and prints is alone on its loop, and imports what it needs there; what works on beside it "
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),
     Allowed(
-        "tests/(runtime/peers|surfaces)/test_.*peer",
+        "tests/((peers|cli)/test_.*peer|base/test_http_limits)",
         r"the task (test_|its_|\w+\.<locals>\.(scene|main))",
         "two stores in memory meet within the test's own coroutine: they answer without giving way, so that the whole "
         "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",
@@ -77,7 +77,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/durable/test_durable_(shortening|report|keeping)",
-        r"the task play\.<locals>\.main",
+        r"the task test_",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
     Allowed(
@@ -92,7 +92,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "and the statistics of such a graph are counted once, for the event of its end",
     ),
     Allowed(
-        "tests/(series|surfaces|bench)/test_(github|series)",
+        "tests/(series|series/github|cli|bench)/test_(github|series|webhook)",
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),

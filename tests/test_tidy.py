@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,13 @@ ROOFS = ("cli", "server", "agents", "testing", "__main__")
 
 IMPURE = {"asyncio", "time", "random", "os", "socket", "sqlite3"}
 VAGUE = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
+NOUNS = {"mapping", "outgoing", "testing", "tuning"}
+"""Words that end in -ing and name a thing: a module may be called so. Any other is called after what one does there."""
+
+ENGINES = ("asterism.store.sqlite", "asterism.store.postgres")
+"""Modules of these that do the same job for their engine share a name. No other two modules do."""
+
+LONGEST_FIRST_LINE = 100
 LONGEST_FILE = 450
 LONGEST_FUNCTION = 60
 
@@ -101,9 +108,25 @@ def names_say_something(module: str, source: str) -> Iterator[str]:
         yield f"the name {module} says nothing: {', '.join(sorted(vague))}"
 
 
+def a_module_is_called_after_a_thing(module: str, source: str) -> Iterator[str]:
+    name = module.removesuffix(".__init__").rpartition(".")[2]
+    word = name.rpartition("_")[2]
+    if word.endswith("ing") and word not in NOUNS:
+        yield f"{name} is a gerund: call it after the thing that is in it"
+
+
 def a_module_says_what_it_is_for(module: str, source: str) -> Iterator[str]:
     if not ast.get_docstring(ast.parse(source)):
         yield "line 1: there is no docstring"
+
+
+def the_first_line_of_a_docstring_stands_alone(module: str, source: str) -> Iterator[str]:
+    """The list of modules, docs/reference/modules.md, has nothing else."""
+    lines = (ast.get_docstring(ast.parse(source)) or "").split("\n")
+    if len(lines[0]) > LONGEST_FIRST_LINE:
+        yield f"line 1: its first line has {len(lines[0])} characters, and {LONGEST_FIRST_LINE} are the most"
+    if lines[0] and (not lines[0].endswith(".") or any(lines[1:2])):
+        yield "line 1: its first line is not a sentence with an empty line after it"
 
 
 def a_file_is_short(module: str, source: str) -> Iterator[str]:
@@ -150,7 +173,9 @@ RULES: list[Rule] = [
     arrows_point_down,
     the_core_is_pure,
     names_say_something,
+    a_module_is_called_after_a_thing,
     a_module_says_what_it_is_for,
+    the_first_line_of_a_docstring_stands_alone,
     a_file_is_short,
     a_function_fits_on_a_screen,
     nothing_is_left_undone,
@@ -184,6 +209,22 @@ def test_the_files_beside_the_modules_are_short_and_finished_too() -> None:
             assert not found, f"{path.relative_to(SOURCE)}: {found}"
 
 
+def same_names(modules: Iterable[str]) -> Iterator[str]:
+    """The modules of each name that several have, unless they are those of the two engines."""
+    packages: dict[str, list[str]] = {}
+    for package, _, name in (module.rpartition(".") for module in modules):
+        if name not in ("__init__", "__main__"):
+            packages.setdefault(name, []).append(package)
+    for name, found in packages.items():
+        if len(found) > 1 and sorted(found) != sorted(ENGINES):
+            yield f"several modules are called {name}: {', '.join(f'{package}.{name}' for package in found)}"
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    found = list(same_names(module_name(path) for path in sorted(SOURCE.rglob("*.py"))))
+    assert not found, "\n".join(found)
+
+
 def test_every_room_is_known() -> None:
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert rooms <= {*ARROWS, *ROOFS}
@@ -201,7 +242,7 @@ def test_every_room_is_known() -> None:
         ("asterism.core.plan.task", "from asterism import Orchestrator"),
         ("asterism.core.plan.task", "from asterism import orchestrator"),
         ("asterism.core.plan.task", "from ...orchestrator import events"),
-        ("asterism.core.plan.task", "def later():\n    from asterism.cli import cli"),
+        ("asterism.core.plan.task", "def later():\n    from asterism.cli import main"),
         ("asterism.core.plan.task", "if TYPE_CHECKING:\n    from asterism.orchestrator.events import Event"),
         ("asterism.store.sqlite", "from asterism.orchestrator.events import Event"),
         ("asterism.orchestrator.edit_cycles", "from asterism.cli.main import main"),
@@ -263,6 +304,12 @@ def test_an_impure_core_is_noticed(name: str) -> None:
         (names_say_something, "asterism.orchestrator.device_manager", ""),
         (names_say_something, "asterism.common.task", ""),
         (a_module_says_what_it_is_for, "asterism.core.plan.task", "x = 1\n"),
+        (a_module_is_called_after_a_thing, "asterism.fleet.taking", ""),
+        (a_module_is_called_after_a_thing, "asterism.fleet.run_taking.__init__", ""),
+        (the_first_line_of_a_docstring_stands_alone, "asterism.core.task", f'"""{"x" * LONGEST_FIRST_LINE}."""'),
+        (the_first_line_of_a_docstring_stands_alone, "asterism.core.task", '"""A task"""'),
+        (the_first_line_of_a_docstring_stands_alone, "asterism.core.task", '"""A task, which\nis one."""'),
+        (the_first_line_of_a_docstring_stands_alone, "asterism.core.task", '"""A task.\nMore of it."""'),
         (a_file_is_short, "asterism.core.plan.task", "x = 1\n" * (LONGEST_FILE + 1)),
         (a_function_fits_on_a_screen, "asterism.core.plan.task", "def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
         (a_function_fits_on_a_screen, "asterism.core.plan.task", "async def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
@@ -280,3 +327,19 @@ def test_a_tidy_module_is_left_alone(rule: Rule) -> None:
     limit = "def f():\n" + "    x = 1\n" * (LONGEST_FUNCTION - 1)
     assert list(rule("asterism.compat.galaxy", f'"""What it is for."""\n{limit}')) == []
     assert list(rule("asterism.core.plan.status", '"""What it is for."""\nfrom enum import StrEnum\n')) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["asterism.testing.__init__", "asterism.store.sqlite.error_mapping", "asterism.series.git.string_pool"]
+)
+def test_a_module_that_is_called_after_a_thing_is_left_alone(module: str) -> None:
+    assert list(a_module_is_called_after_a_thing(module, "")) == []
+
+
+def test_modules_of_one_name_are_noticed_unless_they_are_those_of_the_engines() -> None:
+    engines = [f"{engine}.queries" for engine in ENGINES]
+    packages = ["asterism.core.__init__", "asterism.fleet.__init__", "asterism.__main__", "asterism.testing.__main__"]
+    assert list(same_names([*engines, *packages, "asterism.core.errors"])) == []
+    [complaint] = same_names([*engines, "asterism.cli.queries"])
+    assert complaint.startswith("several modules are called queries: ")
+    assert len(list(same_names(["asterism.core.errors", "asterism.store.errors"]))) == 1

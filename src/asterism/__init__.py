@@ -12,6 +12,8 @@ claims an issue does not wait for either.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from asterism.fleet.extensions import register as _register_fleet_extension
+
 if TYPE_CHECKING:
     from asterism.core.errors import (
         AsterismError,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from asterism.orchestrator.result import Result
     from asterism.store.protocol import Query
     from asterism.store.store_errors import StoreError, StoreUnavailable
+
+_register_fleet_extension("asterism.peers.fleet_extension")
 
 __version__ = "0.1.0"
 

@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.orchestrator import http, http_client
+    from asterism.base import http_client, http_requests
 
     assert "httpx" not in sys.modules
 
@@ -41,7 +41,7 @@ SCRIPT = textwrap.dedent(
     plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
     plan.add(Task("prompt", call=prompt, timeout=1.0))
     result = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))
-    assert isinstance(result.plan.nodes["request"].error, http.NoAnswer), result.plan.nodes["request"].error
+    assert isinstance(result.plan.nodes["request"].error, http_requests.NoAnswer), result.plan.nodes["request"].error
     print(result["prompt"].status)
     """
 )
@@ -60,7 +60,7 @@ def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_i
     assert told.stdout == f"{status}\n", told.stderr
 
 
-def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
     import httpx
@@ -69,19 +69,15 @@ def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPa
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
     monkeypatch.setattr(http_client, "_contexts", {})
-
-    async def main() -> None:
-        for client in await asyncio.gather(*(http_client.http_client() for _ in range(5))):
-            await client.aclose()
-
-    asyncio.run(main())
+    for client in await asyncio.gather(*(http_client.http_client() for _ in range(5))):
+        await client.aclose()
     assert len(made) == 1
 
 
 def test_the_library_for_conditions_is_loaded_without_its_command_line() -> None:
     script = (
-        "import sys\nfrom asterism.orchestrator import conditions\n"
-        "assert conditions.check('1 + 1 == 2') is None\n"
+        "import sys\nfrom asterism.base import expressions\n"
+        "assert expressions.check('1 + 1 == 2') is None\n"
         "print(sorted({'typer', 'rich', 'prompt_toolkit', 'cel.cli'} & set(sys.modules)))\n"
         "import cel\nprint(cel.compile('1 + 2').execute({}))"
     )

@@ -17,7 +17,7 @@ from asterism.base import http_server
 from asterism.base.error_log import Trouble
 from asterism.base.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
 from asterism.base.http_server import LimitedServer, Listener, TooManyConnections
-from tests.cli.peer_desk import Scene, connected, played, trusting
+from tests.cli.peer_desk import connected, serving_peer, trusting
 from tests.process_scenes import PATIENCE
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -227,10 +227,9 @@ async def hung_up(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["before TLS", "after TLS"])
-def test_silent_connections_keep_nobody_out(tmp_path: Path, tls: bool) -> None:
+async def test_silent_connections_keep_nobody_out(tmp_path: Path, tls: bool) -> None:
     """120 idle TLS connections answered 503 to everybody; silent ones before TLS were not even counted."""
-
-    async def play(scene: Scene) -> None:
+    async with serving_peer(tmp_path, Limits(per_address=None, connections=20)) as scene:
         opened = []
         async with scene.caller(await scene.token()) as caller:
             for number in range(120):
@@ -245,13 +244,10 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, tls: bool) -> None:
         for _, writer in opened:
             await close(writer)
 
-    played(tmp_path, play, Limits(per_address=None, connections=20))
 
-
-def test_without_limits_for_strangers_they_all_stay(tmp_path: Path) -> None:
+async def test_without_limits_for_strangers_they_all_stay(tmp_path: Path) -> None:
     """What the limit does: without it 60 connections that say nothing are 60 descriptors for as long as they like."""
-
-    async def play(scene: Scene) -> None:
+    async with serving_peer(tmp_path, Limits(per_address=None, connections=1000, descriptors=1.0)) as scene:
         opened = [await connected(scene.url, trusting()) for _ in range(60)]
         async with scene.caller(await scene.token()) as caller:
             await caller.say({})
@@ -259,11 +255,9 @@ def test_without_limits_for_strangers_they_all_stay(tmp_path: Path) -> None:
         for _, writer in opened:
             await close(writer)
 
-    played(tmp_path, play, Limits(per_address=None, connections=1000, descriptors=1.0))
 
-
-def test_slow_uploads_of_one_peer_do_not_keep_others_out(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_slow_uploads_of_one_peer_do_not_keep_others_out(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(connections=12)) as scene:
         token = await scene.token()
         slow = []
         for _ in range(4):
@@ -279,11 +273,9 @@ def test_slow_uploads_of_one_peer_do_not_keep_others_out(tmp_path: Path) -> None
         for _, each in [*slow, (reader, writer)]:
             await close(each)
 
-    played(tmp_path, play, Limits(connections=12))
 
-
-def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(per_address=3, fresh=0.0)) as scene:
         token, invitation = await scene.token(), await scene.invitation("attic")
         slow = []
         for _ in range(2):
@@ -300,22 +292,18 @@ def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(tmp_pa
         for each in [*slow, writer, *(one for _, one in silent)]:
             await close(each)
 
-    played(tmp_path, play, Limits(per_address=3, fresh=0.0))
 
-
-def test_nothing_is_read_of_who_shows_no_invitation(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_nothing_is_read_of_who_shows_no_invitation(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         for shown in ("", "authorization: Bearer nothing\r\n"):
             reader, writer = await connected(scene.url, trusting())
             writer.write(f"POST /v1/accept HTTP/1.1\r\nhost: x\r\n{shown}content-length: 100\r\n\r\n".encode())
             assert b" 401 " in await reader.readline()  # before any of the body has come
             await close(writer)
 
-    played(tmp_path, play)
 
-
-def test_who_stops_in_the_middle_of_a_body_is_cut_off_however_large_it_is(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_stops_in_the_middle_of_a_body_is_cut_off_however_large_it_is(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(head=0.2, gap=3600.0, rate=1000)) as scene:
         token = await scene.token()
         reader, writer = await connected(scene.url, trusting())
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
@@ -324,11 +312,9 @@ def test_who_stops_in_the_middle_of_a_body_is_cut_off_however_large_it_is(tmp_pa
             assert b" 408 " in await reader.readline()
         await close(writer)
 
-    played(tmp_path, play, Limits(head=0.2, gap=3600.0, rate=1000))
 
-
-def test_large_uploads_of_one_peer_do_not_take_the_room_of_others(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_large_uploads_of_one_peer_do_not_take_the_room_of_others(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(small=2000, bodies=5_000_000), most=4_000_000) as scene:
         token, other = await scene.token(), await scene.token("attic")
         scene.hearer.wanted = {"ab" * 32: 3_000_000}
 
@@ -353,11 +339,9 @@ def test_large_uploads_of_one_peer_do_not_take_the_room_of_others(tmp_path: Path
             await caller.say({"text": "x" * 1000})  # what is small is heard
         await close(first[1])
 
-    played(tmp_path, play, Limits(small=2000, bodies=5_000_000), most=4_000_000)
 
-
-def test_who_does_not_read_something_large_is_hung_up_on(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_does_not_read_something_large_is_hung_up_on(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(head=0.2, rate=1 << 40)) as scene:
         token = await scene.token()
         scene.hearer.blobs = {"ab" * 32: b"x" * 30_000_000}
         host, port = scene.url.removeprefix("https://").split(":")
@@ -371,8 +355,6 @@ def test_who_does_not_read_something_large_is_hung_up_on(tmp_path: Path) -> None
         await left.wait()
         assert not scene.connections.admitted
         writer.transport.abort()
-
-    played(tmp_path, play, Limits(head=0.2, rate=1 << 40))
 
 
 # -- out of descriptors ------------------------------------------------------------------------------------------------
@@ -411,70 +393,60 @@ async def listening(sock: Any, limits: Limits) -> AsyncIterator[Listener]:
         sock.close()
 
 
-def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_so_once(
+async def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http_server, "PAUSE", 0.05)
     caplog.set_level(logging.INFO)
-
-    async def main() -> None:
-        sock = Exhausted(socket.create_server(("127.0.0.1", 0)))
-        async with listening(sock, Limits()) as listener:
-            address = sock.getsockname()
-            entered = happening(listener.connections, "enter")
-            reader, writer = await asyncio.open_connection(*address)  # a stranger
-            await entered.wait()
-            sock.fails = True
-            waiting = await asyncio.open_connection(*address)
-            await hung_up(reader)  # its descriptor is needed
-            first, second, third = [await sock.failed.get() for _ in range(3)]
-            assert min(second - first, third - second) >= 0.04  # it does not spin
-            entered.clear()
-            sock.fails = False
-            await entered.wait()
-            for one in (writer, waiting[1]):
-                await close(one)
-
-    asyncio.run(main())
+    sock = Exhausted(socket.create_server(("127.0.0.1", 0)))
+    async with listening(sock, Limits()) as listener:
+        address = sock.getsockname()
+        entered = happening(listener.connections, "enter")
+        reader, writer = await asyncio.open_connection(*address)  # a stranger
+        await entered.wait()
+        sock.fails = True
+        waiting = await asyncio.open_connection(*address)
+        await hung_up(reader)  # its descriptor is needed
+        first, second, third = [await sock.failed.get() for _ in range(3)]
+        assert min(second - first, third - second) >= 0.04  # it does not spin
+        entered.clear()
+        sock.fails = False
+        await entered.wait()
+        for one in (writer, waiting[1]):
+            await close(one)
     said = [record.message for record in caplog.records if record.name == "asterism.peers"]
     assert said[0].startswith("no connection can be accepted: Too many open files")
     assert len(said) == 2
     assert said[1].startswith("connections are accepted again")
 
 
-def test_requests_that_are_none_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        sock = socket.create_server(("127.0.0.1", 0))
-        async with listening(sock, Limits()):
-            for _ in range(20):
-                reader, writer = await asyncio.open_connection(*sock.getsockname())
-                writer.write(b"\x00 nonsense\r\n\r\n")
-                assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-                await close(writer)
-
-    asyncio.run(main())
+async def test_requests_that_are_none_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    sock = socket.create_server(("127.0.0.1", 0))
+    async with listening(sock, Limits()):
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(b"\x00 nonsense\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+            await close(writer)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def play(scene: Scene) -> None:
+async def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_peer(tmp_path, Limits(connections=8)) as scene:
         opened = [await connected(scene.url) for _ in range(50)]
         await hung_up(opened[0][0])
         for _, writer in opened:
             await close(writer)
-
-    played(tmp_path, play, Limits(connections=8))
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [one for one in said if "too many connections" in one] == [
         "too many connections: of 4 that show no token or signature the oldest are closed"
     ]
 
 
-def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One address has a small part of the places, so most of them were free, and each connection wrote two lines."""
     caplog.set_level(logging.INFO)
-
-    async def play(scene: Scene) -> None:
+    async with serving_peer(tmp_path, Limits(connections=100, per_address=5, fresh=0.0)) as scene:
         opened = []
         for _ in range(60):  # each after the one before was accepted
             entered = happening(scene.connections, "enter")
@@ -483,8 +455,6 @@ def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pytest.Lo
         await hung_up(opened[0][0])
         for _, writer in opened:
             await close(writer)
-
-    played(tmp_path, play, Limits(connections=100, per_address=5, fresh=0.0))
     said = [record.message for record in caplog.records if "connections" in record.message]
     assert said == ["too many connections: of 50 that show no token or signature the oldest are closed"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from asterism.base import yaml_lines
-from asterism.base.yaml_lines import Block, line_of, read
-from asterism.planfile.plan_errors import Mistake
+from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 
 
 @pytest.fixture(params=["libyaml", "python"], autouse=True)
@@ -19,13 +19,13 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def data(text: str) -> Any:
-    found, mistakes = read(text)
+    found, mistakes = parse_yaml(text)
     assert mistakes == []
     return found
 
 
 def mistake(text: str) -> Mistake:
-    _, [only] = read(text)
+    _, [only] = parse_yaml(text)
     return only
 
 
@@ -52,6 +52,8 @@ def mistake(text: str) -> Mistake:
         ('"1"', "1"),
         ("'true'", "true"),
         ("!!str 5", "5"),
+        ("!!int 5", 5),
+        ("!!bool true", True),
         ("[1, a]", [1, "a"]),
         ("{a: 1, b: {c: d}}", {"a": 1, "b": {"c": "d"}}),
     ],
@@ -60,6 +62,25 @@ def test_values_are_those_of_json(written: str, meant: Any) -> None:
     found = data(f"key: {written}\n")["key"]
     assert found == meant
     assert type(found) is type(meant) or isinstance(found, type(meant) if meant is not None else type(None))
+
+
+def test_a_tilde_is_text_where_it_names_a_home_directory() -> None:
+    assert parse_yaml("a: [~, null, ~/work]", tilde_is_null=False) == ({"a": ["~", None, "~/work"]}, [])
+
+
+def test_the_depth_can_be_limited() -> None:
+    assert parse_yaml("a: [[x]]", max_depth=3) == ({"a": [["x"]]}, [])
+    assert parse_yaml("a:\n- [[x]]", max_depth=3)[1] == [Mistake(2, "this is nested too deep: 3 levels are allowed")]
+
+
+def test_text_is_read_from_a_file_in_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1")
+    assert read_text(path) == ("a: 1", [])
+    assert read_text(path, max_bytes=7) == ("a: 1", [])
+    assert read_text(path, max_bytes=6) == ("", [Mistake(1, "the file is larger than 6 bytes")])
+    path.write_bytes(b"a: 1\nb: \xff")
+    assert read_text(path) == ("", [Mistake(2, "the file is not text in UTF-8")])
 
 
 def test_keys_are_text_whatever_they_look_like() -> None:
@@ -77,12 +98,12 @@ def test_lines_are_remembered() -> None:
 
 
 def test_an_empty_file_is_nothing() -> None:
-    assert read("") == (None, [])
-    assert read("# only a remark\n") == (None, [])
+    assert parse_yaml("") == (None, [])
+    assert parse_yaml("# only a remark\n") == (None, [])
 
 
 def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
-    found, [only] = read("a: 1\nb: 2\na: 3\n")
+    found, [only] = parse_yaml("a: 1\nb: 2\na: 3\n")
     assert only == Mistake(3, "the key 'a' is here twice; the first is in line 1")
     assert found == {"a": 1, "b": 2}
 
@@ -116,7 +137,7 @@ def test_a_bracket_that_is_never_closed_is_told_with_the_line_it_began_in() -> N
 def test_an_alias_shares_what_it_stands_for() -> None:
     found = data("a: &a {x: 1}\nb: *a\n")
     assert found["b"] is found["a"]
-    assert isinstance(found["b"], Block)
+    assert isinstance(found["b"], YamlMapping)
 
 
 def test_aliases_of_aliases_do_not_explode() -> None:
@@ -126,4 +147,4 @@ def test_aliases_of_aliases_do_not_explode() -> None:
 
 
 def test_a_million_open_brackets_are_refused_at_once() -> None:
-    assert "nested more than" in mistake("a: " + "[" * 1_000_000).text
+    assert "nested too deep: 50 levels are allowed" in mistake("a: " + "[" * 1_000_000).text

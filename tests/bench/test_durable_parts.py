@@ -3,7 +3,6 @@ a plan that was left half done is gone on with, and the page says what was found
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -106,11 +105,8 @@ def test_a_process_that_was_not_killed_is_no_crash(tmp_path: Path) -> None:
         resume.leave_half(tmp_path / "none" / "left.db", 60)
 
 
-def test_a_file_without_a_journal_has_no_weight(tmp_path: Path) -> None:
-    async def made() -> None:
-        await (await resume.Fleet.open(f"sqlite:///{tmp_path}/empty.db")).close()
-
-    asyncio.run(made())
+async def test_a_file_without_a_journal_has_no_weight(tmp_path: Path) -> None:
+    await (await resume.Fleet.open(f"sqlite:///{tmp_path}/empty.db")).close()
     with pytest.raises(AssertionError, match="no snapshot"):
         resume.weigh(tmp_path / "empty.db")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -36,27 +35,24 @@ def test_both_readings_of_the_bars_are_told() -> None:
     assert "24.0%, writes of raw records" in text
 
 
-def test_every_write_is_counted_by_kind_and_every_end() -> None:
-    async def check() -> None:
-        ended = 0
+async def test_every_write_is_counted_by_kind_and_every_end() -> None:
+    ended = 0
 
-        def one_more() -> None:
-            nonlocal ended
-            ended += 1
+    def one_more() -> None:
+        nonlocal ended
+        ended += 1
 
-        store, counting = counted(MemoryStore())
-        counting.ended = one_more
+    store, counting = counted(MemoryStore())
+    counting.ended = one_more
 
-        async def measure(fleet: sqlite.Fleet, flow: sqlite.Workflow) -> float:
-            before = counting.writes["create"], counting.writes["change"], ended
-            await sqlite.together(fleet, flow, 7, 3)
-            after = counting.writes["create"], counting.writes["change"], ended
-            assert [now - then for now, then in zip(after, before, strict=True)] == [7, 7, 7]
-            return 0.0
+    async def measure(fleet: sqlite.Fleet, flow: sqlite.Workflow) -> float:
+        before = counting.writes["create"], counting.writes["change"], ended
+        await sqlite.together(fleet, flow, 7, 3)
+        after = counting.writes["create"], counting.writes["change"], ended
+        assert [now - then for now, then in zip(after, before, strict=True)] == [7, 7, 7]
+        return 0.0
 
-        await sqlite.with_device(store, 3, measure)
-
-    asyncio.run(check())
+    await sqlite.with_device(store, 3, measure)
 
 
 def test_the_beginning_of_work_in_another_process_is_timed() -> None:

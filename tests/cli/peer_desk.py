@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
+async def serving_peer(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
     clock = [1000.0]
     store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
     async with Fleet(store) as fleet:
@@ -119,14 +119,6 @@ async def scene(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> Asyn
         sock = listen("127.0.0.1:0")
         async with served(app, sock, identity_of(store), limits) as server:
             yield Scene(hearer, place_of(sock), clock, server.listeners[0].connections)
-
-
-def played(folder: Path, play: Callable[[Scene], Awaitable[None]], limits: Limits = LIMITS, most: int = MOST) -> None:
-    async def main() -> None:
-        async with scene(folder, limits, most) as there:
-            await play(there)
-
-    asyncio.run(main())
 
 
 def sentence(answer: httpx.Response) -> str:

@@ -228,7 +228,7 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' has to be NAME=VALUE."),
         (["--policy", "none.yaml"], "there is no policy file none.yaml"),
-        (["--drain-for", "soon"], "'soon' is no duration"),
+        (["--drain-for", "soon"], "'soon' is not a valid duration"),
     ],
 )
 def test_a_device_that_makes_no_sense_does_not_join(scene: Scene, words: list[str], told: str) -> None:

@@ -258,7 +258,7 @@ def test_old_runs_are_forgotten(tmp_path: Path) -> None:
     assert scene.ok("runs", "prune", "--older-than", "30d") == "0 runs forgotten.\n"
     assert scene.json("runs", "prune", "--older-than", "0") == {"pruned": 2}
     assert [run["status"] for run in scene.json("runs", "list")] == ["processing", "created"]
-    assert "'30 days' is no duration" in scene.run("runs", "prune", "--older-than", "30 days").stderr
+    assert "'30 days' is not a valid duration" in scene.run("runs", "prune", "--older-than", "30 days").stderr
 
 
 def test_what_a_terminal_would_act_upon_never_reaches_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -73,13 +72,10 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, words: list[str], told: 
     assert told in result.stderr
 
 
-def test_a_setting_of_a_later_version_neither_keeps_ours_from_being_changed_nor_gets_lost() -> None:
-    async def scene() -> None:
-        async with Fleet(MemoryStore()) as fleet:
-            await fleet.store.commit([PutRegister(settings.KEY, {"keep": 60.0, "from_the_future": 1}, None)])
-            assert (await fleet.configure(hold=5.0)).hold == 5.0
-            found = await fleet.store.register(settings.KEY)
-            assert found is not None
-            assert (found.value["keep"], found.value["hold"], found.value["from_the_future"]) == (60.0, 5.0, 1)
-
-    asyncio.run(scene())
+async def test_a_setting_of_a_later_version_neither_keeps_ours_from_being_changed_nor_gets_lost() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        await fleet.store.commit([PutRegister(settings.KEY, {"keep": 60.0, "from_the_future": 1}, None)])
+        assert (await fleet.configure(hold=5.0)).hold == 5.0
+        found = await fleet.store.register(settings.KEY)
+        assert found is not None
+        assert (found.value["keep"], found.value["hold"], found.value["from_the_future"]) == (60.0, 5.0, 1)

@@ -264,9 +264,9 @@ def given_up(run: Run, flow: Workflow, now: float) -> Run:
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ((taken_by("a"), started, completed(1)), "it completed on a, 0.0 s ago"),
-        ((taken_by("a"), started, failed("no luck")), "it failed 0.0 s ago: no luck"),
-        ((given_up,), "it failed 0.0 s ago: no device could take it for 300 s. a: it cannot gpu"),
+        ((taken_by("a"), started, completed(1)), "it completed on a, 0 s ago"),
+        ((taken_by("a"), started, failed("no luck")), "it failed 0 s ago: no luck"),
+        ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it cannot gpu"),
     ],
 )
 def test_an_end_is_told(scene: Scene, steps: tuple[Callable[..., Run], ...], words: str) -> None:

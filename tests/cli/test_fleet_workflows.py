@@ -125,7 +125,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
         (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: it is not valid"),
         (["x", "--shell", "a", "--prefers", "1 +* 2"], "Invalid value for --prefers: it is not valid"),
         (["x", "--shell", "a", "--heartbeat", "60"], "must be at least twice heartbeat"),
-        (["x", "--shell", "a", "--limit", "soon"], "'soon' is no duration"),
+        (["x", "--shell", "a", "--limit", "soon"], "'soon' is not a valid duration"),
         (["x", "--shell", "a", "--header", "A=b"], "--header is about a request: it goes with --http."),
         (["x", "--shell", "a", "--env", "A"], "'A' has to be NAME=VALUE."),
         (["x", "--call", "nothing"], "call is a function or 'package.module:function'"),
@@ -168,7 +168,10 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
         ("workflows:\n  a: 5\nother: 1", [(2, "workflow 'a' is a mapping"), (3, "there is no key 'other' beside")]),
         ("name: a\nshel: x", [(1, "it executes nothing"), (2, "there is no key 'shel'; did you mean 'shell'?")]),
         ("name: a\nshell: x\nversion: 3", [(3, "there is no key 'version'")]),
-        ("name: a\nshell: x\nheartbeat: soon", [(3, "heartbeat is a number of seconds, or text such as 500ms")]),
+        (
+            "name: a\nshell: x\nheartbeat: soon",
+            [(3, "heartbeat: 'soon' is not a valid duration (examples: 30s, 5m, 2h)")],
+        ),
         ("name: a\nshell: x\n\nretries: -1", [(4, "workflow 'a': retries is a whole number, 0 or more")]),
         ("name: a\nshell: x\nrequires: 'load <'", [(3, "requires: the expression 'load <' is not valid")]),
         ("name: a\nname: b\nshell: x", [(2, "the key 'name' is here twice")]),
@@ -188,7 +191,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_mistakes(tmp_path: Path)
     scene = Scene(tmp_path)
     (tmp_path / "flows.yaml").write_bytes(b"name: a\nshell: \xff\n")
     result = scene.run("workflow", "add", "--file", str(tmp_path / "flows.yaml"))
-    assert (result.exit_code, result.stderr) == (64, f"Error: {tmp_path}/flows.yaml:2: this is not text in UTF-8\n")
+    assert (result.exit_code, result.stderr) == (64, f"Error: {tmp_path}/flows.yaml:2: the file is not text in UTF-8\n")
     result = scene.run("workflow", "add", "--file", str(tmp_path / "none.yaml"))
     assert (result.exit_code, result.stdout) == (64, "")
     assert "No such file or directory" in result.stderr

@@ -222,18 +222,14 @@ def test_a_task_below_very_many_others_is_counted_not_listed() -> None:
     assert scene.run()["look"].value == ("waiting", "for 201 of 201 tasks")
 
 
-def test_the_view_is_drawn_in_a_terminal_and_ends_with_the_end() -> None:
+async def test_the_view_is_drawn_in_a_terminal_and_ends_with_the_end() -> None:
     plan = Constellation("release")
     plan.add(Task("a", call=nothing))
     output = io.StringIO()
     console = Screen(file=output, force_terminal=True, width=80, height=24, color_system=None)
-
-    async def body() -> None:
-        orchestrator = Orchestrator([LocalDevice("laptop")])
-        async with watched(orchestrator, plan, console):
-            await orchestrator.run(plan)
-
-    asyncio.run(body())
+    orchestrator = Orchestrator([LocalDevice("laptop")])
+    async with watched(orchestrator, plan, console):
+        await orchestrator.run(plan)
     last = output.getvalue().rpartition("release  ")[2]
     assert last.startswith("completed  version 0")
     assert "●  a  completed  laptop" in last
@@ -263,18 +259,14 @@ def test_plain_lines_where_there_is_no_terminal_or_on_demand() -> None:
         ]
 
 
-def test_another_plan_of_the_same_orchestrator_is_not_shown() -> None:
+async def test_another_plan_of_the_same_orchestrator_is_not_shown() -> None:
     plan, other = Constellation("release"), Constellation("other")
     plan.add(Task("a", call=nothing))
     other.add(Task("b", call=nothing))
     console = Console(file=io.StringIO())
-
-    async def body() -> None:
-        orchestrator = Orchestrator([LocalDevice("laptop")])
-        async with watched(orchestrator, plan, console):
-            await asyncio.gather(orchestrator.run(plan), orchestrator.run(other))
-
-    asyncio.run(body())
+    orchestrator = Orchestrator([LocalDevice("laptop")])
+    async with watched(orchestrator, plan, console):
+        await asyncio.gather(orchestrator.run(plan), orchestrator.run(other))
     assert isinstance(console.file, io.StringIO)
     assert "b started" not in console.file.getvalue()
 

@@ -23,10 +23,9 @@ from tests.process_scenes import PATIENCE
 
 KILLED = """
 import os, signal, sys
-from asterism.peers import guarding
-from asterism.peers import secrets
+from asterism.peers import authentication, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": secrets.Tokens, "guard": guarding}}[owner]
+owner = {{"tokens": private_files.Tokens, "guard": authentication}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -89,45 +88,38 @@ def test_a_meeting_as_json() -> None:
     }
 
 
-def test_only_what_is_refused_from_now_on_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "kitchen.db")
-        await store.commit([Notice(1.0, "refused", "before")])
-        refusals = await Refusals(store).begin()
-        assert await refusals.new() == []
-        more = [Notice(2.0, "refused", "one"), Notice(2.0, "failed", "not ours"), Notice(2.0, "impostor", "two")]
-        await store.commit(more)
-        assert [notice.message for notice in await refusals.new()] == ["one", "two"]
-        assert await refusals.new() == []
-        await store.close()
-
-    asyncio.run(main())
+async def test_only_what_is_refused_from_now_on_is_told(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "kitchen.db")
+    await store.commit([Notice(1.0, "refused", "before")])
+    refusals = await Refusals(store).begin()
+    assert await refusals.new() == []
+    more = [Notice(2.0, "refused", "one"), Notice(2.0, "failed", "not ours"), Notice(2.0, "impostor", "two")]
+    await store.commit(more)
+    assert [notice.message for notice in await refusals.new()] == ["one", "two"]
+    assert await refusals.new() == []
+    await store.close()
 
 
-def test_peers_in_every_state(tmp_path: Path) -> None:
+async def test_peers_in_every_state(tmp_path: Path) -> None:
     clock = [1000.0]
-
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "kitchen.db", clock=lambda: clock[0])
-        async with Fleet(store) as fleet:
-            peers = Peers(store)
-            await peers.add("accepted", url="https://here:7420", pin="ab")
-            await peers.add("silent", url="https://there:7420", pin="cd", store="0123456789")
-            await peers.heard("silent", 0.0)
-            await invite(store, "expired", url="https://here", called="me", valid_for=10)
-            clock[0] += 3601
-            await peers.add("met", store="abcdefghij")
-            await peers.heard("met", 7201.0)
-            await invite(store, "invited", url="https://here", called="me", valid_for=60)
-            found = await known_peers(fleet)
-            assert {one.peer.name: one.state for one in found} == {
-                name: name for name in ("accepted", "expired", "invited", "met", "silent")
-            }
-            table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
-            assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
-            assert table[2] == "expired expired never invite it anew"
-            assert table[3] == "invited invited never the invitation holds for 60 s"
-            assert table[4] == "met met 0 s abcdefgh the clock of met is 2 h ahead"
-            assert table[5] == "silent silent 60 min 01234567 https://there:7420"
-
-    asyncio.run(main())
+    store = await SqliteStore.open(tmp_path / "kitchen.db", clock=lambda: clock[0])
+    async with Fleet(store) as fleet:
+        peers = Peers(store)
+        await peers.add("accepted", url="https://here:7420", pin="ab")
+        await peers.add("silent", url="https://there:7420", pin="cd", store="0123456789")
+        await peers.heard("silent", 0.0)
+        await invite(store, "expired", url="https://here", called="me", valid_for=10)
+        clock[0] += 3601
+        await peers.add("met", store="abcdefghij")
+        await peers.heard("met", 7201.0)
+        await invite(store, "invited", url="https://here", called="me", valid_for=60)
+        found = await known_peers(fleet)
+        assert {one.peer.name: one.state for one in found} == {
+            name: name for name in ("accepted", "expired", "invited", "met", "silent")
+        }
+        table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
+        assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
+        assert table[2] == "expired expired never invite it anew"
+        assert table[3] == "invited invited never the invitation holds for 60 s"
+        assert table[4] == "met met 0 s abcdefgh the clock of met is 2 h ahead"
+        assert table[5] == "silent silent 60 min 01234567 https://there:7420"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import EventBus, EventType, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
-from tests.compat.compat_scenes import DIALECTS, ENDS, Agent, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, ENDS, Agent, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -124,49 +124,43 @@ def test_what_an_earlier_answer_added_can_be_removed(dialect: Dialect, kind: typ
     assert session.devices.started == ["A", "B"]
 
 
+@pytest.mark.virtual_time
 @KINDS
-def test_a_late_answer_leaves_alone_what_it_could_not_know(dialect: Dialect, kind: type[Agent]) -> None:
+async def test_a_late_answer_leaves_alone_what_it_could_not_know(dialect: Dialect, kind: type[Agent]) -> None:
     """It comes after its timeout; meanwhile somebody else has added a task, which the copy does not have."""
     session = Session(dialect, Devices(seconds={"B": 20.0}))
     session.synchronizer.set_modification_timeout(5.0)
     plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(2.0)
-        mine = kind(dialect, session.bus).copy_of(plan)
-        mine.add_task(TaskStar("from the agent"))
-        await at(8.0)
-        plan.add_task(TaskStar("from somebody else"))
-        plan.add_dependency(TaskStarLine("B", "from somebody else"))
-        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
-        session.agent()
-        return await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(2.0)
+    mine = kind(dialect, session.bus).copy_of(plan)
+    mine.add_task(TaskStar("from the agent"))
+    await at(8.0)
+    plan.add_task(TaskStar("from somebody else"))
+    plan.add_dependency(TaskStarLine("B", "from somebody else"))
+    await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+    session.agent()
+    await running
     assert sorted(session.devices.started) == ["A", "B", "C", "from somebody else", "from the agent"]
 
 
-def test_the_copy_shows_the_merged_plan_afterwards(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_the_copy_shows_the_merged_plan_afterwards(dialect: Dialect) -> None:
     session = Session(dialect, Devices(seconds={"X": 1.1}))
     plan = dialect.plan("A", "B", "C", "X", lines=["A>B", "B>C"])
     agent = session.agent(replace_b, seconds=0.2)
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.1)
-        mine = agent.copies["A"]
-        handle, replacement = mine.tasks["X"], mine.tasks["B'"]
-        assert handle.status is TaskStatus.RUNNING
-        assert mine.tasks["A"].status is TaskStatus.COMPLETED
-        await at(1.3)
-        assert handle.status is TaskStatus.COMPLETED
-        assert mine.tasks["X"] is handle, "a handle stays the same through the merge"
-        assert mine.tasks["B'"] is replacement
-        assert replacement.status is TaskStatus.PENDING, "it is a copy, and does not follow the run"
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.1)
+    mine = agent.copies["A"]
+    handle, replacement = mine.tasks["X"], mine.tasks["B'"]
+    assert handle.status is TaskStatus.RUNNING
+    assert mine.tasks["A"].status is TaskStatus.COMPLETED
+    await at(1.3)
+    assert handle.status is TaskStatus.COMPLETED
+    assert mine.tasks["X"] is handle, "a handle stays the same through the merge"
+    assert mine.tasks["B'"] is replacement
+    assert replacement.status is TaskStatus.PENDING, "it is a copy, and does not follow the run"
+    await running
     assert session.synchronizer.current() is plan
 
 
@@ -220,62 +214,53 @@ def test_the_live_plan_may_be_changed_in_place(dialect: Dialect) -> None:
     assert refused == ["immutable", "unknown_task"] * 3
 
 
-def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
     """What is running cannot change, nor what leads into it; a cycle is refused with its path."""
     session = Session(dialect, Devices(seconds={"B": 5.0}))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "C>D"])
     session.agent()
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(2.0)
-        assert "B" in session.devices.running
-        star = plan.tasks["B"]
-        with pytest.raises(ModificationRejected, match="running"):
-            star.description = "something else"
-        with pytest.raises(ModificationRejected, match="running"):
-            plan.add_dependency(TaskStarLine("C", "B"))
-        plan.add_task(TaskStar("E"))
-        plan.add_dependency(TaskStarLine("B", "E"))
-        plan.add_task(TaskStar("F"))
-        plan.add_dependency(TaskStarLine("E", "F"))
-        with pytest.raises(ModificationRejected, match=r"cycle: F -> E -> F|cycle: E -> F -> E"):
-            plan.add_dependency(TaskStarLine("F", "E"))
-        plan.tasks["F"].description = "do F well"
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(2.0)
+    assert "B" in session.devices.running
+    star = plan.tasks["B"]
+    with pytest.raises(ModificationRejected, match="running"):
+        star.description = "something else"
+    with pytest.raises(ModificationRejected, match="running"):
+        plan.add_dependency(TaskStarLine("C", "B"))
+    plan.add_task(TaskStar("E"))
+    plan.add_dependency(TaskStarLine("B", "E"))
+    plan.add_task(TaskStar("F"))
+    plan.add_dependency(TaskStarLine("E", "F"))
+    with pytest.raises(ModificationRejected, match=r"cycle: F -> E -> F|cycle: E -> F -> E"):
+        plan.add_dependency(TaskStarLine("F", "E"))
+    plan.tasks["F"].description = "do F well"
+    await running
     assert session.devices.calls[-1]["task_description"] == "Task Description: do F well"
 
 
-def test_one_answer_may_serve_several_ends(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_one_answer_may_serve_several_ends(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", "C", lines=["A>C", "B>C"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        assert session.synchronizer.get_pending_task_ids() == ["A", "B"]
-        mine = copy.deepcopy(plan)
-        mine.add_task(TaskStar("D"))
-        await session.bus.publish_event(dialect.modified("plan", ["A", "B"], mine))
-        session.agent()
-        return await running
-
-    assert run(main())["total_tasks"] == 4
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    assert session.synchronizer.get_pending_task_ids() == ["A", "B"]
+    mine = copy.deepcopy(plan)
+    mine.add_task(TaskStar("D"))
+    await session.bus.publish_event(dialect.modified("plan", ["A", "B"], mine))
+    session.agent()
+    assert (await running)["total_tasks"] == 4
     assert sorted(session.devices.started) == ["A", "B", "C", "D"]
 
 
-def test_a_single_id_will_do_for_on_task_id(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_single_id_will_do_for_on_task_id(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan("AB")))
-        await at(1.5)
-        await session.bus.publish_event(dialect.modified("plan", "AB"))
-        return await running
-
-    assert run(main())["status"] == "completed"
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan("AB")))
+    await at(1.5)
+    await session.bus.publish_event(dialect.modified("plan", "AB"))
+    assert (await running)["status"] == "completed"
 
 
 def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None:
@@ -301,7 +286,10 @@ def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None
     assert sorted(session.devices.started) == ["A", "B", "C", "after A", "after B"]
 
 
-def test_edits_that_meet_on_the_same_task_are_not_mixed(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.virtual_time
+async def test_edits_that_meet_on_the_same_task_are_not_mixed(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
     """The second was made from a version in which the first had not been applied: it is refused whole, and said so."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
@@ -319,7 +307,7 @@ def test_edits_that_meet_on_the_same_task_are_not_mixed(dialect: Dialect, caplog
         return await running
 
     with caplog.at_level(logging.WARNING):
-        assert run(main())["total_tasks"] == 2
+        assert (await main())["total_tasks"] == 2
     assert session.devices.calls[1]["task_description"] == "Task Description: the first word"
     assert "was changed in version" in caplog.text
 
@@ -346,68 +334,59 @@ def test_a_changed_condition_comes_back_with_the_copy(dialect: Dialect) -> None:
     assert outcome["status"] == "completed", "a branch whose condition does not hold was not needed"
 
 
-def test_a_line_id_may_be_used_again_for_other_tasks(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_line_id_may_be_used_again_for_other_tasks(dialect: Dialect) -> None:
     """The agent moves a line from B to C; B has started meanwhile, so its line stays, and each has an id of its own."""
     session = Session(dialect, Devices(seconds={"A": 1.0, "X": 1.5}))
     plan = dialect.plan("A", "B", "C", "X", lines=[TaskStarLine("A", "B", line_id="L"), "X>C"])
     mine = copy.deepcopy(plan)
     mine.remove_dependency("L")
     mine.add_dependency(TaskStarLine("A", "C", line_id="L"))
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.2)
-        await session.bus.publish_event(dialect.modified("plan", ["A"]))
-        await at(1.3)
-        assert "B" in session.devices.running
-        await session.bus.publish_event(dialect.modified("plan", ["unasked"], mine))
-        session.agent()
-        return await running
-
-    assert run(main())["status"] == "completed"
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.2)
+    await session.bus.publish_event(dialect.modified("plan", ["A"]))
+    await at(1.3)
+    assert "B" in session.devices.running
+    await session.bus.publish_event(dialect.modified("plan", ["unasked"], mine))
+    session.agent()
+    assert (await running)["status"] == "completed"
     pairs = {(line.from_task_id, line.to_task_id) for line in plan.dependencies.values()}
     assert pairs == {("A", "B"), ("A", "C"), ("X", "C")}
     assert len(plan.dependencies) == 3
 
 
-def test_a_task_of_the_copy_that_is_gone_stands_on_its_own(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_task_of_the_copy_that_is_gone_stands_on_its_own(dialect: Dialect) -> None:
     """The agent holds a handle of a task that somebody else has removed from the live plan."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        mine = copy.deepcopy(plan)
-        handle = mine.tasks["B"]
-        plan.remove_task("B")
-        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
-        assert list(mine.tasks) == ["A"]
-        handle.description = "nobody minds"
-        return await running
-
-    assert run(main())["total_tasks"] == 1
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    mine = copy.deepcopy(plan)
+    handle = mine.tasks["B"]
+    plan.remove_task("B")
+    await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+    assert list(mine.tasks) == ["A"]
+    handle.description = "nobody minds"
+    assert (await running)["total_tasks"] == 1
 
 
-def test_an_agent_far_behind_is_compared_with_what_it_was_asked_about(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_agent_far_behind_is_compared_with_what_it_was_asked_about(dialect: Dialect) -> None:
     """Of so old a JSON nothing is remembered; the plan at the end that is answered stands in for it."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     text = plan.to_json()
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        for n in range(40):
-            plan.tasks["B"].description = f"version {n}"
-            plan.to_json()
-        mine = type(plan).from_json(text)
-        mine.add_task(TaskStar("C"))
-        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
-        session.agent()
-        return await running
-
-    assert run(main())["total_tasks"] == 3
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    for n in range(40):
+        plan.tasks["B"].description = f"version {n}"
+        plan.to_json()
+    mine = type(plan).from_json(text)
+    mine.add_task(TaskStar("C"))
+    await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+    session.agent()
+    assert (await running)["total_tasks"] == 3
     assert plan.tasks["B"].description == "version 39", "what the agent did not change stays as it is"
 
 

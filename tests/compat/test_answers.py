@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import EventBus, TaskStar
-from tests.compat.compat_scenes import DIALECTS, Agent, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, Agent, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -69,13 +69,13 @@ def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
     assert session.devices.at("B") == 601.0
 
 
-def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
+@pytest.mark.virtual_time
+async def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
     dialect: Dialect, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus()
     one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
-
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         runs = [
             asyncio.ensure_future(session.orchestrate(dialect.plan("A", id=name)))
             for session, name in ((one, "one"), (two, "two"))
@@ -88,83 +88,68 @@ def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
         await bus.publish_event(dialect.modified("", ["A"]))
         assert two.synchronizer.get_pending_task_ids() == [], "by now only one waits for it"
         await asyncio.gather(*runs)
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert "it is pending in 'one', 'two'; name one of them" in caplog.text
 
 
-def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.virtual_time
+async def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
     session = Session(dialect, Devices())
-
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         running = asyncio.ensure_future(session.orchestrate(dialect.plan("A")))
         await at(0.5)
         await session.bus.publish_event(dialect.modified("unheard of", ["nothing"], dialect.plan("X", id="other")))
         await at(1.5)
         await session.bus.publish_event(dialect.modified("plan", ["A"]))
         await running
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert f"its {dialect.noun}_id is 'unheard of'" in caplog.text
     assert "nobody waits for it" in caplog.text
     assert session.devices.started == ["A"]
 
 
-def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> None:
     """The agent names a plan that is running, but it is the other one that has the task."""
     session = Session(dialect, Devices())
-
-    async def main() -> None:
-        plans = [dialect.plan("A", id="one"), dialect.plan("B", id="two")]
-        runs = [asyncio.ensure_future(session.orchestrate(plan)) for plan in plans]
-        await at(1.5)
-        await session.bus.publish_event(dialect.modified("one", ["B"]))
-        assert session.synchronizer.get_pending_task_ids() == ["A"]
-        await session.bus.publish_event(dialect.modified("one", ["A"]))
-        await asyncio.gather(*runs)
-        assert asyncio.get_running_loop().time() < 10
-
-    run(main())
+    plans = [dialect.plan("A", id="one"), dialect.plan("B", id="two")]
+    runs = [asyncio.ensure_future(session.orchestrate(plan)) for plan in plans]
+    await at(1.5)
+    await session.bus.publish_event(dialect.modified("one", ["B"]))
+    assert session.synchronizer.get_pending_task_ids() == ["A"]
+    await session.bus.publish_event(dialect.modified("one", ["A"]))
+    await asyncio.gather(*runs)
+    assert asyncio.get_running_loop().time() < 10
 
 
-def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
     """Both are on one bus, and the agent names the plan of the one that does not have the task."""
     bus = EventBus()
     one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
-
-    async def main() -> None:
-        plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
-        runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((one, two), plans, strict=True)]
-        await at(1.5)
-        await bus.publish_event(dialect.modified("two", ["A"]))
-        assert (one.synchronizer.get_pending_count(), two.synchronizer.get_pending_count()) == (0, 1)
-        await bus.publish_event(dialect.modified("one", ["B"], dialect.plan("B", "C", id="three")))
-        await at(2.0)
-        assert list(plans[1].tasks) == ["B", "C"]
-        assert list(plans[0].tasks) == ["A"]
-        two.agent()
-        await asyncio.gather(*runs)
-
-    run(main())
+    plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
+    runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((one, two), plans, strict=True)]
+    await at(1.5)
+    await bus.publish_event(dialect.modified("two", ["A"]))
+    assert (one.synchronizer.get_pending_count(), two.synchronizer.get_pending_count()) == (0, 1)
+    await bus.publish_event(dialect.modified("one", ["B"], dialect.plan("B", "C", id="three")))
+    await at(2.0)
+    assert list(plans[1].tasks) == ["B", "C"]
+    assert list(plans[0].tasks) == ["A"]
+    two.agent()
+    await asyncio.gather(*runs)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("tasks", [None, [], "", 7])
-def test_an_answer_without_a_task_is_ignored_and_said(
+async def test_an_answer_without_a_task_is_ignored_and_said(
     dialect: Dialect, tasks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The documents return before they look at the plan, silently."""
     session = Session(dialect, Devices())
     session.agent(seconds=1.0)
-
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         running = asyncio.ensure_future(session.orchestrate(dialect.plan("A")))
         await at(0.5)
         await session.bus.publish_event(dialect.modified("plan", tasks, dialect.plan("A", "never")))
         await running
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert "without on_task_id answers no task and is ignored" in caplog.text
     assert session.devices.started == ["A"]

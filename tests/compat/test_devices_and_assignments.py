@@ -18,6 +18,8 @@ from asterism.compat.galaxy import (
 )
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
+pytestmark = pytest.mark.virtual_time
+
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
@@ -49,7 +51,7 @@ def test_a_device_that_disconnects_is_logged_and_published(dialect: Dialect, cap
 
 
 @each_dialect
-def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect) -> None:
+async def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect) -> None:
     """It is unplugged after the last look of the orchestrator; its task waits for it, and is not a failure."""
     devices = Devices("one")
     session = Session(dialect, devices)
@@ -59,15 +61,11 @@ def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect)
             devices.connected = []
 
     session.agent(unplug)
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", lines=["A>B"])))
-        await at(20.0)
-        assert devices.started == ["A"]
-        devices.connected = ["one"]
-        return await running
-
-    outcome = run(main())
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", lines=["A>B"])))
+    await at(20.0)
+    assert devices.started == ["A"]
+    devices.connected = ["one"]
+    outcome = await running
     assert outcome["status"] == "completed"
     assert 20.0 <= devices.at("B") <= 22.0
     statuses = [event.device_status for event in session.diary.events if hasattr(event, "device_id")]
@@ -84,19 +82,15 @@ def test_the_ablation_a_device_that_has_disconnected_gets_the_task(monkeypatch: 
 
 
 @each_dialect
-def test_the_time_to_wait_for_a_device_can_be_set(dialect: Dialect) -> None:
+async def test_the_time_to_wait_for_a_device_can_be_set(dialect: Dialect) -> None:
     devices = Devices("one", "two")
     devices.connected = ["one"]
     session = Session(dialect, devices)
     session.agent()
     session.orchestrator.set_device_timeout(7.0)
     plan = dialect.plan(TaskStar("A", target_device_id="two"))
-
-    async def main() -> float:
-        await session.orchestrate(plan)
-        return asyncio.get_running_loop().time()
-
-    assert run(main()) < 8.5
+    await session.orchestrate(plan)
+    assert asyncio.get_running_loop().time() < 8.5
     assert "within 7 s" in str(plan.tasks["A"].error)
     with pytest.raises(ValueError, match="above 0"):
         session.orchestrator.set_device_timeout(0)
@@ -145,34 +139,30 @@ def test_a_single_task_has_its_timeout() -> None:
 
 
 @each_dialect
-def test_the_status_of_a_run(dialect: Dialect) -> None:
+async def test_the_status_of_a_run(dialect: Dialect) -> None:
     session = Session(dialect, Devices(answers={"B": RuntimeError("no")}, seconds={"C": 5.0}))
     session.agent()
     plan = dialect.plan("A", "B", "C", "D", lines=["C>D"])
     status_of = getattr(session.orchestrator, f"get_{dialect.noun}_status")
-
-    async def main() -> None:
-        assert await status_of(plan) is None
-        orchestrate = getattr(session.orchestrator, f"orchestrate_{dialect.noun}")
-        running = asyncio.ensure_future(orchestrate(plan, metadata={"user": "me"}))
-        await at(1.5)
-        status = await status_of(plan)
-        assert status is not None
-        assert {key: status[key] for key in status if key != "statistics"} == {
-            f"{dialect.noun}_id": "plan",
-            "name": "plan",
-            "state": "executing",
-            "ready_tasks": [],
-            "running_tasks": ["C"],
-            "completed_tasks": ["A"],
-            "failed_tasks": ["B"],
-            "metadata": {"user": "me"},
-        }
-        assert status["statistics"]["total_tasks"] == 4
-        await running
-        assert await status_of(plan) is None
-
-    run(main())
+    assert await status_of(plan) is None
+    orchestrate = getattr(session.orchestrator, f"orchestrate_{dialect.noun}")
+    running = asyncio.ensure_future(orchestrate(plan, metadata={"user": "me"}))
+    await at(1.5)
+    status = await status_of(plan)
+    assert status is not None
+    assert {key: status[key] for key in status if key != "statistics"} == {
+        f"{dialect.noun}_id": "plan",
+        "name": "plan",
+        "state": "executing",
+        "ready_tasks": [],
+        "running_tasks": ["C"],
+        "completed_tasks": ["A"],
+        "failed_tasks": ["B"],
+        "metadata": {"user": "me"},
+    }
+    assert status["statistics"]["total_tasks"] == 4
+    await running
+    assert await status_of(plan) is None
     assert session.diary.of(dialect.event_type("started"))[0].data["metadata"] == {"user": "me"}
     (end,) = session.diary.of(dialect.event_type("completed"))
     assert end.data["execution_duration"] == 6.0 == plan.execution_duration

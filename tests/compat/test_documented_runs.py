@@ -22,6 +22,8 @@ from asterism.compat.galaxy import (
 )
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Diary, Session, at, run
 
+pytestmark = pytest.mark.virtual_time
+
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
@@ -84,24 +86,20 @@ def test_a_run_that_fails_says_so(dialect: Dialect) -> None:
 
 
 @each_dialect
-def test_reading_the_live_plan_shows_progress(dialect: Dialect) -> None:
+async def test_reading_the_live_plan_shows_progress(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     star = TaskStar("A")
     plan = dialect.plan(star, "B", lines=["A>B"])
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        assert star.status is plan.tasks["A"].status is TaskStatus.RUNNING
-        assert plan.state is ConstellationState.EXECUTING
-        assert star.execution_start_time is not None
-        await at(1.5)
-        assert star.status is TaskStatus.COMPLETED
-        assert plan.tasks["B"].status is TaskStatus.RUNNING
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    assert star.status is plan.tasks["A"].status is TaskStatus.RUNNING
+    assert plan.state is ConstellationState.EXECUTING
+    assert star.execution_start_time is not None
+    await at(1.5)
+    assert star.status is TaskStatus.COMPLETED
+    assert plan.tasks["B"].status is TaskStatus.RUNNING
+    await running
     assert plan.is_complete()
     assert plan.state is ConstellationState.COMPLETED
 
@@ -160,31 +158,26 @@ def test_more_that_cannot_run(dialect: Dialect) -> None:
 
 
 @each_dialect
-def test_one_plan_has_one_orchestrator(dialect: Dialect) -> None:
+async def test_one_plan_has_one_orchestrator(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A")
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        with pytest.raises(ValueError, match="is being run already"):
-            await Session(dialect, Devices()).orchestrate(plan)
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    with pytest.raises(ValueError, match="is being run already"):
+        await Session(dialect, Devices()).orchestrate(plan)
+    await running
 
 
 @each_dialect
-def test_one_orchestrator_runs_several_plans(dialect: Dialect) -> None:
+async def test_one_orchestrator_runs_several_plans(dialect: Dialect) -> None:
     session = Session(dialect, Unshared())
     session.agent(seconds=0.25)
     plans = [dialect.plan("A", "B", lines=["A>B"], id=name) for name in ("one", "two")]
-
-    async def main() -> Any:
-        return await asyncio.gather(*map(session.orchestrate, plans))
-
-    assert [outcome["status"] for outcome in run(main())] == ["completed", "completed"]
+    assert [outcome["status"] for outcome in (await asyncio.gather(*map(session.orchestrate, plans)))] == [
+        "completed",
+        "completed",
+    ]
     assert session.synchronizer.get_statistics()["completed_modifications"] == 4
 
 
@@ -271,19 +264,15 @@ def test_a_manager_that_cannot_say_who_is_connected(caplog: pytest.LogCaptureFix
 
 
 @each_dialect
-def test_a_cancelled_task_satisfies_nothing(dialect: Dialect) -> None:
+async def test_a_cancelled_task_satisfies_nothing(dialect: Dialect) -> None:
     """A running task may be cancelled on the live plan; it is told to stop."""
     session = Session(dialect, Devices(seconds={"A": 100.0}))
     session.agent()
     plan = dialect.plan("A", "B", "X", lines=["A>B"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        plan.tasks["A"].cancel()
-        return await running
-
-    assert run(main())["status"] == "partially_failed"
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    plan.tasks["A"].cancel()
+    assert (await running)["status"] == "partially_failed"
     assert (plan.tasks["A"].status, plan.tasks["B"].status) == (TaskStatus.CANCELLED, TaskStatus.CANCELLED)
     assert session.devices.started == ["A", "X"]
 

@@ -23,7 +23,9 @@ from asterism.compat.galaxy import (
     TaskStatus,
 )
 from asterism.core.plan.invariants import verify
-from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at
+
+pytestmark = pytest.mark.virtual_time
 
 
 def look(plan: Any) -> Any:
@@ -349,29 +351,25 @@ def test_looking(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-def test_the_editor_edits_a_plan_that_runs(dialect: Dialect) -> None:
+async def test_the_editor_edits_a_plan_that_runs(dialect: Dialect) -> None:
     """Its commands are edits like any other: checked against what has started, and undone as long as nothing has."""
     editor_class = getattr(dialect.module, f"{dialect.noun.capitalize()}Editor")
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     editor = editor_class(plan)
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        editor.create_and_add_task("C", "never")
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    editor.create_and_add_task("C", "never")
+    editor.undo()
+    editor.create_and_add_task("D", "also")
+    with pytest.raises(CommandExecutionError, match="'A' is completed"):
+        editor.remove_task("A")
+    await session.bus.publish_event(dialect.modified("plan", ["A"]))
+    session.agent()
+    await at(2.0)
+    with pytest.raises(CommandExecutionError, match="'D' is running"):
         editor.undo()
-        editor.create_and_add_task("D", "also")
-        with pytest.raises(CommandExecutionError, match="'A' is completed"):
-            editor.remove_task("A")
-        await session.bus.publish_event(dialect.modified("plan", ["A"]))
-        session.agent()
-        await at(2.0)
-        with pytest.raises(CommandExecutionError, match="'D' is running"):
-            editor.undo()
-        await running
-
-    run(main())
+    await running
     assert sorted(session.devices.started) == ["A", "B", "D"]
     assert getattr(editor, dialect.noun) is plan
 

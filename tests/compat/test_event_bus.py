@@ -12,6 +12,8 @@ from asterism.compat.galaxy import Event, EventBus, EventType, IEventObserver, g
 from asterism.testing.virtual_time import SimLoop
 from tests.compat.compat_scenes import GALAXY, Devices, Diary, Session, at, run
 
+pytestmark = pytest.mark.virtual_time
+
 
 def event(kind: EventType = EventType.TASK_STARTED, **data: Any) -> Event:
     return Event(kind, "test", 0.0, data)
@@ -26,71 +28,62 @@ class Slow(IEventObserver):
         self.seen.append(event.data.get("n"))
 
 
-def test_observers_get_what_they_asked_for() -> None:
-    async def main() -> None:
-        bus = EventBus()
-        everything, some = Diary(bus), Diary(EventBus())
-        bus.subscribe(some, {EventType.TASK_FAILED})
-        bus.subscribe(some, [EventType.TASK_STARTED])
-        for kind in (EventType.TASK_STARTED, EventType.TASK_COMPLETED, EventType.TASK_FAILED):
-            await bus.publish_event(event(kind))
-        assert len(everything.events) == 3
-        assert [e.event_type for e in some.events] == [EventType.TASK_STARTED, EventType.TASK_FAILED]
-        bus.subscribe(some)
-        await bus.publish_event(event(EventType.TASK_COMPLETED))
-        assert len(some.events) == 3
-        bus.unsubscribe(some)
-        bus.unsubscribe(some)
-        await bus.publish_event(event())
-        assert len(some.events) == 3
-        assert len(everything.events) == 5
-
-    run(main())
+async def test_observers_get_what_they_asked_for() -> None:
+    bus = EventBus()
+    everything, some = Diary(bus), Diary(EventBus())
+    bus.subscribe(some, {EventType.TASK_FAILED})
+    bus.subscribe(some, [EventType.TASK_STARTED])
+    for kind in (EventType.TASK_STARTED, EventType.TASK_COMPLETED, EventType.TASK_FAILED):
+        await bus.publish_event(event(kind))
+    assert len(everything.events) == 3
+    assert [e.event_type for e in some.events] == [EventType.TASK_STARTED, EventType.TASK_FAILED]
+    bus.subscribe(some)
+    await bus.publish_event(event(EventType.TASK_COMPLETED))
+    assert len(some.events) == 3
+    bus.unsubscribe(some)
+    bus.unsubscribe(some)
+    await bus.publish_event(event())
+    assert len(some.events) == 3
+    assert len(everything.events) == 5
 
 
-def test_publishing_waits_for_nobody_and_keeps_the_order() -> None:
-    async def main() -> None:
-        bus, slow = EventBus(), Slow(4.0)
-        quick = Diary(bus)
-        bus.subscribe(slow)
-        for n in range(5):
-            await bus.publish_event(event(n=n))
-        assert asyncio.get_running_loop().time() == 0.0
-        assert len(quick.events) == 5, "an observer that waits for nothing has seen it when publishing returns"
-        await at(10.0)
-        assert slow.seen == [0, 1]
-        await bus.drain(1.0)
-        assert asyncio.get_running_loop().time() == 11.0
-        await bus.drain(100.0)
-        assert slow.seen == [0, 1, 2, 3, 4]
-        await bus.drain(100.0)
-        assert asyncio.get_running_loop().time() == 20.0
-
-    run(main())
+async def test_publishing_waits_for_nobody_and_keeps_the_order() -> None:
+    bus, slow = EventBus(), Slow(4.0)
+    quick = Diary(bus)
+    bus.subscribe(slow)
+    for n in range(5):
+        await bus.publish_event(event(n=n))
+    assert asyncio.get_running_loop().time() == 0.0
+    assert len(quick.events) == 5, "an observer that waits for nothing has seen it when publishing returns"
+    await at(10.0)
+    assert slow.seen == [0, 1]
+    await bus.drain(1.0)
+    assert asyncio.get_running_loop().time() == 11.0
+    await bus.drain(100.0)
+    assert slow.seen == [0, 1, 2, 3, 4]
+    await bus.drain(100.0)
+    assert asyncio.get_running_loop().time() == 20.0
 
 
-def test_an_observer_that_fails_misses_nothing(complaints: list[str]) -> None:
+async def test_an_observer_that_fails_misses_nothing(complaints: list[str]) -> None:
     class Fragile(Slow):
         async def on_event(self, event: Event) -> None:
             await super().on_event(event)
             raise RuntimeError("oh")
 
-    async def main() -> None:
-        bus, fragile = EventBus(), Fragile(0.0)
-        bus.subscribe(fragile)
-        other = Diary(bus)
-        for n in range(3):
-            await bus.publish_event(event(n=n))
-        await bus.drain(1.0)
-        assert fragile.seen == [0, 1, 2]
-        assert len(other.events) == 3
-
-    run(main())
+    bus, fragile = EventBus(), Fragile(0.0)
+    bus.subscribe(fragile)
+    other = Diary(bus)
+    for n in range(3):
+        await bus.publish_event(event(n=n))
+    await bus.drain(1.0)
+    assert fragile.seen == [0, 1, 2]
+    assert len(other.events) == 3
     assert len(complaints) == 3
     complaints.clear()
 
 
-def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: list[str]) -> None:
+async def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: list[str]) -> None:
     class Prompt(events.PromptObserver):
         seen = 0
 
@@ -98,49 +91,39 @@ def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: list[str]
             self.seen += 1
             raise RuntimeError("oh")
 
-    async def main() -> None:
-        bus, prompt = EventBus(), Prompt()
-        bus.subscribe(prompt)
-        diary = Diary(bus)
-        bus.hand_out(event())
-        assert prompt.seen == 1
-        await bus.drain(1.0)
-        assert len(diary.events) == 1
-
-    run(main())
+    bus, prompt = EventBus(), Prompt()
+    bus.subscribe(prompt)
+    diary = Diary(bus)
+    bus.hand_out(event())
+    assert prompt.seen == 1
+    await bus.drain(1.0)
+    assert len(diary.events) == 1
     assert "oh" in complaints[0]
     complaints.clear()
 
 
-def test_an_observer_may_be_a_plain_function_of_its_events() -> None:
+async def test_an_observer_may_be_a_plain_function_of_its_events() -> None:
     class Plain:
         seen = 0
 
         def on_event(self, event: Event) -> None:
             self.seen += 1
 
-    async def main() -> None:
-        bus, plain = EventBus(), Plain()
-        bus.subscribe(plain)  # type: ignore[arg-type]
-        await bus.publish_event(event())
-        assert plain.seen == 1
-
-    run(main())
+    bus, plain = EventBus(), Plain()
+    bus.subscribe(plain)  # type: ignore[arg-type]
+    await bus.publish_event(event())
+    assert plain.seen == 1
 
 
-def test_an_observer_that_never_catches_up_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_observer_that_never_catches_up_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "LIMIT", 3)
-
-    async def main() -> None:
-        bus, slow = EventBus(), Slow(1.0)
-        bus.subscribe(slow)
-        for n in range(10):
-            await bus.publish_event(event(n=n))
-        await bus.drain(100.0)
-        assert slow.seen == [0, 7, 8, 9]
-        assert next(iter(bus._inboxes.values())).dropped == 6
-
-    run(main())
+    bus, slow = EventBus(), Slow(1.0)
+    bus.subscribe(slow)
+    for n in range(10):
+        await bus.publish_event(event(n=n))
+    await bus.drain(100.0)
+    assert slow.seen == [0, 7, 8, 9]
+    assert next(iter(bus._inboxes.values())).dropped == 6
 
 
 def test_the_bus_of_the_process_outlives_event_loops() -> None:

@@ -22,7 +22,7 @@ from asterism.compat.galaxy import (
     TaskStatus,
     get_event_bus,
 )
-from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, ORION, SEEDS, Agent, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, ORION, SEEDS, Agent, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -101,8 +101,9 @@ class OnlyFor(Agent):
             await super().on_event(event)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("other", DIALECTS, ids=repr)
-def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: Dialect, other: Dialect) -> None:
+async def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: Dialect, other: Dialect) -> None:
     """The same task ids in both. One agent edits its plan; the other plan waits for an agent that never comes."""
 
     def add(mine: Any, event: Any) -> None:
@@ -113,11 +114,7 @@ def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: Dialect
     two.synchronizer.set_modification_timeout(50.0)
     OnlyFor(one, "one", change=add)
     plans = dialect.plan("A", "B", lines=["A>B"], id="one"), other.plan("A", "B", lines=["A>B"], id="two")
-
-    async def main() -> Any:
-        return await asyncio.gather(one.orchestrate(plans[0]), two.orchestrate(plans[1]))
-
-    run(main())
+    await asyncio.gather(one.orchestrate(plans[0]), two.orchestrate(plans[1]))
     assert sorted(one.devices.started) == ["A", "B", "only here"]
     assert two.devices.started == ["A", "B"]
     assert (one.devices.at("B"), two.devices.at("B")) == (1.0, 51.0)
@@ -133,19 +130,16 @@ def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: Dialect
     }
 
 
-def test_two_plans_of_one_id_on_one_bus_are_refused(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_two_plans_of_one_id_on_one_bus_are_refused(dialect: Dialect) -> None:
     """Events name a plan by its id: nobody could tell the two apart."""
     one, two = Session(dialect, Devices(), get_event_bus()), Session(dialect, Devices(), get_event_bus())
     one.agent()
-
-    async def main() -> None:
-        running = asyncio.ensure_future(one.orchestrate(dialect.plan("A")))
-        await at(0.5)
-        with pytest.raises(ValueError, match=r"another .* with the id 'plan' is running on this event bus"):
-            await two.orchestrate(dialect.plan("A"))
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(one.orchestrate(dialect.plan("A")))
+    await at(0.5)
+    with pytest.raises(ValueError, match=r"another .* with the id 'plan' is running on this event bus"):
+        await two.orchestrate(dialect.plan("A"))
+    await running
 
 
 def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialect: Dialect) -> None:
@@ -165,7 +159,8 @@ def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialec
     assert session.devices.started == ["A", "X"]
 
 
-def test_a_stale_copy_overwrites_neither_removed_nor_finished_tasks(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_stale_copy_overwrites_neither_removed_nor_finished_tasks(dialect: Dialect) -> None:
     """The copy is from before the run: in it A has not run, B is still there, and nothing is known of C's success."""
     session = Session(dialect, Devices(answers={"A": "A's own", "C": "C's own"}))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "C>D"])
@@ -173,16 +168,12 @@ def test_a_stale_copy_overwrites_neither_removed_nor_finished_tasks(dialect: Dia
     stale.tasks["A"].description = "run it again"
     stale.remove_task("C")
     stale.add_task(TaskStar("E"))
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        plan.remove_task("B")
-        await session.bus.publish_event(dialect.modified("plan", ["A", "C"], stale))
-        session.agent()
-        return await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    plan.remove_task("B")
+    await session.bus.publish_event(dialect.modified("plan", ["A", "C"], stale))
+    session.agent()
+    await running
     assert sorted(session.devices.started) == ["A", "C", "D", "E"]
     assert "B" not in plan.tasks
     assert (plan.tasks["A"].result.result, plan.tasks["C"].result.result) == ("A's own", "C's own")
@@ -221,45 +212,39 @@ def test_between_two_ends_the_one_that_the_device_reported_stands(dialect: Diale
     assert str(plan.tasks["B"].error) == "really"
 
 
-def test_progress_cannot_be_claimed_on_the_live_plan(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_progress_cannot_be_claimed_on_the_live_plan(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", lines=["A>B"])
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        star = plan.tasks["A"]
-        for claim in (
-            lambda: plan.mark_task_completed("A", True, result="forged"),
-            lambda: star.complete_with_success("forged"),
-            lambda: star.complete_with_failure(RuntimeError("forged")),
-            lambda: plan.tasks["B"].start_execution(),
-        ):
-            with pytest.raises(ModificationRejected, match="reported by devices"):
-                claim()
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    star = plan.tasks["A"]
+    for claim in (
+        lambda: plan.mark_task_completed("A", True, result="forged"),
+        lambda: star.complete_with_success("forged"),
+        lambda: star.complete_with_failure(RuntimeError("forged")),
+        lambda: plan.tasks["B"].start_execution(),
+    ):
+        with pytest.raises(ModificationRejected, match="reported by devices"):
+            claim()
+    await running
     assert session.devices.started == ["A", "B"]
 
 
-def test_a_task_cannot_bring_progress_into_the_live_plan(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_task_cannot_bring_progress_into_the_live_plan(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A")
     done = TaskStar("B")
     done.start_execution()
     done.complete_with_success("forged")
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        plan.add_task(done)
-        assert done.status is TaskStatus.PENDING
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    plan.add_task(done)
+    assert done.status is TaskStatus.PENDING
+    await running
     assert session.devices.started == ["A", "B"]
 
 
@@ -277,16 +262,15 @@ def test_a_failing_agent_stalls_the_plan_no_longer_than_the_timeout(dialect: Dia
     complaints.clear()
 
 
-def test_an_agent_that_hangs_does_not_stall_the_end(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_agent_that_hangs_does_not_stall_the_end(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.synchronizer.set_modification_timeout(30.0)
     session.agent(seconds=100_000.0)
-
-    async def main() -> float:
-        await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
-        return asyncio.get_running_loop().time()
-
-    assert run(main()) == 63.0  # twice a second and the timeout, and one second for observers to catch up
+    await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
+    assert (
+        asyncio.get_running_loop().time() == 63.0
+    )  # twice a second and the timeout, and one second for observers to catch up
 
 
 def test_an_invalid_copy_is_refused_whole_and_the_plan_goes_on(
@@ -308,48 +292,42 @@ def test_an_invalid_copy_is_refused_whole_and_the_plan_goes_on(
     assert "no condition_evaluator is known for it" in caplog.text
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("how", ["cancel_execution", "the caller"])
-def test_cancel_leaves_nothing_running_and_the_orchestrator_usable(dialect: Dialect, how: str) -> None:
+async def test_cancel_leaves_nothing_running_and_the_orchestrator_usable(dialect: Dialect, how: str) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        assert session.devices.running == {"B", "C"}
-        if how == "cancel_execution":
-            assert await session.orchestrator.cancel_execution("plan") is True
-            assert (await running)["status"] == "cancelled"
-        else:
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-        assert session.devices.running == set()
-        assert await session.orchestrator.cancel_execution("plan") is False
-        assert (await session.orchestrate(dialect.plan("A", id="next")))["status"] == "completed"
-        assert (await session.orchestrate(dialect.plan("A")))["status"] == "completed", "the id is free again"
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    assert session.devices.running == {"B", "C"}
+    if how == "cancel_execution":
+        assert await session.orchestrator.cancel_execution("plan") is True
+        assert (await running)["status"] == "cancelled"
+    else:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert session.devices.running == set()
+    assert await session.orchestrator.cancel_execution("plan") is False
+    assert (await session.orchestrate(dialect.plan("A", id="next")))["status"] == "completed"
+    assert (await session.orchestrate(dialect.plan("A")))["status"] == "completed", "the id is free again"
     assert {task.status for task in plan.tasks.values()} == {TaskStatus.COMPLETED, TaskStatus.CANCELLED}
     assert plan.state == "cancelled"
     assert session.diary.of(dialect.event_type("failed"))[0].data["statistics"]["state"] == "cancelled"
 
 
-def test_cancel_while_an_answer_is_due(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_cancel_while_an_answer_is_due(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        assert session.synchronizer.has_pending_modifications()
-        await session.orchestrator.cancel_execution("plan")
-        await running
-        assert not session.synchronizer.has_pending_modifications()
-        assert asyncio.get_running_loop().time() < 10
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    assert session.synchronizer.has_pending_modifications()
+    await session.orchestrator.cancel_execution("plan")
+    await running
+    assert not session.synchronizer.has_pending_modifications()
+    assert asyncio.get_running_loop().time() < 10
     assert plan.tasks["B"].status is TaskStatus.CANCELLED
 
 
@@ -424,36 +402,30 @@ def timers() -> int:
     return sum(not timer.cancelled() for timer in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
 
 
-def test_no_timer_is_left_when_everything_is_answered(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_no_timer_is_left_when_everything_is_answered(dialect: Dialect) -> None:
     synchronizer = dialect.synchronizer_class(None)
-
-    async def main() -> None:
-        await synchronizer.on_event(dialect.ended("A"))
-        await synchronizer.on_event(dialect.ended("B"))
-        assert timers() == 1
-        await synchronizer.on_event(dialect.modified("plan", ["A", "B"]))
-        assert timers() == 0
-
-    run(main())
+    await synchronizer.on_event(dialect.ended("A"))
+    await synchronizer.on_event(dialect.ended("B"))
+    assert timers() == 1
+    await synchronizer.on_event(dialect.modified("plan", ["A", "B"]))
+    assert timers() == 0
 
 
-def test_no_timer_is_leaked(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_no_timer_is_leaked(dialect: Dialect) -> None:
     """Two hundred ends are pending at once, on one timer; afterwards there is none."""
 
     session = Session(dialect, Devices())
     names = [f"t{i}" for i in range(200)]
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan(*names)))
-        await at(2.0)
-        assert session.synchronizer.get_pending_count() == 200
-        assert timers() == 1
-        for name in names:
-            await session.bus.publish_event(dialect.modified("plan", [name]))
-        await running
-        assert timers() == 0
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan(*names)))
+    await at(2.0)
+    assert session.synchronizer.get_pending_count() == 200
+    assert timers() == 1
+    for name in names:
+        await session.bus.publish_event(dialect.modified("plan", [name]))
+    await running
+    assert timers() == 0
 
 
 def test_the_two_dialects_are_one_implementation(dialect: Dialect) -> None:

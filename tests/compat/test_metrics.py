@@ -20,6 +20,8 @@ from asterism.compat.galaxy import (
 )
 from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, Devices, Dialect, Session, run
 
+pytestmark = pytest.mark.virtual_time
+
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
@@ -163,16 +165,12 @@ def test_the_bridge_to_an_agent(dialect: Dialect) -> None:
     assert observer.task_results["A"]["result"].result == 1
 
 
-def test_agents_and_devices_have_events_of_their_own() -> None:
+async def test_agents_and_devices_have_events_of_their_own() -> None:
     session = Session(GALAXY, Devices())
     said = AgentEvent(EventType.AGENT_RESPONSE, "agent", time.time(), {}, "planner", "llm", "text", {"said": "hello"})
     came = DeviceEvent(EventType.DEVICE_STATUS_CHANGED, "manager", time.time(), {}, "robot", "busy")
-
-    async def main() -> None:
-        await session.bus.publish_event(said)
-        await session.bus.publish_event(came)
-
-    run(main())
+    await session.bus.publish_event(said)
+    await session.bus.publish_event(came)
     assert session.diary.events == [said, came]
     assert (said.agent_name, said.output_data, came.device_info, came.all_devices) == (
         "planner",

@@ -23,6 +23,8 @@ from asterism.compat.galaxy import (
 from asterism.core.plan.invariants import verify
 from tests.compat.compat_scenes import DIALECTS, GALAXY, SEEDS, Agent, Devices, Dialect, Session, run
 
+pytestmark = pytest.mark.virtual_time
+
 
 class GatheringBus:
     """A bus as the documents show one: publishing waits for all observers at once. It knows nothing of ours."""
@@ -262,18 +264,14 @@ def test_a_bus_that_fails_does_not_stop_the_plan(complaints: list[str]) -> None:
     complaints.clear()
 
 
-def test_two_plans_of_one_id_are_refused_on_any_bus() -> None:
+async def test_two_plans_of_one_id_are_refused_on_any_bus() -> None:
     bus = GatheringBus()
     one, two = (TaskConstellationOrchestrator(Devices(), event_bus=bus) for _ in range(2))
-
-    async def main() -> None:
-        running = asyncio.ensure_future(one.orchestrate_constellation(GALAXY.plan("A")))
-        await asyncio.sleep(0.5)
-        with pytest.raises(ValueError, match="is running on this event bus"):
-            await two.orchestrate_constellation(GALAXY.plan("A"))
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(one.orchestrate_constellation(GALAXY.plan("A")))
+    await asyncio.sleep(0.5)
+    with pytest.raises(ValueError, match="is running on this event bus"):
+        await two.orchestrate_constellation(GALAXY.plan("A"))
+    await running
 
 
 def test_a_synchronizer_that_hands_over_nonsense_is_told_so(caplog: pytest.LogCaptureFixture) -> None:

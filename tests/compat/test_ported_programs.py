@@ -34,6 +34,8 @@ from asterism.compat.galaxy import (
 from asterism.testing.virtual_time import run
 from tests.compat.compat_scenes import Devices
 
+pytestmark = pytest.mark.virtual_time
+
 
 def test_a_task_from_its_making_to_its_result() -> None:
     task = TaskStar(description="Run the script", target_device_id="linux_1", timeout=60.0, retry_count=2)
@@ -180,7 +182,7 @@ class QueueingAgent:
         )
 
 
-def test_a_whole_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_whole_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Progress and metrics observers, synchronizer and agent on the bus of the process; then the figures as JSON."""
     devices = Devices("windows_main", "android_phone", answers={"b": RuntimeError("screen locked")})
     orchestrator = TaskConstellationOrchestrator(device_manager=devices, enable_logging=True)
@@ -208,7 +210,7 @@ def test_a_whole_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
             event_bus.unsubscribe(observer)
         return outcome
 
-    outcome = run(main())
+    outcome = await main()
     assert outcome["status"] == "partially_failed"
     assert agent.batches[0] == ["a", "b"], "one answer for both"
     assert sorted(devices.started) == ["a", "b", "c", "diagnose_b"]
@@ -240,19 +242,15 @@ def test_an_observer_that_measures_from_the_event() -> None:
     assert times[1] == 1.0
 
 
-def test_the_manager_assigns_and_the_orchestrator_keeps_to_it() -> None:
+async def test_the_manager_assigns_and_the_orchestrator_keeps_to_it() -> None:
     devices = Devices(profiles={"pc": {"device_type": "windows"}, "phone": {"device_type": "android"}})
     manager, constellation = ConstellationManager(devices, enable_logging=True), TaskConstellation()
     constellation.add_task(TaskStar("mail", description="write", device_type="windows"))
     constellation.add_task(TaskStar("photo", description="take", device_type="android"))
-
-    async def main() -> Any:
-        assignments = await manager.assign_devices_automatically(constellation, strategy="capability_match")
-        assert assignments == {"mail": "pc", "photo": "phone"}
-        assert manager.validate_constellation_assignments(constellation) == (True, [])
-        return await TaskConstellationOrchestrator(devices).orchestrate_constellation(constellation)
-
-    run(main())
+    assignments = await manager.assign_devices_automatically(constellation, strategy="capability_match")
+    assert assignments == {"mail": "pc", "photo": "phone"}
+    assert manager.validate_constellation_assignments(constellation) == (True, [])
+    await TaskConstellationOrchestrator(devices).orchestrate_constellation(constellation)
     assert {call["task_id"]: call["device_id"] for call in devices.calls} == {"mail": "pc", "photo": "phone"}
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from asterism.compat.galaxy import EventType, ModificationRejected, TaskPriority, TaskStar, TaskStarLine, TaskStatus
 from asterism.core.plan.invariants import verify
-from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at
+
+pytestmark = pytest.mark.virtual_time
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -81,21 +83,17 @@ def test_a_condition_is_judged_again_when_the_result_is_written() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-def test_a_plan_that_runs_refuses_them(dialect: Dialect) -> None:
+async def test_a_plan_that_runs_refuses_them(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", lines=["A>B"])
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(0.5)
-        for name, value in (("_status", TaskStatus.COMPLETED), ("_result", 1), ("_execution_end_time", WHEN)):
-            for task in plan.tasks.values():
-                with pytest.raises(ModificationRejected, match="reported by devices"):
-                    setattr(task, name, value)
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(0.5)
+    for name, value in (("_status", TaskStatus.COMPLETED), ("_result", 1), ("_execution_end_time", WHEN)):
+        for task in plan.tasks.values():
+            with pytest.raises(ModificationRejected, match="reported by devices"):
+                setattr(task, name, value)
+    await running
     assert session.devices.started == ["A", "B"]
 
 
@@ -132,27 +130,23 @@ def test_the_private_names_of_a_line() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-def test_pending_modifications_can_be_deleted_and_cleared(dialect: Dialect) -> None:
+async def test_pending_modifications_can_be_deleted_and_cleared(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     synchronizer = session.synchronizer
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", "C", lines=["A>B", "B>C"])))
-        await at(1.5)
-        assert list(synchronizer._pending_modifications) == ["A"]
-        future = synchronizer._pending_modifications["A"]
-        del synchronizer._pending_modifications["A"]
-        assert future.result() is True
-        assert not synchronizer.has_pending_modifications()
-        await at(2.75)
-        assert "B" in synchronizer._pending_modifications
-        synchronizer._pending_modifications["B"].set_result(True)
-        await at(4.0)
-        assert session.devices.started == ["A", "B", "C"]
-        synchronizer._pending_modifications = {}
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", "C", lines=["A>B", "B>C"])))
+    await at(1.5)
+    assert list(synchronizer._pending_modifications) == ["A"]
+    future = synchronizer._pending_modifications["A"]
+    del synchronizer._pending_modifications["A"]
+    assert future.result() is True
+    assert not synchronizer.has_pending_modifications()
+    await at(2.75)
+    assert "B" in synchronizer._pending_modifications
+    synchronizer._pending_modifications["B"].set_result(True)
+    await at(4.0)
+    assert session.devices.started == ["A", "B", "C"]
+    synchronizer._pending_modifications = {}
+    await running
     assert (session.devices.at("B"), session.devices.at("C")) == (1.5, 2.75)
     assert synchronizer._stats == {
         "total_modifications": 3,
@@ -162,26 +156,22 @@ def test_pending_modifications_can_be_deleted_and_cleared(dialect: Dialect) -> N
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-def test_what_is_added_to_the_pending_modifications_holds_the_plan(dialect: Dialect) -> None:
+async def test_what_is_added_to_the_pending_modifications_holds_the_plan(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", lines=["A>B"])))
-        await at(0.5)
-        mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        session.synchronizer._pending_modifications["my own"] = mine
-        assert session.synchronizer.get_pending_task_ids() == ["my own"]
-        await at(5.0)
-        assert session.devices.started == ["A"]
-        mine.set_result(True)
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", lines=["A>B"])))
+    await at(0.5)
+    mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    session.synchronizer._pending_modifications["my own"] = mine
+    assert session.synchronizer.get_pending_task_ids() == ["my own"]
+    await at(5.0)
+    assert session.devices.started == ["A"]
+    mine.set_result(True)
+    await running
     assert session.devices.at("B") == 5.0
 
 
-def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
+async def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
     session = Session(GALAXY, Devices())
     session.bus.subscribe(other := Session(GALAXY, Devices()).diary, {EventType.TASK_FAILED})
     assert session.bus._all_observers == {session.synchronizer, session.diary}
@@ -199,14 +189,10 @@ def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
     more = Devices()
     orchestrator._device_manager = more
     orchestrator._modification_synchronizer = None
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A")))
-        await at(0.5)
-        assert list(orchestrator._execution_tasks) == ["A"]
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A")))
+    await at(0.5)
+    assert list(orchestrator._execution_tasks) == ["A"]
+    await running
     assert more.started == ["A"]
     assert session.synchronizer.get_statistics()["total_modifications"] == 1, "it hears, and nobody waits"
 

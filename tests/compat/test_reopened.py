@@ -10,7 +10,7 @@ import pytest
 
 from asterism.compat.galaxy import ConstellationState, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
 from asterism.core.plan.invariants import verify
-from tests.compat.compat_scenes import DIALECTS, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -43,33 +43,31 @@ def test_the_same_plan_may_be_run_three_times(dialect: Dialect) -> None:
     assert len(session.diary.of(dialect.event_type("completed"))) == 3
 
 
-def test_a_cancelled_plan_goes_on_with_new_tasks_below_an_end_that_nobody_answered(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_cancelled_plan_goes_on_with_new_tasks_below_an_end_that_nobody_answered(dialect: Dialect) -> None:
     """A's end was not answered when the run was cancelled: it must not hold what is added below it for ever."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        await session.orchestrator.cancel_execution("plan")
-        assert (await running)["status"] == "cancelled"
-        plan.add_task(TaskStar("C"))
-        plan.add_dependency(TaskStarLine("A", "C"))
-        verify(plan.plan)
-        session.agent()
-        return await session.orchestrate(plan)
-
-    outcome = run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    await session.orchestrator.cancel_execution("plan")
+    assert (await running)["status"] == "cancelled"
+    plan.add_task(TaskStar("C"))
+    plan.add_dependency(TaskStarLine("A", "C"))
+    verify(plan.plan)
+    session.agent()
+    outcome = await session.orchestrate(plan)
     assert session.devices.started == ["A", "C"]
     assert plan.tasks["B"].status is TaskStatus.CANCELLED, "what was cancelled stays so"
     assert outcome["results"]["C"].is_successful
 
 
-def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", lines=["A>B"])
-    session.run(plan)
+    await session.orchestrate(plan)
     for mistake in (
         lambda: plan.remove_task("A"),
         lambda: setattr(plan.tasks["B"], "description", "something else"),
@@ -81,14 +79,10 @@ def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Dialect) ->
     assert plan.execution_duration == 2.0
     other = dialect.plan("A", "B")
     other.tasks["B"].cancel()
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(other))
-        await at(0.5)
-        await session.orchestrator.cancel_execution("plan")
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(other))
+    await at(0.5)
+    await session.orchestrator.cancel_execution("plan")
+    await running
     with pytest.raises(ModificationRejected):
         other.remove_task("A")
     assert other.state == "cancelled", "a change that is refused opens nothing"
@@ -160,20 +154,17 @@ def test_what_was_given_up_below_a_failure_runs_after_its_retry(dialect: Dialect
     assert plan.tasks["off"].status is TaskStatus.CANCELLED, "somebody wanted that"
 
 
-def test_an_answer_from_before_the_run_is_merged_when_it_begins(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_answer_from_before_the_run_is_merged_when_it_begins(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan, other = dialect.plan("A"), dialect.plan("A", id="another")
     mine = copy.deepcopy(plan)
     mine.add_task(TaskStar("B"))
-
-    async def main() -> None:
-        await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
-        await session.orchestrate(plan)
-        await session.synchronizer.on_event(dialect.modified("plan", ["A"], dialect.plan("A", "never")))
-        await session.orchestrate(other)
-
-    run(main())
+    await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
+    await session.orchestrate(plan)
+    await session.synchronizer.on_event(dialect.modified("plan", ["A"], dialect.plan("A", "never")))
+    await session.orchestrate(other)
     assert sorted(session.devices.started) == ["A", "A", "B"], "what was meant for one plan is not put into another"
 
 
@@ -188,19 +179,16 @@ def test_the_copy_of_a_finished_plan_can_be_edited_and_run(dialect: Dialect) -> 
     assert session.devices.started == ["A", "B"]
 
 
-def test_a_copy_can_be_merged_into_a_finished_plan_by_hand(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_copy_can_be_merged_into_a_finished_plan_by_hand(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A")
-    session.run(plan)
+    await session.orchestrate(plan)
     mine = copy.deepcopy(plan)
     mine.add_task(TaskStar("B"))
-
-    async def main() -> None:
-        await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
-        merge = getattr(session.synchronizer, f"merge_and_sync_{dialect.noun}_states")
-        assert list(merge(plan).tasks) == ["A", "B"]
-
-    run(main())
-    assert session.run(plan)["status"] == "completed"
+    await session.synchronizer.on_event(dialect.modified("plan", ["A"], mine))
+    merge = getattr(session.synchronizer, f"merge_and_sync_{dialect.noun}_states")
+    assert list(merge(plan).tasks) == ["A", "B"]
+    assert (await session.orchestrate(plan))["status"] == "completed"
     assert session.devices.started == ["A", "B"]

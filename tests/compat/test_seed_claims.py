@@ -11,7 +11,7 @@ import pytest
 from asterism.compat.documented_events import PromptObserver
 from asterism.compat.galaxy import EventType, TaskStar, TaskStarLine, TaskStatus
 from asterism.compat.vocabulary import STATE_LEVELS
-from tests.compat.compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -84,31 +84,29 @@ def test_the_end_is_registered_in_the_step_that_records_it(dialect: Dialect) -> 
     assert pending_at == [(["A"], 0), (["B"], 1)]
 
 
-def test_the_merge_keeps_what_completed_while_the_edit_was_in_flight(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_the_merge_keeps_what_completed_while_the_edit_was_in_flight(dialect: Dialect) -> None:
     """t0 A ends, t1 the agent edits its copy in which B runs, t2 B ends, t3 the agent publishes, t4 nothing is lost."""
     session = Session(dialect, Devices(seconds={"A": 1.0, "B": 2.0}, answers={"B": "B's own"}))
     plan = dialect.plan("A", "B", "C", lines=["B>C"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(1.5)
-        mine = copy.deepcopy(plan)
-        assert (mine.tasks["A"].status, mine.tasks["B"].status) == (TaskStatus.COMPLETED, TaskStatus.RUNNING)
-        mine.add_task(TaskStar("D"))
-        await at(2.5)
-        assert plan.tasks["B"].status is TaskStatus.COMPLETED
-        await session.bus.publish_event(dialect.modified("plan", ["A", "B"], mine))
-        assert plan.tasks["B"].status is TaskStatus.COMPLETED
-        assert plan.tasks["B"].result.result == "B's own"
-        assert mine.tasks["B"].status is TaskStatus.COMPLETED, "the agent's copy has caught up"
-        session.agent()
-        return await running
-
-    assert run(main())["status"] == "completed"
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(1.5)
+    mine = copy.deepcopy(plan)
+    assert (mine.tasks["A"].status, mine.tasks["B"].status) == (TaskStatus.COMPLETED, TaskStatus.RUNNING)
+    mine.add_task(TaskStar("D"))
+    await at(2.5)
+    assert plan.tasks["B"].status is TaskStatus.COMPLETED
+    await session.bus.publish_event(dialect.modified("plan", ["A", "B"], mine))
+    assert plan.tasks["B"].status is TaskStatus.COMPLETED
+    assert plan.tasks["B"].result.result == "B's own"
+    assert mine.tasks["B"].status is TaskStatus.COMPLETED, "the agent's copy has caught up"
+    session.agent()
+    assert (await running)["status"] == "completed"
     assert sorted(session.devices.started) == ["A", "B", "C", "D"]
 
 
-def test_the_same_merge_by_hand(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_the_same_merge_by_hand(dialect: Dialect) -> None:
     """The documented method, with no orchestrator anywhere."""
     synchronizer = dialect.synchronizer_class(None)
     live = dialect.plan("A", "B", "C")
@@ -119,14 +117,10 @@ def test_the_same_merge_by_hand(dialect: Dialect) -> None:
     mine.remove_task("C")
     live.mark_task_completed("B", True, result="kept")
     live.mark_task_completed("A", False, error=RuntimeError("kept too"))
-
-    async def main() -> Any:
-        await synchronizer.on_event(dialect.modified("plan", ["A"], mine))
-        assert synchronizer.current() is mine
-        merge = getattr(synchronizer, f"merge_and_sync_{dialect.noun}_states")
-        return merge(**{f"orchestrator_{dialect.noun}": live})
-
-    merged = run(main())
+    await synchronizer.on_event(dialect.modified("plan", ["A"], mine))
+    assert synchronizer.current() is mine
+    merge = getattr(synchronizer, f"merge_and_sync_{dialect.noun}_states")
+    merged = merge(**{f"orchestrator_{dialect.noun}": live})
     assert {task_id: task.status.value for task_id, task in merged.tasks.items()} == {
         "A": "failed",
         "B": "completed",
@@ -173,20 +167,17 @@ def test_the_timeout_never_deadlocks(dialect: Dialect) -> None:
     assert not session.synchronizer.has_pending_modifications()
 
 
-def test_every_end_has_its_own_deadline(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_every_end_has_its_own_deadline(dialect: Dialect) -> None:
     session = Session(dialect, Devices(seconds={"B": 3.0}))
-
-    async def main() -> None:
-        running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", "C", lines=["A>C"])))
-        await at(602.0)
-        assert session.synchronizer.get_pending_task_ids() == ["B"]
-        assert session.devices.started == ["A", "B"], "the plan is held until the last of them is over"
-        await at(603.5)
-        assert session.devices.started == ["A", "B", "C"]
-        session.synchronizer.clear_pending_modifications()
-        await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", "C", lines=["A>C"])))
+    await at(602.0)
+    assert session.synchronizer.get_pending_task_ids() == ["B"]
+    assert session.devices.started == ["A", "B"], "the plan is held until the last of them is over"
+    await at(603.5)
+    assert session.devices.started == ["A", "B", "C"]
+    session.synchronizer.clear_pending_modifications()
+    await running
     assert session.devices.at("C") == 603.0
 
 
@@ -200,62 +191,56 @@ def test_a_timeout_can_be_set(dialect: Dialect) -> None:
             session.synchronizer.set_modification_timeout(nonsense)
 
 
-def test_an_answer_after_the_timeout_is_merged_like_any_other_edit(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_answer_after_the_timeout_is_merged_like_any_other_edit(dialect: Dialect) -> None:
     session = Session(dialect, Devices(seconds={"B": 20.0}))
     session.synchronizer.set_modification_timeout(5.0)
     plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
-
-    async def main() -> Any:
-        running = asyncio.ensure_future(session.orchestrate(plan))
-        await at(2.0)
-        mine = copy.deepcopy(plan)
-        mine.remove_task("C")
-        mine.add_task(TaskStar("late but welcome"))
-        mine.add_dependency(TaskStarLine("B", "late but welcome"))
-        await at(8.0)
-        assert plan.tasks["B"].status is TaskStatus.RUNNING
-        await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
-        session.agent()
-        return await running
-
-    run(main())
+    running = asyncio.ensure_future(session.orchestrate(plan))
+    await at(2.0)
+    mine = copy.deepcopy(plan)
+    mine.remove_task("C")
+    mine.add_task(TaskStar("late but welcome"))
+    mine.add_dependency(TaskStarLine("B", "late but welcome"))
+    await at(8.0)
+    assert plan.tasks["B"].status is TaskStatus.RUNNING
+    await session.bus.publish_event(dialect.modified("plan", ["A"], mine))
+    session.agent()
+    await running
     assert session.devices.started == ["A", "B", "late but welcome"]
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 1
 
 
-def test_waiting_by_hand(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_waiting_by_hand(dialect: Dialect) -> None:
     """``wait_for_pending_modifications``: at once, after an answer, after the timeout, with ends that come later."""
     synchronizer = dialect.synchronizer_class(None)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert await synchronizer.wait_for_pending_modifications() is True
-        await synchronizer.on_event(dialect.ended("A"))
-        await synchronizer.on_event(dialect.ended("A"))  # the same end, told twice
-        waiting = asyncio.ensure_future(synchronizer.wait_for_pending_modifications())
-        await at(1.0)
-        await synchronizer.on_event(dialect.ended("B"))
-        await synchronizer.on_event(dialect.modified("plan", ["A"]))
-        await at(2.0)
-        assert not waiting.done(), "B came while it waited for A"
-        await synchronizer.on_event(dialect.modified("plan", ["B"]))
-        assert await waiting is True
-        await synchronizer.on_event(dialect.ended("C"))
-        assert await synchronizer.wait_for_pending_modifications(timeout=7.0) is False
-        assert loop.time() == 9.0
-        assert not synchronizer.has_pending_modifications()
-        await synchronizer.on_event(dialect.ended("D"))
-        await at(700.0)
-        assert not synchronizer.has_pending_modifications(), "it times out although nobody waits"
-        await synchronizer.on_event(dialect.ended("E"))
-        synchronizer.clear_pending_modifications()
-        assert synchronizer.get_statistics() == {
-            "total_modifications": 5,
-            "completed_modifications": 2,
-            "timeout_modifications": 3,
-        }
-
-    run(main())
+    loop = asyncio.get_running_loop()
+    assert await synchronizer.wait_for_pending_modifications() is True
+    await synchronizer.on_event(dialect.ended("A"))
+    await synchronizer.on_event(dialect.ended("A"))  # the same end, told twice
+    waiting = asyncio.ensure_future(synchronizer.wait_for_pending_modifications())
+    await at(1.0)
+    await synchronizer.on_event(dialect.ended("B"))
+    await synchronizer.on_event(dialect.modified("plan", ["A"]))
+    await at(2.0)
+    assert not waiting.done(), "B came while it waited for A"
+    await synchronizer.on_event(dialect.modified("plan", ["B"]))
+    assert await waiting is True
+    await synchronizer.on_event(dialect.ended("C"))
+    assert await synchronizer.wait_for_pending_modifications(timeout=7.0) is False
+    assert loop.time() == 9.0
+    assert not synchronizer.has_pending_modifications()
+    await synchronizer.on_event(dialect.ended("D"))
+    await at(700.0)
+    assert not synchronizer.has_pending_modifications(), "it times out although nobody waits"
+    await synchronizer.on_event(dialect.ended("E"))
+    synchronizer.clear_pending_modifications()
+    assert synchronizer.get_statistics() == {
+        "total_modifications": 5,
+        "completed_modifications": 2,
+        "timeout_modifications": 3,
+    }
 
 
 def test_running_tasks_go_on_while_the_plan_is_held(dialect: Dialect) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from asterism.compat import event_bus as buses
 from asterism.compat.galaxy import Event, EventBus, EventType, IEventObserver
-from tests.compat.compat_scenes import DIALECTS, ENDS, Devices, Dialect, Session, at, run
+from tests.compat.compat_scenes import DIALECTS, ENDS, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -35,35 +35,30 @@ class Batching(IEventObserver):
         await self.session.bus.publish_event(self.session.dialect.modified("plan", done))
 
 
-def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dialect: Dialect) -> None:
     """Before the mend the second end was queued behind the handler of the first, and C waited 600 seconds."""
     session = Session(dialect, Devices())
-
-    async def main() -> None:
-        session.bus.subscribe(Batching(session, 2))
-        plan = dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"])
-        await session.orchestrate(plan)
-
-    run(main())
+    session.bus.subscribe(Batching(session, 2))
+    plan = dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"])
+    await session.orchestrate(plan)
     assert session.devices.at("C") == 1.0 + buses.PATIENCE
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
 
 
-def test_the_ablation_without_patience_the_plan_stands_until_the_timeout(
+@pytest.mark.virtual_time
+async def test_the_ablation_without_patience_the_plan_stands_until_the_timeout(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buses, "PATIENCE", 1e9)
     session = Session(dialect, Devices())
-
-    async def main() -> None:
-        session.bus.subscribe(Batching(session, 2))
-        await session.orchestrate(dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"]))
-
-    run(main())
+    session.bus.subscribe(Batching(session, 2))
+    await session.orchestrate(dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"]))
     assert session.devices.at("C") == 601.0
 
 
-def test_an_agent_that_has_answered_may_wait_for_the_next_end(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_agent_that_has_answered_may_wait_for_the_next_end(dialect: Dialect) -> None:
     """It answers A, and waits inside the same handler until B has ended, which it has to answer, too."""
     session = Session(dialect, Devices())
 
@@ -77,16 +72,14 @@ def test_an_agent_that_has_answered_may_wait_for_the_next_end(dialect: Dialect) 
                 await session.bus.publish_event(dialect.modified("plan", [event.task_id]))
                 await self.ended["B"].wait()
 
-    async def main() -> None:
-        session.bus.subscribe(Following())
-        await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
-        assert asyncio.get_running_loop().time() < 10.0
-
-    run(main())
+    session.bus.subscribe(Following())
+    await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
+    assert asyncio.get_running_loop().time() < 10.0
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
 
 
-def test_an_observer_that_waits_for_the_end_of_the_plan_misses_nothing(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_observer_that_waits_for_the_end_of_the_plan_misses_nothing(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     heard: list[EventType] = []
@@ -101,17 +94,15 @@ def test_an_observer_that_waits_for_the_end_of_the_plan_misses_nothing(dialect: 
                 self.over.set()
             await self.over.wait()
 
-    async def main() -> None:
-        session.bus.subscribe(Patient())
-        await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
-        await at(100.0)
-
-    run(main())
+    session.bus.subscribe(Patient())
+    await session.orchestrate(dialect.plan("A", "B", lines=["A>B"]))
+    await at(100.0)
     assert heard == [event.event_type for event in session.diary.events], "in the order in which they were published"
     assert len(heard) == 8
 
 
-def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
     """One at a time, in order, while each takes less than the patience."""
     inside: list[int] = []
     most: list[int] = []
@@ -123,18 +114,16 @@ def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
             await asyncio.sleep(buses.PATIENCE - 0.5)
             inside.pop()
 
-    async def main() -> None:
-        bus = EventBus()
-        bus.subscribe(Careful())
-        for _ in range(10):
-            await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
-        await bus.drain(1000.0)
-
-    run(main())
+    bus = EventBus()
+    bus.subscribe(Careful())
+    for _ in range(10):
+        await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
+    await bus.drain(1000.0)
     assert most == [1] * 10
 
 
-def test_an_observer_that_was_unsubscribed_while_it_was_busy_hears_no_more(dialect: Dialect) -> None:
+@pytest.mark.virtual_time
+async def test_an_observer_that_was_unsubscribed_while_it_was_busy_hears_no_more(dialect: Dialect) -> None:
     class Busy(IEventObserver):
         heard = 0
 
@@ -142,19 +131,17 @@ def test_an_observer_that_was_unsubscribed_while_it_was_busy_hears_no_more(diale
             self.heard += 1
             await asyncio.sleep(100.0)
 
-    async def main() -> None:
-        bus, busy = EventBus(), Busy()
-        bus.subscribe(busy)
-        for _ in range(3):
-            await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
-        bus.unsubscribe(busy)
-        await at(200.0)
-        assert busy.heard == 1
-
-    run(main())
+    bus, busy = EventBus(), Busy()
+    bus.subscribe(busy)
+    for _ in range(3):
+        await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
+    bus.unsubscribe(busy)
+    await at(200.0)
+    assert busy.heard == 1
 
 
-def test_a_handler_that_is_cancelled_from_inside_loses_only_its_own_event(
+@pytest.mark.virtual_time
+async def test_a_handler_that_is_cancelled_from_inside_loses_only_its_own_event(
     dialect: Dialect, complaints: list[str]
 ) -> None:
     class Cancelled(IEventObserver):
@@ -166,13 +153,10 @@ def test_a_handler_that_is_cancelled_from_inside_loses_only_its_own_event(
                 await asyncio.sleep(1.0)
                 raise asyncio.CancelledError
 
-    async def main() -> None:
-        bus, cancelled = EventBus(), Cancelled()
-        bus.subscribe(cancelled)
-        for _ in range(3):
-            await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
-        await at(20.0)
-        assert cancelled.heard == 3
-
-    run(main())
+    bus, cancelled = EventBus(), Cancelled()
+    bus.subscribe(cancelled)
+    for _ in range(3):
+        await bus.publish_event(Event(EventType.TASK_STARTED, "test", 0.0, {}))
+    await at(20.0)
+    assert cancelled.heard == 3
     assert "it receives the next event" in complaints.pop()

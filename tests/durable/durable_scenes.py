@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, Query, Write
 from asterism.testing.sim.world import SimPresence
-from asterism.testing.virtual_time import run as in_virtual_time
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
 
@@ -103,16 +103,15 @@ def chain(*names: str, call: str = "work") -> Constellation:
     return plan
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], seed: int | None = None) -> None:
-    async def main() -> None:
-        stage = Stage()
-        try:
-            async with asyncio.timeout(100 * PATIENCE):
-                await scene(stage)
-        finally:
-            await stage.close()
-
-    in_virtual_time(main(), seed)
+@asynccontextmanager
+async def staged() -> AsyncIterator[Stage]:
+    """A store with a fleet, and durable orchestrators on it, in virtual time."""
+    stage = Stage()
+    try:
+        async with asyncio.timeout(100 * PATIENCE):
+            yield stage
+    finally:
+        await stage.close()
 
 
 async def left(job: Awaitable[Result], when: Callable[[], Any], stage: Stage) -> None:
@@ -186,7 +185,7 @@ __all__ = [
     "only_run",
     "overtake",
     "overtaken_slowly",
-    "play",
     "slowly_completed",
+    "staged",
     "task",
 ]

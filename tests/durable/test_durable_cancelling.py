@@ -11,130 +11,114 @@ from asterism.core.plan.status import ConstellationState
 from asterism.durable.journal_store import OwnershipLost
 from asterism.store.protocol import Query
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, play, slowly_completed
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed
+
+pytestmark = pytest.mark.virtual_time
 
 
-def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_cancelling(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_cancelling(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.device("kitchen")
-        first = stage.orchestrator(host="there", local=0)
-        running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
+    await stage.device("kitchen")
+    first = stage.orchestrator(host="there", local=0)
+    running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
 
-        async def never(run_id: str) -> Any:
-            await asyncio.sleep(1e6)
+    async def never(run_id: str) -> Any:
+        await asyncio.sleep(1e6)
 
-        first.fleet.cancel = never  # type: ignore[method-assign]
-        cancelling = asyncio.ensure_future(first.cancel("nightly"))
-        await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-        running.cancel()  # it dies before it could call off anything
-        await asyncio.wait([running])
-        cancelling.cancel()
-        find = stage.store.find
+    first.fleet.cancel = never  # type: ignore[method-assign]
+    cancelling = asyncio.ensure_future(first.cancel("nightly"))
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
+    running.cancel()  # it dies before it could call off anything
+    await asyncio.wait([running])
+    cancelling.cancel()
+    find = stage.store.find
 
-        async def slowly(query: Query) -> Any:
-            await asyncio.sleep(0.01)  # as any store that is not in memory
-            return await find(query)
+    async def slowly(query: Query) -> Any:
+        await asyncio.sleep(0.01)  # as any store that is not in memory
+        return await find(query)
 
-        monkeypatch.setattr(stage.store, "find", slowly)
-        result = await stage.orchestrator(local=0).run_stored("nightly")
-        assert result.state is ConstellationState.CANCELLED
-        (run,) = await find(Query(workflow="plan:nightly"))
-        await asyncio.sleep(60.0)
-        (run,) = await find(Query(workflow="plan:nightly"))
-        assert run.wish == "cancel" or run.ended, (run.status, run.wish)
-
-    play(scene)
+    monkeypatch.setattr(stage.store, "find", slowly)
+    result = await stage.orchestrator(local=0).run_stored("nightly")
+    assert result.state is ConstellationState.CANCELLED
+    (run,) = await find(Query(workflow="plan:nightly"))
+    await asyncio.sleep(60.0)
+    (run,) = await find(Query(workflow="plan:nightly"))
+    assert run.wish == "cancel" or run.ended, (run.status, run.wish)
 
 
-def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_told_that_it_ended() -> None:
-    async def scene(stage: Stage) -> None:
-        first = stage.orchestrator(host="there", grace=3.0)
-        running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
-        await durable_work.gate("a begun").wait()
-        cancelling = asyncio.ensure_future(first.cancel("nightly"))
-        await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-        running.cancel()
-        durable_work.gate("a").set()
-        await asyncio.wait([running])
-        done, _ = await asyncio.wait([cancelling], timeout=100.0)
-        assert done, "it waits for ever"
+async def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_told_that_it_ended(stage: Stage) -> None:
+    first = stage.orchestrator(host="there", grace=3.0)
+    running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    cancelling = asyncio.ensure_future(first.cancel("nightly"))
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
+    running.cancel()
+    durable_work.gate("a").set()
+    await asyncio.wait([running])
+    done, _ = await asyncio.wait([cancelling], timeout=100.0)
+    assert done, "it waits for ever"
 
-        with pytest.raises(OwnershipLost):
-            cancelling.result()
-
-    play(scene)
+    with pytest.raises(OwnershipLost):
+        cancelling.result()
 
 
-def test_what_was_cancelled_has_ended_when_cancel_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        reached, go = slowly_completed(stage, monkeypatch)
-        durable_work.gate("a").set()
-        await reached.wait()
-        await changed_by_somebody(stage, await only_run(stage))
-        cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
-        await asyncio.sleep(0)
-        go.set()
-        await cancelling
-        state = (await stage.load()).plan.state
-        await running
-        assert state is ConstellationState.CANCELLED
-
-    play(scene)
+async def test_what_was_cancelled_has_ended_when_cancel_returns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = slowly_completed(stage, monkeypatch)
+    durable_work.gate("a").set()
+    await reached.wait()
+    await changed_by_somebody(stage, await only_run(stage))
+    cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
+    await asyncio.sleep(0)
+    go.set()
+    await cancelling
+    state = (await stage.load()).plan.state
+    await running
+    assert state is ConstellationState.CANCELLED
 
 
-def test_what_was_cancelled_is_durably_so_when_cancel_returns() -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        await orchestrator.cancel("nightly")
-        state = (await stage.load()).plan.state
-        await running
-        assert state is ConstellationState.CANCELLED
-
-    play(scene)
+async def test_what_was_cancelled_is_durably_so_when_cancel_returns(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await orchestrator.cancel("nightly")
+    state = (await stage.load()).plan.state
+    await running
+    assert state is ConstellationState.CANCELLED
 
 
-def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again_is_cancelled_still(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again_is_cancelled_still(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        reached, go = slowly_completed(stage, monkeypatch)
-        durable_work.gate("a").set()
-        await reached.wait()
-        await changed_by_somebody(stage, await only_run(stage))
-        cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
-        await asyncio.sleep(0)
-        go.set()
-        await cancelling
-        assert (await running).state is ConstellationState.CANCELLED
-        assert DONE == {"a": 1}
-
-    play(scene)
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = slowly_completed(stage, monkeypatch)
+    durable_work.gate("a").set()
+    await reached.wait()
+    await changed_by_somebody(stage, await only_run(stage))
+    cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
+    await asyncio.sleep(0)
+    go.set()
+    await cancelling
+    assert (await running).state is ConstellationState.CANCELLED
+    assert DONE == {"a": 1}
 
 
-def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_goes_on_with_it() -> None:
-    async def scene(stage: Stage) -> None:
-        first = stage.orchestrator(host="there")
-        running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
-        await durable_work.gate("a begun").wait()
-        cancelling = asyncio.ensure_future(first.cancel("nightly"))
-        await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-        running.cancel()  # it is left, in the middle of it
-        durable_work.gate("a").set()
-        await asyncio.wait([running])
-        cancelling.cancel()
-        result = await stage.orchestrator().run_stored("nightly")
-        assert result.state is ConstellationState.CANCELLED
-        assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}
-
-    play(scene)
+async def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_goes_on_with_it(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    cancelling = asyncio.ensure_future(first.cancel("nightly"))
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
+    running.cancel()  # it is left, in the middle of it
+    durable_work.gate("a").set()
+    await asyncio.wait([running])
+    cancelling.cancel()
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state is ConstellationState.CANCELLED
+    assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}

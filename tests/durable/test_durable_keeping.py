@@ -18,7 +18,9 @@ from asterism.durable import admin, journal_store
 from asterism.durable.journal_store import insert_plan, read_heads, record_key
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, play, task
+from tests.durable.durable_scenes import DONE, Stage, chain, task
+
+pytestmark = pytest.mark.virtual_time
 
 JOURNALS = Path(__file__).parent / "journals"
 
@@ -61,82 +63,62 @@ LATER = "written by a later Asterism"
         ("journal/nightly/last", lambda value: {"schema": SCHEMA, "steps": []}, "is not a record of a journal"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_reason(
-    key: str | int, change: Callable[[Any], Any], words: str
+async def test_what_cannot_be_read_is_refused_with_the_reason(
+    stage: Stage, key: str | int, change: Callable[[Any], Any], words: str
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        await kept(stage, "a")
-        [found] = await read_heads(stage.store)
-        name = record_key("nightly", found.first + key) if isinstance(key, int) else key
-        before = await stage.store.register(name)
-        await put(stage, name, change(before.value if before is not None else None))
-        with pytest.raises(UnreadableJournal, match=words):
-            await stage.load()
-        assert DONE == {}
-
-    play(scene)
+    await kept(stage, "a")
+    [found] = await read_heads(stage.store)
+    name = record_key("nightly", found.first + key) if isinstance(key, int) else key
+    before = await stage.store.register(name)
+    await put(stage, name, change(before.value if before is not None else None))
+    with pytest.raises(UnreadableJournal, match=words):
+        await stage.load()
+    assert DONE == {}
 
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
-def test_a_name_is_one_that_can_be_a_key(name: str) -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(PlanError, match="the name of a constellation in a store"):
-            await insert_plan(stage.store, Constellation(name))
-
-    play(scene)
+async def test_a_name_is_one_that_can_be_a_key(stage: Stage, name: str) -> None:
+    with pytest.raises(PlanError, match="the name of a constellation in a store"):
+        await insert_plan(stage.store, Constellation(name))
 
 
-def test_a_large_plan_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_plan_is_kept_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_store, "PART", 100)
-
-    async def scene(stage: Stage) -> None:
-        await kept(stage, *(f"t{number}" for number in range(50)))
-        assert len(await stage.store.registers("journal/nightly/")) > 20
-        assert len((await stage.load()).plan) == 50
-
-    play(scene)
+    await kept(stage, *(f"t{number}" for number in range(50)))
+    assert len(await stage.store.registers("journal/nightly/")) > 20
+    assert len((await stage.load()).plan) == 50
 
 
-def test_constellations_can_be_listed() -> None:
-    async def scene(stage: Stage) -> None:
-        await kept(stage, "a")
-        [found] = await read_heads(stage.store)
-        assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
-
-    play(scene)
+async def test_constellations_can_be_listed(stage: Stage) -> None:
+    await kept(stage, "a")
+    [found] = await read_heads(stage.store)
+    assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
 
 
-def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written_by_the_next() -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.orchestrator().run(chain("a"))
-        found = await stage.store.register("plan/nightly")
-        assert found is not None
-        await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
-        result = await stage.orchestrator().run_stored("nightly")
-        assert result.state == "completed"
-        [head] = await read_heads(stage.store)
-        assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
-
-    play(scene)
+async def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written_by_the_next(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    found = await stage.store.register("plan/nightly")
+    assert found is not None
+    await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state == "completed"
+    [head] = await read_heads(stage.store)
+    assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
 
 
 # -- journals of earlier versions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(JOURNALS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_stored_journal_of_every_version_can_be_read(path: Path) -> None:
+async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path: Path) -> None:
     """Written by the version its name says. They are never written anew: a change that cannot read them is wrong."""
 
     stored = json.loads(path.read_text("utf-8"))
-
-    async def scene(stage: Stage) -> None:
-        await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
-        found = await stage.load(stored["name"])
-        assert {node.id: str(node.status) for node in found.plan.nodes.values()} == stored["tasks"]
-        assert (found.plan.version, str(found.plan.state)) == (stored["version"], stored["state"])
-        assert len(found.lock.cycles) == stored["open_cycles"]
-
-    play(scene)
+    await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
+    found = await stage.load(stored["name"])
+    assert {node.id: str(node.status) for node in found.plan.nodes.values()} == stored["tasks"]
+    assert (found.plan.version, str(found.plan.state)) == (stored["version"], stored["state"])
+    assert len(found.lock.cycles) == stored["open_cycles"]
 
 
 def test_there_is_a_stored_journal_of_this_version() -> None:
@@ -146,60 +128,48 @@ def test_there_is_a_stored_journal_of_this_version() -> None:
 # -- editing at rest ---------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs() -> None:
-    async def scene(stage: Stage) -> None:
-        await kept(stage, "a", "b")
-        fleet = stage.fleet()
-        batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
-        assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
-        assert (await stage.load()).plan.version == 0
-        assert (await admin.edit(fleet, "nightly", batch)).version == 1
-        result = await stage.orchestrator().run_stored("nightly")
-        assert DONE == {"a": 1, "c": 1}
-        assert result.plan.version == 1
-
-    play(scene)
+async def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs(stage: Stage) -> None:
+    await kept(stage, "a", "b")
+    fleet = stage.fleet()
+    batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
+    assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
+    assert (await stage.load()).plan.version == 0
+    assert (await admin.edit(fleet, "nightly", batch)).version == 1
+    result = await stage.orchestrator().run_stored("nightly")
+    assert DONE == {"a": 1, "c": 1}
+    assert result.plan.version == 1
 
 
-def test_of_edits_at_the_same_time_each_is_applied_or_told_that_it_is_stale() -> None:
-    async def scene(stage: Stage) -> None:
-        await kept(stage, "a")
-        apart = [
-            admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0)) for n in range(5)
-        ]
-        same = [admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)]
-        outcomes = await asyncio.gather(*apart, *same, return_exceptions=True)
-        assert [type(one).__name__ for one in outcomes[:5]] == ["Applied"] * 5
-        assert sorted(type(one).__name__ for one in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
-        found = await stage.load()
-        assert found.plan.version == 6
-        assert set(found.plan.nodes) == {f"t{number}" for number in range(5)}
-
-    play(scene)
+async def test_of_edits_at_the_same_time_each_is_applied_or_told_that_it_is_stale(stage: Stage) -> None:
+    await kept(stage, "a")
+    apart = [
+        admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0)) for n in range(5)
+    ]
+    same = [admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)]
+    outcomes = await asyncio.gather(*apart, *same, return_exceptions=True)
+    assert [type(one).__name__ for one in outcomes[:5]] == ["Applied"] * 5
+    assert sorted(type(one).__name__ for one in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
+    found = await stage.load()
+    assert found.plan.version == 6
+    assert set(found.plan.nodes) == {f"t{number}" for number in range(5)}
 
 
-def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all() -> None:
-    async def scene(stage: Stage) -> None:
-        running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
-        await asyncio.sleep(3.0)
-        batch = EditBatch((AddTask(task("b")),))
-        with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and meanwhile only its editor"):
-            await admin.edit(stage.fleet(), "nightly", batch)
-        durable_work.gate("a").set()
-        await running
-        with pytest.raises(EditRejected, match="is completed"):
-            await admin.edit(stage.fleet(), "nightly", batch)
-        with pytest.raises(PlanError, match="it cannot be paused"):
-            await admin.pause(stage.fleet(), "nightly")
-
-    play(scene)
-
-
-def test_a_pause_is_said_once() -> None:
-    async def scene(stage: Stage) -> None:
-        await kept(stage, "a")
+async def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
+    await asyncio.sleep(3.0)
+    batch = EditBatch((AddTask(task("b")),))
+    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and meanwhile only its editor"):
+        await admin.edit(stage.fleet(), "nightly", batch)
+    durable_work.gate("a").set()
+    await running
+    with pytest.raises(EditRejected, match="is completed"):
+        await admin.edit(stage.fleet(), "nightly", batch)
+    with pytest.raises(PlanError, match="it cannot be paused"):
         await admin.pause(stage.fleet(), "nightly")
-        await admin.pause(stage.fleet(), "nightly", "again")
-        assert await admin.pause_reason(stage.store, "nightly") == "by ann"
 
-    play(scene)
+
+async def test_a_pause_is_said_once(stage: Stage) -> None:
+    await kept(stage, "a")
+    await admin.pause(stage.fleet(), "nightly")
+    await admin.pause(stage.fleet(), "nightly", "again")
+    assert await admin.pause_reason(stage.store, "nightly") == "by ann"

@@ -91,7 +91,7 @@ def test_an_orchestrator_that_does_not_know_the_secret_tells_nothing_of_the_data
     assert VALUE not in str(told)
 
 
-def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
+async def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_VALUE", VALUE)
@@ -102,7 +102,7 @@ def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
         Task("takes", shell=f'printf %s "$said" > {seen}; echo "$said"', inputs={"said": {"from": "says"}}), "says"
     )
     plan.add(Task("apart", shell="echo nothing"))
-    result = asyncio.run(run(plan, store))
+    result = await run(plan, store)
     assert seen.read_text() == f"v1.1 {VALUE}"
     values = {name: task["value"] for name, task in result_json(result)["tasks"].items()}
     assert values == {"says": "v1.1 [secret]", "takes": "v1.1 [secret]", "apart": "nothing"}
@@ -113,7 +113,7 @@ def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
 
     monkeypatch.delenv("MY_VALUE")
     withheld = "[withheld: it may show a secret that is not known here: MY_VALUE]"
-    values = {name: task["value"] for name, task in asyncio.run(elsewhere())["tasks"].items()}
+    values = {name: task["value"] for name, task in (await elsewhere())["tasks"].items()}
     assert values == {"says": withheld, "takes": withheld, "apart": "nothing"}
 
 

@@ -22,7 +22,7 @@ from asterism.fleet import retention
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, play, task
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task
 
 
 async def owned(store: Store, kept: StoredConstellation, who: str) -> Journal:
@@ -37,49 +37,44 @@ async def said(journal: Journal, *words: str) -> None:
         await journal.commit()
 
 
-def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_can_be_read(tmp_path: Path) -> None:
-    async def scene() -> None:
-        path, copy = tmp_path / "fleet.db", tmp_path / "copy.db"
-        store = await SqliteStore.open(path)
-        journal = await owned(store, await insert_plan(store, chain("a", "b")), "me")
-        source, target = sqlite3.connect(path), sqlite3.connect(copy)
-        source.backup(target)
-        source.close()
-        target.close()
-        await said(journal, "one", "two", "three")
-        os.replace(copy, path)  # somebody puts the copy back
+async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_can_be_read(tmp_path: Path) -> None:
+    path, copy = tmp_path / "fleet.db", tmp_path / "copy.db"
+    store = await SqliteStore.open(path)
+    journal = await owned(store, await insert_plan(store, chain("a", "b")), "me")
+    source, target = sqlite3.connect(path), sqlite3.connect(copy)
+    source.backup(target)
+    source.close()
+    target.close()
+    await said(journal, "one", "two", "three")
+    os.replace(copy, path)  # somebody puts the copy back
+    with pytest.raises(OwnershipLost):
+        await said(journal, "four")
+    again = await SqliteStore.open(path)
+    assert (await load(again, "nightly", expressions)).head.owner == "me"
+    await journal.close()
+    await again.close()
+    await store.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_same_name(stage: Stage) -> None:
+    stale = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "me")
+    await said(stale, "one", "two")
+    other = await owned(stage.store, await stage.load(), "other")
+    await other.change_head(state="completed", owner=None, ended_at=2.0)
+    await other.close()
+    await asyncio.sleep(10.0)
+    while await retention.prune(stage.store, stage.store.clock(), 100):
+        pass
+    assert await stage.store.registers("journal/nightly/") == []
+    new = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "new")
+    for word in ("one", "two", "three", "four"):  # the stale one tries when the new one is as far as it was, too
         with pytest.raises(OwnershipLost):
-            await said(journal, "four")
-        again = await SqliteStore.open(path)
-        assert (await load(again, "nightly", expressions)).head.owner == "me"
-        await journal.close()
-        await again.close()
-        await store.close()
-
-    asyncio.run(scene())
-
-
-def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_same_name() -> None:
-    async def scene(stage: Stage) -> None:
-        stale = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "me")
-        await said(stale, "one", "two")
-        other = await owned(stage.store, await stage.load(), "other")
-        await other.change_head(state="completed", owner=None, ended_at=2.0)
-        await other.close()
-        await asyncio.sleep(10.0)
-        while await retention.prune(stage.store, stage.store.clock(), 100):
-            pass
-        assert await stage.store.registers("journal/nightly/") == []
-        new = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "new")
-        for word in ("one", "two", "three", "four"):  # the stale one tries when the new one is as far as it was, too
-            with pytest.raises(OwnershipLost):
-                await said(awake(stage, stale), "by the stale one")
-            await said(new, word)
-        assert "by the stale one" not in [entry.why for entry in (await stage.load()).plan.story()]
-        await stale.close()
-        await new.close()
-
-    play(scene)
+            await said(awake(stage, stale), "by the stale one")
+        await said(new, word)
+    assert "by the stale one" not in [entry.why for entry in (await stage.load()).plan.story()]
+    await stale.close()
+    await new.close()
 
 
 def awake(stage: Stage, stale: Journal) -> Journal:
@@ -87,55 +82,48 @@ def awake(stage: Stage, stale: Journal) -> Journal:
     return Journal(stage.store, OwnClock(), random.Random(1), stale._kept, lambda error: None)
 
 
-def test_a_workflow_that_the_store_refused_is_not_remembered() -> None:
+@pytest.mark.virtual_time
+async def test_a_workflow_that_the_store_refused_is_not_remembered(stage: Stage) -> None:
     """Another one has its version by now, and a device of this process would execute the wrong command."""
-
-    async def scene(stage: Stage) -> None:
-        plan = Constellation("nightly")
-        plan.add(Task("a", argv=("echo", "a")))
-        plan.add(Task("b", argv=("rm", "b")))
-        mine = await owned(stage.store, await insert_plan(stage.store, plan), "me")
-        theirs = await owned(stage.store, await stage.load(), "them")
-        first, second = stage.fleet(), stage.fleet()
-        flow = await Workflows(second, "nightly", {}).of(plan.node("a").task, theirs)
-        with pytest.raises(OwnershipLost):
-            await Workflows(first, "nightly", {}).of(plan.node("b").task, mine)
-        assert (await first.workflows.get(flow.name, flow.version)).argv == ("echo", "a")
-        await mine.close()
-        await theirs.close()
-
-    play(scene)
+    plan = Constellation("nightly")
+    plan.add(Task("a", argv=("echo", "a")))
+    plan.add(Task("b", argv=("rm", "b")))
+    mine = await owned(stage.store, await insert_plan(stage.store, plan), "me")
+    theirs = await owned(stage.store, await stage.load(), "them")
+    first, second = stage.fleet(), stage.fleet()
+    flow = await Workflows(second, "nightly", {}).of(plan.node("a").task, theirs)
+    with pytest.raises(OwnershipLost):
+        await Workflows(first, "nightly", {}).of(plan.node("b").task, mine)
+    assert (await first.workflows.get(flow.name, flow.version)).argv == ("echo", "a")
+    await mine.close()
+    await theirs.close()
 
 
-def test_what_a_user_does_to_a_list_after_the_start_reaches_nobody() -> None:
-    async def scene(stage: Stage) -> None:
-        names = ["b"]
-        plan = Constellation("nightly")
-        plan.add(task("a", "wait"))
-        plan.add(Task("b", call="tests.durable.durable_work:join", inputs={"first": names, "second": "x"}), "a")
-        running = stage.spawn(stage.orchestrator().run(plan))
-        await durable_work.gate("a begun").wait()
-        names.append("smuggled in")
-        durable_work.gate("a").set()
-        await running
-        assert (await stage.load()).plan.node("b").value == [["b"], "x"]
-
-    play(scene)
+@pytest.mark.virtual_time
+async def test_what_a_user_does_to_a_list_after_the_start_reaches_nobody(stage: Stage) -> None:
+    names = ["b"]
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait"))
+    plan.add(Task("b", call="tests.durable.durable_work:join", inputs={"first": names, "second": "x"}), "a")
+    running = stage.spawn(stage.orchestrator().run(plan))
+    await durable_work.gate("a begun").wait()
+    names.append("smuggled in")
+    durable_work.gate("a").set()
+    await running
+    assert (await stage.load()).plan.node("b").value == [["b"], "x"]
 
 
-def test_a_pause_in_the_process_holds_when_it_is_taken_up_again() -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        orchestrator.pause("nightly")
-        await changed_by_somebody(stage, await only_run(stage))
-        durable_work.gate("b").set()
-        durable_work.gate("a").set()
-        await asyncio.sleep(30.0)
-        assert DONE == {"a": 1}
-        orchestrator.resume("nightly")
-        await asyncio.sleep(30.0)
-        assert DONE == {"a": 1, "b": 1}
-
-    play(scene)
+@pytest.mark.virtual_time
+async def test_a_pause_in_the_process_holds_when_it_is_taken_up_again(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    orchestrator.pause("nightly")
+    await changed_by_somebody(stage, await only_run(stage))
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    await asyncio.sleep(30.0)
+    assert DONE == {"a": 1}
+    orchestrator.resume("nightly")
+    await asyncio.sleep(30.0)
+    assert DONE == {"a": 1, "b": 1}

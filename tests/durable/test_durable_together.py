@@ -17,99 +17,85 @@ from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import PutRun, Write
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, play, slowly_completed, task
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed, task
+
+pytestmark = pytest.mark.virtual_time
 
 
-def test_an_end_and_what_follows_from_it_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        commit, batches = stage.store.commit, []
+async def test_an_end_and_what_follows_from_it_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, batches = stage.store.commit, []
 
-        async def counted(writes: Sequence[Write]) -> None:
-            batches.append([write.run for write in writes if isinstance(write, PutRun)])
-            await commit(writes)
+    async def counted(writes: Sequence[Write]) -> None:
+        batches.append([write.run for write in writes if isinstance(write, PutRun)])
+        await commit(writes)
 
-        monkeypatch.setattr(stage.store, "commit", counted)
-        await stage.orchestrator(local=1).run(chain("a", "b", "c"))
-        ends = [[(run.key, run.status) for run in batch] for batch in batches if batch]
-        assert ends == [
-            [("plan:nightly/a/1", RunStatus.PROCESSING)],
-            [("plan:nightly/a/1", COMPLETED), ("plan:nightly/b/2", RunStatus.PROCESSING)],
-            [("plan:nightly/b/2", COMPLETED), ("plan:nightly/c/3", RunStatus.PROCESSING)],
-            [("plan:nightly/c/3", COMPLETED)],
-        ]
-
-    play(scene)
+    monkeypatch.setattr(stage.store, "commit", counted)
+    await stage.orchestrator(local=1).run(chain("a", "b", "c"))
+    ends = [[(run.key, run.status) for run in batch] for batch in batches if batch]
+    assert ends == [
+        [("plan:nightly/a/1", RunStatus.PROCESSING)],
+        [("plan:nightly/a/1", COMPLETED), ("plan:nightly/b/2", RunStatus.PROCESSING)],
+        [("plan:nightly/b/2", COMPLETED), ("plan:nightly/c/3", RunStatus.PROCESSING)],
+        [("plan:nightly/c/3", COMPLETED)],
+    ]
 
 
-def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done_again() -> None:
-    async def scene(stage: Stage) -> None:
-        plan = chain("a", "b", call="wait")
-        running = asyncio.ensure_future(stage.orchestrator().run(plan))
-        await durable_work.gate("a begun").wait()
-        await changed_by_somebody(stage, await only_run(stage))
-        durable_work.gate("b").set()
-        durable_work.gate("a").set()
-        assert (await running).state is ConstellationState.COMPLETED
-        assert DONE == {"a": 1, "b": 1}
-        taken_up = [entry for entry in (await stage.load()).plan.story() if entry.what == "taken up"]
-        assert len(taken_up) == 2
-
-    play(scene)
+async def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done_again(stage: Stage) -> None:
+    plan = chain("a", "b", call="wait")
+    running = asyncio.ensure_future(stage.orchestrator().run(plan))
+    await durable_work.gate("a begun").wait()
+    await changed_by_somebody(stage, await only_run(stage))
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 1, "b": 1}
+    taken_up = [entry for entry in (await stage.load()).plan.story() if entry.what == "taken up"]
+    assert len(taken_up) == 2
 
 
-def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened() -> None:
+async def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened(stage: Stage) -> None:
     """The run is another's by the time it ends here: its dependents wait for the other one."""
-
-    async def scene(stage: Stage) -> None:
-        running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        run = await only_run(stage)
-        flow = await stage.fleet().workflows.get(run.workflow, run.version)
-        lost = transitions.lose(run, flow, stage.store.clock(), "it was silent")
-        await stage.store.commit([PutRun(lost, run.revision)])
-        durable_work.gate("b").set()
-        durable_work.gate("a").set()
-        assert (await running).state is ConstellationState.COMPLETED
-        assert DONE == {"a": 2, "b": 1}  # at least once, as promised; and the first result counted for nothing
-        (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
-        assert "late result" in late.message
-
-    play(scene)
+    running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    run = await only_run(stage)
+    flow = await stage.fleet().workflows.get(run.workflow, run.version)
+    lost = transitions.lose(run, flow, stage.store.clock(), "it was silent")
+    await stage.store.commit([PutRun(lost, run.revision)])
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 2, "b": 1}  # at least once, as promised; and the first result counted for nothing
+    (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
+    assert "late result" in late.message
 
 
-def test_nothing_is_announced_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        ended = end_of(orchestrator, "a")
-        running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
-        await durable_work.gate("a begun").wait()
-        reached, go = slowly_completed(stage, monkeypatch)
-        durable_work.gate("a").set()
-        await reached.wait()
-        await asyncio.sleep(10.0)
-        assert not ended.is_set()
-        go.set()
-        await running
-        assert ended.is_set()
-
-    play(scene)
+async def test_nothing_is_announced_that_is_not_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator()
+    ended = end_of(orchestrator, "a")
+    running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = slowly_completed(stage, monkeypatch)
+    durable_work.gate("a").set()
+    await reached.wait()
+    await asyncio.sleep(10.0)
+    assert not ended.is_set()
+    go.set()
+    await running
+    assert ended.is_set()
 
 
-def test_an_answer_to_a_cycle_is_durable_when_it_returns() -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator(external=True)
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b")))
-        await stage.until(lambda: not running.done() and orchestrator.stored and orchestrator.cycles("nightly"))
-        (cycle,) = orchestrator.cycles("nightly")
-        orchestrator.claim(cycle.id, "ann")
-        with pytest.raises(PlanError, match="respond"):
-            orchestrator.answer(cycle.id, "ann", None)
-        await orchestrator.answer(cycle.id, "ann", [AddTask(task("c"))])
-        assert "c" in (await stage.load()).plan
-        running.cancel()
-        await asyncio.wait([running])
-
-    play(scene)
+async def test_an_answer_to_a_cycle_is_durable_when_it_returns(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(external=True)
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b")))
+    await stage.until(lambda: not running.done() and orchestrator.stored and orchestrator.cycles("nightly"))
+    (cycle,) = orchestrator.cycles("nightly")
+    orchestrator.claim(cycle.id, "ann")
+    with pytest.raises(PlanError, match="respond"):
+        orchestrator.answer(cycle.id, "ann", None)
+    await orchestrator.answer(cycle.id, "ann", [AddTask(task("c"))])
+    assert "c" in (await stage.load()).plan
+    running.cancel()
+    await asyncio.wait([running])
 
 
 def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
@@ -123,29 +109,25 @@ def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
     return ended
 
 
-def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end is written, so the answer does not name the run any more; its device has not been told yet."""
+    orchestrator = stage.orchestrator()
+    commit = stage.store.commit
 
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        commit = stage.store.commit
+    async def with_a_beat(writes: Sequence[Write]) -> None:
+        await commit(writes)
+        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+            assert orchestrator.fleet.local is not None
+            await orchestrator.fleet.local.heart.beat()
 
-        async def with_a_beat(writes: Sequence[Write]) -> None:
-            await commit(writes)
-            if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
-                assert orchestrator.fleet.local is not None
-                await orchestrator.fleet.local.heart.beat()
-
-        running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        monkeypatch.setattr(stage.store, "commit", with_a_beat)
-        await asyncio.sleep(1.0)
-        for name in ("b", "a"):
-            durable_work.gate(name).set()
-        assert (await running).state is ConstellationState.COMPLETED
-        assert DONE == {"a": 1, "b": 1}
-        assert "not ours any more" not in caplog.text
-
-    play(scene)
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    monkeypatch.setattr(stage.store, "commit", with_a_beat)
+    await asyncio.sleep(1.0)
+    for name in ("b", "a"):
+        durable_work.gate(name).set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 1, "b": 1}
+    assert "not ours any more" not in caplog.text

@@ -15,7 +15,9 @@ from asterism.durable import admin, durable_orchestrator
 from asterism.durable.journal_store import UnknownConstellation, insert_plan
 from asterism.store.protocol import Query
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, play, task
+from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
+
+pytestmark = pytest.mark.virtual_time
 
 CANCELLED = ConstellationState.CANCELLED
 
@@ -24,217 +26,180 @@ def told_of_cancelling(plan: Any) -> list[str]:
     return [entry.why for entry in plan.story() if entry.what == "asked to cancel"]
 
 
-def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that() -> None:
-    async def scene(stage: Stage) -> None:
-        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        before = stage.now()
-        await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        assert (await running).state is CANCELLED
-        assert stage.now() - before <= 2 * durable_orchestrator.LOOK
-        found = await stage.load()
-        assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
-        assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
-        assert {str(node.status) for node in found.plan.nodes.values()} == {"cancelled"}
-        assert DONE == {}
-
-    play(scene)
+async def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    before = stage.now()
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    assert (await running).state is CANCELLED
+    assert stage.now() - before <= 2 * durable_orchestrator.LOOK
+    found = await stage.load()
+    assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
+    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
+    assert {str(node.status) for node in found.plan.nodes.values()} == {"cancelled"}
+    assert DONE == {}
 
 
-def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time() -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator(grace=50.0)
-        heard = heard_by(orchestrator)
-        running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
-        await durable_work.gate("a begun").wait()
+async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(grace=50.0)
+    heard = heard_by(orchestrator)
+    running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    assert (await stage.load()).head.cancelling
+    assert not running.done()
+    durable_work.gate("a").set()
+    assert (await running).state is CANCELLED
+    assert [one.kind for one in heard].count("constellation_cancelling") == 1
+
+
+async def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state is CANCELLED
+    assert DONE == {}
+    assert await stage.store.find(Query()) == []
+
+
+async def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.cancel(stage.fleet(), "nightly")
+    register, asked = stage.store.register, []
+
+    async def slow_the_second_time(key: str) -> Any:
+        if key == admin.cancel_key("nightly"):
+            asked.append(key)
+            await asyncio.sleep(0.0 if len(asked) == 1 else 100.0)
+        return await register(key)
+
+    monkeypatch.setattr(stage.store, "register", slow_the_second_time)
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
+    assert DONE == {}
+
+
+async def test_a_wish_that_comes_too_late_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await insert_plan(stage.store, chain("a"))
+    register = stage.store.register
+
+    async def ended_after_the_look(key: str) -> Any:
+        found = await register(key)
+        if key == admin.cancel_key("nightly"):
+            monkeypatch.setattr(stage.store, "register", register)
+            await stage.orchestrator().run_stored("nightly")
+        return found
+
+    monkeypatch.setattr(stage.store, "register", ended_after_the_look)
+    with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
         await admin.cancel(stage.fleet(), "nightly")
-        await asyncio.sleep(2 * durable_orchestrator.LOOK)
-        assert (await stage.load()).head.cancelling
-        assert not running.done()
-        durable_work.gate("a").set()
-        assert (await running).state is CANCELLED
-        assert [one.kind for one in heard].count("constellation_cancelling") == 1
-
-    play(scene)
+    assert await admin.cancel_reason(stage.store, "nightly") is None
 
 
-def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts() -> None:
-    async def scene(stage: Stage) -> None:
-        await insert_plan(stage.store, chain("a", "b"))
-        await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        result = await stage.orchestrator().run_stored("nightly")
-        assert result.state is CANCELLED
-        assert DONE == {}
-        assert await stage.store.find(Query()) == []
-
-    play(scene)
-
-
-def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        await insert_plan(stage.store, chain("a", "b"))
-        await admin.cancel(stage.fleet(), "nightly")
-        register, asked = stage.store.register, []
-
-        async def slow_the_second_time(key: str) -> Any:
-            if key == admin.cancel_key("nightly"):
-                asked.append(key)
-                await asyncio.sleep(0.0 if len(asked) == 1 else 100.0)
-            return await register(key)
-
-        monkeypatch.setattr(stage.store, "register", slow_the_second_time)
-        assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
-        assert DONE == {}
-
-    play(scene)
+async def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_cancelled(stage: Stage) -> None:
+    await stage.device("kitchen")
+    first = stage.orchestrator(local=0)
+    await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
+    await admin.cancel(stage.fleet(), "nightly")
+    assert (await stage.orchestrator(local=0).standby("nightly")).state is CANCELLED
+    (run,) = await stage.store.find(Query(workflow="plan:nightly"))
+    assert (run.ended, run.cancelled) == (True, True)
+    assert DONE == {}
 
 
-def test_a_wish_that_comes_too_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        await insert_plan(stage.store, chain("a"))
-        register = stage.store.register
-
-        async def ended_after_the_look(key: str) -> Any:
-            found = await register(key)
-            if key == admin.cancel_key("nightly"):
-                monkeypatch.setattr(stage.store, "register", register)
-                await stage.orchestrator().run_stored("nightly")
-            return found
-
-        monkeypatch.setattr(stage.store, "register", ended_after_the_look)
-        with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
-            await admin.cancel(stage.fleet(), "nightly")
-        assert await admin.cancel_reason(stage.store, "nightly") is None
-
-    play(scene)
-
-
-def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_cancelled() -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.device("kitchen")
-        first = stage.orchestrator(local=0)
-        await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
-        await admin.cancel(stage.fleet(), "nightly")
-        assert (await stage.orchestrator(local=0).standby("nightly")).state is CANCELLED
-        (run,) = await stage.store.find(Query(workflow="plan:nightly"))
-        assert (run.ended, run.cancelled) == (True, True)
-        assert DONE == {}
-
-    play(scene)
+async def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that_finishes_it(stage: Stage) -> None:
+    first = stage.orchestrator(host="there", grace=1000.0)
+    running = stage.spawn(first.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
+    await asyncio.sleep(100.0)
+    assert not second.done()  # the first one lives, and is not overtaken
+    running.cancel()
+    durable_work.gate("a").set()
+    await asyncio.wait([running])
+    assert (await second).state is CANCELLED
+    found = await stage.load()
+    assert found.head.epoch == 2
+    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
+    assert str(found.plan["b"].status) == "cancelled"
 
 
-def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that_finishes_it() -> None:
-    async def scene(stage: Stage) -> None:
-        first = stage.orchestrator(host="there", grace=1000.0)
-        running = stage.spawn(first.run(chain("a", "b", call="stubborn")))
-        await durable_work.gate("a begun").wait()
-        second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
-        await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-        await asyncio.sleep(100.0)
-        assert not second.done()  # the first one lives, and is not overtaken
-        running.cancel()
-        durable_work.gate("a").set()
-        await asyncio.wait([running])
-        assert (await second).state is CANCELLED
-        found = await stage.load()
-        assert found.head.epoch == 2
-        assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
-        assert str(found.plan["b"].status) == "cancelled"
-
-    play(scene)
+async def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_that_cancels(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    running.cancel()
+    await asyncio.wait([running])
+    assert not (await stage.load()).head.cancelling
+    assert (await stage.orchestrator().standby("nightly")).state is CANCELLED
+    assert DONE == {}
 
 
-def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_that_cancels() -> None:
-    async def scene(stage: Stage) -> None:
-        first = stage.orchestrator(host="there")
-        running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        await admin.cancel(stage.fleet(), "nightly")
-        running.cancel()
-        await asyncio.wait([running])
-        assert not (await stage.load()).head.cancelling
-        assert (await stage.orchestrator().standby("nightly")).state is CANCELLED
-        assert DONE == {}
-
-    play(scene)
-
-
-def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it() -> None:
-    async def scene(stage: Stage) -> None:
-        await insert_plan(stage.store, chain("a", "b"))
+async def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.pause(stage.fleet(), "nightly")
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
+    assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
+    assert await admin.unpause(stage.fleet(), "nightly")
+    with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
         await admin.pause(stage.fleet(), "nightly")
-        await admin.cancel(stage.fleet(), "nightly", "not tonight")
-        await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
-        assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
-        assert await admin.unpause(stage.fleet(), "nightly")
-        with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
-            await admin.pause(stage.fleet(), "nightly")
-        with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
-            await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
-        assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
-
-    play(scene)
+    with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
+        await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
 
 
-def test_a_paused_one_that_runs_is_cancelled_all_the_same() -> None:
-    async def scene(stage: Stage) -> None:
-        orchestrator = stage.orchestrator()
-        running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
-        await admin.pause(stage.fleet(), "nightly")
-        await asyncio.sleep(2 * durable_orchestrator.LOOK)
-        await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
-        assert (await running).state is CANCELLED
-
-    play(scene)
+async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.pause(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
+    assert (await running).state is CANCELLED
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_every_edit_that_was_accepted(
-    seed: int,
+async def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_every_edit_that_was_accepted(
+    stage: Stage, seed: int
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        await insert_plan(stage.store, chain("a", call="wait"))
-        batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
-        edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
-        taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
-        asked = [stage.spawn(admin.cancel(stage.fleet(), "nightly")) for _ in range(3)]
-        outcomes = await asyncio.gather(*edits, return_exceptions=True)
-        await asyncio.gather(*asked)
-        assert [one.state for one in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
-        added = {f"t{number}" for number, one in enumerate(outcomes) if isinstance(one, Applied)}
-        assert set((await stage.load()).plan.nodes) == {"a", *added}
-        assert all(isinstance(one, Applied | PlanError) for one in outcomes), outcomes
-        assert DONE == {}
-
-    play(scene, seed)
+    await insert_plan(stage.store, chain("a", call="wait"))
+    batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
+    edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
+    taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
+    asked = [stage.spawn(admin.cancel(stage.fleet(), "nightly")) for _ in range(3)]
+    outcomes = await asyncio.gather(*edits, return_exceptions=True)
+    await asyncio.gather(*asked)
+    assert [one.state for one in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
+    added = {f"t{number}" for number, one in enumerate(outcomes) if isinstance(one, Applied)}
+    assert set((await stage.load()).plan.nodes) == {"a", *added}
+    assert all(isinstance(one, Applied | PlanError) for one in outcomes), outcomes
+    assert DONE == {}
 
 
-def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so() -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(UnknownConstellation):
-            await admin.cancel(stage.fleet(), "nightly")
-        await stage.orchestrator().run(chain("a"))
-        with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
-            await admin.cancel(stage.fleet(), "nightly")
-        assert await admin.cancel_reason(stage.store, "nightly") is None
-
-    play(scene)
-
-
-def test_a_cancelled_one_is_forgotten_when_it_is_old_and_another_of_its_name_runs() -> None:
-    async def scene(stage: Stage) -> None:
-        running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
-        await durable_work.gate("a begun").wait()
+async def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so(stage: Stage) -> None:
+    with pytest.raises(UnknownConstellation):
         await admin.cancel(stage.fleet(), "nightly")
-        await running
-        await admin.cancel(stage.fleet(), "nightly")  # what is cancelled stays so
-        await asyncio.sleep(10_000.0)
-        assert await stage.fleet().prune(1000.0) == 1
-        await stage.fleet().prune(1000.0)
-        left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
-        assert not left_over & {"plan", "journal", "workflow-version", "cancel"}
-        assert (await stage.orchestrator().run(chain("a"))).state == "completed"
+    await stage.orchestrator().run(chain("a"))
+    with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
+        await admin.cancel(stage.fleet(), "nightly")
+    assert await admin.cancel_reason(stage.store, "nightly") is None
 
-    play(scene)
+
+async def test_a_cancelled_one_is_forgotten_when_it_is_old_and_another_of_its_name_runs(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    await running
+    await admin.cancel(stage.fleet(), "nightly")  # what is cancelled stays so
+    await asyncio.sleep(10_000.0)
+    assert await stage.fleet().prune(1000.0) == 1
+    await stage.fleet().prune(1000.0)
+    left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
+    assert not left_over & {"plan", "journal", "workflow-version", "cancel"}
+    assert (await stage.orchestrator().run(chain("a"))).state == "completed"

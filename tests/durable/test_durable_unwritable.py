@@ -82,80 +82,71 @@ def no_errors(caplog: pytest.LogCaptureFixture) -> bool:
     return not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_device_lives_and_its_result_is_told_when_the_store_can_be_written_again(
+async def test_a_device_lives_and_its_result_is_told_when_the_store_can_be_written_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
-            store = fleet.store
-            assert isinstance(store, SqliteStore)
-            device = DeviceAgent(fleet, "kitchen", heartbeat=0.1, timeout=60.0, monitor_every=0.05)
-            living = asyncio.create_task(device.run())
-            await device.joined.wait()
-            run = await fleet.create(Workflow("work", call="tests.durable.durable_work:wait"), {"name": "slow"})
-            await durable_work.gate("slow begun").wait()
-            rights.take(store)
-            durable_work.gate("slow").set()
-            await rights.refused(5, living)
-            rights.given = True
-            ended = await fleet.wait(run.id)
-            assert (str(ended.status), ended.output, ended.epoch) == ("completed", "slow done", 1)
-            assert DONE["slow"] == 1
-            living.cancel()
-            await asyncio.wait([living])
-
-    asyncio.run(scene())
+    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
+        store = fleet.store
+        assert isinstance(store, SqliteStore)
+        device = DeviceAgent(fleet, "kitchen", heartbeat=0.1, timeout=60.0, monitor_every=0.05)
+        living = asyncio.create_task(device.run())
+        await device.joined.wait()
+        run = await fleet.create(Workflow("work", call="tests.durable.durable_work:wait"), {"name": "slow"})
+        await durable_work.gate("slow begun").wait()
+        rights.take(store)
+        durable_work.gate("slow").set()
+        await rights.refused(5, living)
+        rights.given = True
+        ended = await fleet.wait(run.id)
+        assert (str(ended.status), ended.output, ended.epoch) == ("completed", "slow done", 1)
+        assert DONE["slow"] == 1
+        living.cancel()
+        await asyncio.wait([living])
     assert no_errors(caplog)
 
 
-def test_a_journal_waits_until_the_store_can_be_written_again(
+async def test_a_journal_waits_until_the_store_can_be_written_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path / "fleet.db")
-        lost: list[OwnershipLost] = []
-        journal = Journal(store, OwnClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
-        rights.take(store)
-        journal.plan.note(1.0, "said", None, "something")
-        written = asyncio.create_task(journal.commit())
-        await rights.refused(2, written)
-        rights.given = True
-        await written
-        assert lost == []
-        assert "something" in [entry.why for entry in (await load(store, "nightly", expressions)).plan.story()]
-        await journal.close()
-        await store.close()
-
-    asyncio.run(scene())
+    store = await SqliteStore.open(tmp_path / "fleet.db")
+    lost: list[OwnershipLost] = []
+    journal = Journal(store, OwnClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
+    rights.take(store)
+    journal.plan.note(1.0, "said", None, "something")
+    written = asyncio.create_task(journal.commit())
+    await rights.refused(2, written)
+    rights.given = True
+    await written
+    assert lost == []
+    assert "something" in [entry.why for entry in (await load(store, "nightly", expressions)).plan.story()]
+    await journal.close()
+    await store.close()
     assert no_errors(caplog)
     assert "waits for the store" in caplog.text
     assert "can be read and not written; give yourself the right" in caplog.text
 
 
-def test_a_constellation_goes_on_when_the_store_can_be_written_again(
+async def test_a_constellation_goes_on_when_the_store_can_be_written_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
-            assert isinstance(fleet.store, SqliteStore)
-            plan = chain("a")
-            plan.add(task("slow", "wait"), "a")
-            plan.add(task("last"), "slow")
-            running = asyncio.create_task(DurableOrchestrator(fleet, local=1).run(plan))
-            await durable_work.gate("slow begun").wait()
-            rights.take(fleet.store)
-            durable_work.gate("slow").set()
-            await rights.refused(3, running)
-            rights.given = True
-            assert (await running).state == "completed"
-            assert dict(DONE) == {"a": 1, "slow": 1, "last": 1}
-            assert await fleet.store.check() == []
-
-    asyncio.run(scene())
+    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
+        assert isinstance(fleet.store, SqliteStore)
+        plan = chain("a")
+        plan.add(task("slow", "wait"), "a")
+        plan.add(task("last"), "slow")
+        running = asyncio.create_task(DurableOrchestrator(fleet, local=1).run(plan))
+        await durable_work.gate("slow begun").wait()
+        rights.take(fleet.store)
+        durable_work.gate("slow").set()
+        await rights.refused(3, running)
+        rights.given = True
+        assert (await running).state == "completed"
+        assert dict(DONE) == {"a": 1, "slow": 1, "last": 1}
+        assert await fleet.store.check() == []
     assert no_errors(caplog)
 
 
-def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await SqliteStore.open(tmp_path / "fleet.db")
         await store.close()
@@ -168,4 +159,4 @@ def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_path: P
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asterism.store.sqlite.schema.bring_up_to_date", refuse)
         with pytest.raises(StoreReadOnly, match="can be read and not written"):
-            asyncio.run(scene())
+            await scene()

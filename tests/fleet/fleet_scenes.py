@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from asterism.core.run.run import Progress, Run
@@ -18,7 +19,6 @@ from asterism.fleet.policy.policy import PolicyForbids
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.virtual_time import run as in_virtual_time
 
 WORK = Workflow("work", call="work:do")
 PATIENCE = 20_000.0
@@ -263,14 +263,11 @@ class Stage:
         assert await self.store.check() == []
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], seed: int | None = None) -> None:
-    """Play a scene in virtual time, and see to it that nobody is left on the stage."""
-
-    async def main() -> None:
-        stage = Stage()
-        try:
-            await scene(stage)
-        finally:
-            await stage.close()
-
-    in_virtual_time(main(), seed)
+@asynccontextmanager
+async def staged() -> AsyncIterator[Stage]:
+    """A fleet in virtual time; at the end nobody is left in it, and its store is in order."""
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        await stage.close()

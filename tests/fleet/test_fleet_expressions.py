@@ -17,7 +17,9 @@ from asterism.fleet.run_explanation import why
 from asterism.store.protocol import PutRegister, PutSession
 from tests.base.cel.cel_bombs import CONSTANT, over
 from tests.fleet.device.device_scenes import Told, check, command, execute, executors
-from tests.fleet.fleet_scenes import WORK, Stage, play
+from tests.fleet.fleet_scenes import WORK, Stage
+
+pytestmark = pytest.mark.virtual_time
 
 RULES = over("name")  # passes every check: it costs too much once there is a device
 OWN_RULES = over("run.workflow")
@@ -28,93 +30,76 @@ OWN_RULES = over("run.workflow")
 
 @pytest.mark.parametrize("bomb", CONSTANT.values(), ids=CONSTANT)
 @pytest.mark.parametrize("rule", ["requires", "prefers"])
-def test_a_workflow_with_a_rule_that_always_costs_too_much_is_refused(rule: str, bomb: str) -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(InvalidWorkflow, match=f"{rule} is not valid: .* steps"):
-            await stage.person.workflows.add(Workflow("heavy", call="work:do", **{rule: bomb}))
-
-    play(scene)
+async def test_a_workflow_with_a_rule_that_always_costs_too_much_is_refused(stage: Stage, rule: str, bomb: str) -> None:
+    with pytest.raises(InvalidWorkflow, match=f"{rule} is not valid: .* steps"):
+        await stage.person.workflows.add(Workflow("heavy", call="work:do", **{rule: bomb}))
 
 
 @pytest.mark.parametrize("bomb", CONSTANT.values(), ids=CONSTANT)
 @pytest.mark.parametrize("rule", ["accepts", "hands_back"])
-def test_a_device_with_a_rule_that_always_costs_too_much_does_not_start(rule: str, bomb: str) -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(AsterismError, match=f"{rule} is not valid: .* steps"):
-            await stage.device("kitchen", **{rule: bomb})
-
-    play(scene)
+async def test_a_device_with_a_rule_that_always_costs_too_much_does_not_start(
+    stage: Stage, rule: str, bomb: str
+) -> None:
+    with pytest.raises(AsterismError, match=f"{rule} is not valid: .* steps"):
+        await stage.device("kitchen", **{rule: bomb})
 
 
 # -- and bounded where they are evaluated ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *RULES.values()])
-def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_work(bomb: str) -> None:
+async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
     """As an older version or somebody else may have put it there: past every check."""
-
-    async def scene(stage: Stage) -> None:
-        bad = Workflow("heavy", call="work:do", requires=bomb, version=1)
-        await stage.store.commit(
-            [
-                PutRegister("workflow-version/heavy@1", bad.to_json(), None),
-                PutRegister("workflow/heavy", {"version": 1}, None),
-            ]
-        )
-        kitchen = await stage.device("kitchen")
-        heavy = await stage.person.create("heavy")
-        assert heavy.status == "created"
-        outlook = await stage.person.outlook(fresh=True)
-        assert "could not be evaluated" in outlook.choose(heavy, bad).refused["kitchen"]
-        assert "steps" in outlook.choose(heavy, bad).refused["kitchen"]
-        await stage.monitor().watch()  # a pass of the coordinator goes past it
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        assert (await stage.read(heavy)).status == "created"
-        told = await why(stage.person, heavy.id)
-        assert "steps" in str(told)
-
-    play(scene)
+    bad = Workflow("heavy", call="work:do", requires=bomb, version=1)
+    await stage.store.commit(
+        [
+            PutRegister("workflow-version/heavy@1", bad.to_json(), None),
+            PutRegister("workflow/heavy", {"version": 1}, None),
+        ]
+    )
+    kitchen = await stage.device("kitchen")
+    heavy = await stage.person.create("heavy")
+    assert heavy.status == "created"
+    outlook = await stage.person.outlook(fresh=True)
+    assert "could not be evaluated" in outlook.choose(heavy, bad).refused["kitchen"]
+    assert "steps" in outlook.choose(heavy, bad).refused["kitchen"]
+    await stage.monitor().watch()  # a pass of the coordinator goes past it
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    assert (await stage.read(heavy)).status == "created"
+    told = await why(stage.person, heavy.id)
+    assert "steps" in str(told)
 
 
 @pytest.mark.parametrize("bomb", RULES.values(), ids=RULES)
-def test_a_bad_prefers_prefers_nobody(bomb: str) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        run = await stage.person.create(Workflow("work", call="work:do", prefers=bomb))
-        await stage.at_work(kitchen, run)
-
-    play(scene)
+async def test_a_bad_prefers_prefers_nobody(stage: Stage, bomb: str) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(Workflow("work", call="work:do", prefers=bomb))
+    await stage.at_work(kitchen, run)
 
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *OWN_RULES.values()])
-def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_work(bomb: str) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        garage = await stage.device("garage", accepts="true")
-        [session] = [one for one in await stage.store.sessions() if one.device == "garage"]
-        await stage.store.commit([PutSession(session.changed(accepts=bomb), session.revision)])
-        await garage.crash()
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        outlook = await stage.person.outlook(fresh=True)
-        said = outlook.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
-        assert said.startswith("its own rule: ")
-        assert "steps" in said
-
-    play(scene)
+async def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
+    kitchen = await stage.device("kitchen")
+    garage = await stage.device("garage", accepts="true")
+    [session] = [one for one in await stage.store.sessions() if one.device == "garage"]
+    await stage.store.commit([PutSession(session.changed(accepts=bomb), session.revision)])
+    await garage.crash()
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    outlook = await stage.person.outlook(fresh=True)
+    said = outlook.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
+    assert said.startswith("its own rule: ")
+    assert "steps" in said
 
 
 @pytest.mark.parametrize("bomb", RULES.values(), ids=RULES)
-def test_a_bad_hands_back_hands_nothing_back(bomb: str) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", hands_back=bomb)
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        kitchen.hands.finish(run, "done")
-        assert (await stage.end_of(run)).status == "completed"
-
-    play(scene)
+async def test_a_bad_hands_back_hands_nothing_back(stage: Stage, bomb: str) -> None:
+    kitchen = await stage.device("kitchen", hands_back=bomb)
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.hands.finish(run, "done")
+    assert (await stage.end_of(run)).status == "completed"
 
 
 def test_without_the_limit_of_rules_many_devices_would_cost_many_times_as_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,45 +12,41 @@ from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.store.protocol import Offer, PutRegister
-from tests.fleet.fleet_scenes import WORK, Device, Stage, play
+from tests.fleet.fleet_scenes import WORK, Device, Stage
+
+pytestmark = pytest.mark.virtual_time
 
 # -- leaving ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_drained_finishes_its_work_and_takes_no_more() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", backlog=1)
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        claimed = await stage.person.create(WORK)
-        await stage.reaches(claimed, "claimed")
-        kitchen.agent.drain()
-        assert (await stage.reaches(claimed, "reassigning")).previous[0].detail == "the device is leaving"
-        await asyncio.sleep(300.0)
-        assert kitchen.hands.busy == {run.id}
-        kitchen.hands.finish(run)
-        await kitchen.task
-        assert (await stage.read(run)).status == "completed"
-        assert kitchen.hands.closed
-        assert kitchen.presence.closed
-        [session] = await stage.store.sessions(ended=True)
-        assert session.state == "ended"
-
-    play(scene)
+async def test_a_device_that_is_drained_finishes_its_work_and_takes_no_more(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", backlog=1)
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    claimed = await stage.person.create(WORK)
+    await stage.reaches(claimed, "claimed")
+    kitchen.agent.drain()
+    assert (await stage.reaches(claimed, "reassigning")).previous[0].detail == "the device is leaving"
+    await asyncio.sleep(300.0)
+    assert kitchen.hands.busy == {run.id}
+    kitchen.hands.finish(run)
+    await kitchen.task
+    assert (await stage.read(run)).status == "completed"
+    assert kitchen.hands.closed
+    assert kitchen.presence.closed
+    [session] = await stage.store.sessions(ended=True)
+    assert session.state == "ended"
 
 
-def test_a_device_that_is_to_leave_at_once_hands_its_work_back() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        kitchen.hands.progress(run, 1, 2)
-        kitchen.agent.drain(hand_back=True)
-        await kitchen.task
-        found = await stage.read(run)
-        assert (found.status, found.progress, found.losses) == ("reassigning", Progress(1, 2), 0)
-
-    play(scene)
+async def test_a_device_that_is_to_leave_at_once_hands_its_work_back(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.hands.progress(run, 1, 2)
+    kitchen.agent.drain(hand_back=True)
+    await kitchen.task
+    found = await stage.read(run)
+    assert (found.status, found.progress, found.losses) == ("reassigning", Progress(1, 2), 0)
 
 
 async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
@@ -69,164 +65,136 @@ async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])
-def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it_comes(way: str) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        run = await asked_for(stage, kitchen, way)
-        assert not kitchen.hands.begun
-        kitchen.agent.drain()
-        await stage.at_work(kitchen, run)
-        kitchen.hands.finish(run)
-        await kitchen.task
-        found = await stage.read(run)
-        assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
-
-    play(scene)
+async def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it_comes(stage: Stage, way: str) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await asked_for(stage, kitchen, way)
+    assert not kitchen.hands.begun
+    kitchen.agent.drain()
+    await stage.at_work(kitchen, run)
+    kitchen.hands.finish(run)
+    await kitchen.task
+    found = await stage.read(run)
+    assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the_answer_got_lost(hurry: bool) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        take = stage.store.take
+async def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the_answer_got_lost(
+    stage: Stage, hurry: bool
+) -> None:
+    kitchen = await stage.device("kitchen")
+    take = stage.store.take
 
-        async def never_heard(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
-            kitchen.line.loses["take"] = len(taken := await take(offer, step))
-            return taken
+    async def never_heard(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+        kitchen.line.loses["take"] = len(taken := await take(offer, step))
+        return taken
 
-        stage.store.take = never_heard  # type: ignore[method-assign]
-        run = await asked_for(stage, kitchen, "taken")
-        kitchen.agent.drain(hand_back=hurry)
-        if not hurry:
-            await stage.at_work(kitchen, run)
-            kitchen.hands.finish(run)
-        await kitchen.task
-        found = await stage.read(run)
-        assert (found.status, found.epoch, found.losses) == ("reassigning" if hurry else "completed", 1, 0)
-
-    play(scene)
+    stage.store.take = never_heard  # type: ignore[method-assign]
+    run = await asked_for(stage, kitchen, "taken")
+    kitchen.agent.drain(hand_back=hurry)
+    if not hurry:
+        await stage.at_work(kitchen, run)
+        kitchen.hands.finish(run)
+    await kitchen.task
+    found = await stage.read(run)
+    assert (found.status, found.epoch, found.losses) == ("reassigning" if hurry else "completed", 1, 0)
 
 
-def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        kitchen.line.down = True
-        began = stage.now()
-        kitchen.agent.drain()
-        await kitchen.task
-        assert stage.now() - began <= kitchen.agent.heart.timeout
-
-    play(scene)
+async def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    kitchen.line.down = True
+    began = stage.now()
+    kitchen.agent.drain()
+    await kitchen.task
+    assert stage.now() - began <= kitchen.agent.heart.timeout
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])
-def test_what_comes_when_a_device_is_in_a_hurry_to_leave_is_handed_back_and_is_no_loss(way: str) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        run = await asked_for(stage, kitchen, way)
-        kitchen.agent.drain(hand_back=True)
+async def test_what_comes_when_a_device_is_in_a_hurry_to_leave_is_handed_back_and_is_no_loss(
+    stage: Stage, way: str
+) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await asked_for(stage, kitchen, way)
+    kitchen.agent.drain(hand_back=True)
+    await kitchen.task
+    found = await stage.read(run)
+    assert (found.status, found.losses) == ("reassigning", 0)
+    assert found.previous[0][4:] == ("released", "the device is leaving")
+
+
+async def test_a_device_hears_from_the_store_that_it_is_to_leave(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", heartbeat=10.0)
+    asked = await stage.person.drain("kitchen")
+    assert asked.draining
+    assert (await stage.person.create(WORK)).status == "created", "nobody gives it anything any more"
+    await asyncio.wait_for(kitchen.task, 11.0)
+    with pytest.raises(AsterismError, match="no device 'kitchen' is joined"):
+        await stage.person.drain("kitchen")
+
+
+async def test_a_device_hands_work_back_while_its_own_rule_says_so(stage: Stage) -> None:
+    profile = {"battery": 0.9}
+    kitchen = await stage.device("kitchen", hands_back="battery < 0.2", measure=lambda: dict(profile), heartbeat=5.0)
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    profile["battery"] = 0.1
+    found = await stage.reaches(run, "reassigning")
+    assert found.previous[0].detail == "it hands work back while battery < 0.2"
+    await asyncio.sleep(100.0)
+    assert not kitchen.hands.busy
+    profile["battery"] = 0.5
+    await stage.at_work(kitchen, run)
+
+
+async def test_a_device_that_is_cancelled_stops_its_work_and_says_that_it_is_gone(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", backlog=1)
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    await stage.reaches(await stage.person.create(WORK), "claimed")
+    kitchen.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await kitchen.task
-        found = await stage.read(run)
-        assert (found.status, found.losses) == ("reassigning", 0)
-        assert found.previous[0][4:] == ("released", "the device is leaving")
-
-    play(scene)
-
-
-def test_a_device_hears_from_the_store_that_it_is_to_leave() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", heartbeat=10.0)
-        asked = await stage.person.drain("kitchen")
-        assert asked.draining
-        assert (await stage.person.create(WORK)).status == "created", "nobody gives it anything any more"
-        await asyncio.wait_for(kitchen.task, 11.0)
-        with pytest.raises(AsterismError, match="no device 'kitchen' is joined"):
-            await stage.person.drain("kitchen")
-
-    play(scene)
+    assert not kitchen.hands.busy
+    [session] = await stage.store.sessions(ended=True)
+    assert session.state == "ended"
+    orphans = await stage.store.orphans(stage.store.clock(), 10)
+    assert len(orphans) == 2, "whoever watches takes them at once"
 
 
-def test_a_device_hands_work_back_while_its_own_rule_says_so() -> None:
-    async def scene(stage: Stage) -> None:
-        profile = {"battery": 0.9}
-        kitchen = await stage.device(
-            "kitchen", hands_back="battery < 0.2", measure=lambda: dict(profile), heartbeat=5.0
-        )
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        profile["battery"] = 0.1
-        found = await stage.reaches(run, "reassigning")
-        assert found.previous[0].detail == "it hands work back while battery < 0.2"
-        await asyncio.sleep(100.0)
-        assert not kitchen.hands.busy
-        profile["battery"] = 0.5
-        await stage.at_work(kitchen, run)
-
-    play(scene)
+async def test_a_device_that_is_cancelled_twice_leaves_nothing_running(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", slots=2, grace=5.0)
+    kitchen.hands.stopping = 3.0
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.task.cancel()
+    await asyncio.sleep(0.5)
+    kitchen.task.cancel()
+    await asyncio.gather(kitchen.task, return_exceptions=True)
+    await asyncio.sleep(10.0)
+    assert not kitchen.hands.busy
+    tasks = {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+    assert not tasks, tasks
 
 
-def test_a_device_that_is_cancelled_stops_its_work_and_says_that_it_is_gone() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", backlog=1)
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        await stage.reaches(await stage.person.create(WORK), "claimed")
-        kitchen.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await kitchen.task
-        assert not kitchen.hands.busy
-        [session] = await stage.store.sessions(ended=True)
-        assert session.state == "ended"
-        orphans = await stage.store.orphans(stage.store.clock(), 10)
-        assert len(orphans) == 2, "whoever watches takes them at once"
-
-    play(scene)
+async def test_a_device_that_cannot_say_goodbye_is_found_out_by_time(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    await kitchen.crash()
+    assert not kitchen.hands.busy
+    assert (await stage.read(run)).status == "processing"
+    monitor = stage.monitor()
+    while (await stage.read(run)).status == "processing":
+        await monitor.watch()
+        await asyncio.sleep(5.0)
+    assert (await stage.read(run)).previous[0].reason == "timeout"
 
 
-def test_a_device_that_is_cancelled_twice_leaves_nothing_running() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", slots=2, grace=5.0)
-        kitchen.hands.stopping = 3.0
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        kitchen.task.cancel()
-        await asyncio.sleep(0.5)
-        kitchen.task.cancel()
-        await asyncio.gather(kitchen.task, return_exceptions=True)
-        await asyncio.sleep(10.0)
-        assert not kitchen.hands.busy
-        tasks = {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-        assert not tasks, tasks
-
-    play(scene)
-
-
-def test_a_device_that_cannot_say_goodbye_is_found_out_by_time() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen")
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-        await kitchen.crash()
-        assert not kitchen.hands.busy
-        assert (await stage.read(run)).status == "processing"
-        monitor = stage.monitor()
-        while (await stage.read(run)).status == "processing":
-            await monitor.watch()
-            await asyncio.sleep(5.0)
-        assert (await stage.read(run)).previous[0].reason == "timeout"
-
-    play(scene)
-
-
-def test_a_device_without_slots_takes_nothing() -> None:
-    async def scene(stage: Stage) -> None:
-        hub = await stage.device("hub", slots=0, backlog=3)
-        run = await stage.person.create(WORK)
-        await asyncio.sleep(60.0)
-        assert (await stage.read(run)).status == "created"
-        assert not hub.hands.begun
-
-    play(scene)
+async def test_a_device_without_slots_takes_nothing(stage: Stage) -> None:
+    hub = await stage.device("hub", slots=0, backlog=3)
+    run = await stage.person.create(WORK)
+    await asyncio.sleep(60.0)
+    assert (await stage.read(run)).status == "created"
+    assert not hub.hands.begun
 
 
 @pytest.mark.parametrize(
@@ -239,38 +207,29 @@ def test_a_device_without_slots_takes_nothing() -> None:
         {"timeout": float("inf")},
     ],
 )
-def test_a_device_that_makes_no_sense_is_refused(terms: dict[str, Any]) -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(AsterismError, match="device 'kitchen'"):
-            Device(stage, "kitchen", **terms)
-
-    play(scene)
+async def test_a_device_that_makes_no_sense_is_refused(stage: Stage, terms: dict[str, Any]) -> None:
+    with pytest.raises(AsterismError, match="device 'kitchen'"):
+        Device(stage, "kitchen", **terms)
 
 
 @pytest.mark.parametrize("name", ["", "a|b", "a\nb", "x" * 201])
-def test_a_device_has_a_name_that_can_be_shown(name: str) -> None:
-    async def scene(stage: Stage) -> None:
-        with pytest.raises(AsterismError, match="the name of a device is"):
-            Device(stage, name)
-
-    play(scene)
+async def test_a_device_has_a_name_that_can_be_shown(stage: Stage, name: str) -> None:
+    with pytest.raises(AsterismError, match="the name of a device is"):
+        Device(stage, name)
 
 
-def test_a_mistake_while_it_watches_over_the_others_does_not_end_the_work_of_a_device(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_mistake_while_it_watches_over_the_others_does_not_end_the_work_of_a_device(
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        laptop = await stage.device("laptop", monitor_every=1.0)
-        run = await stage.person.create(WORK)
-        await stage.at_work(laptop, run)
-        found = await stage.store.register("coordinator")
-        assert found is not None
-        await stage.store.commit([PutRegister("coordinator", {"not": "what it was"}, found.revision)])
-        await stage.until(lambda: "a mistake in Asterism itself" in caplog.text)
-        await asyncio.sleep(200.0)
-        assert not laptop.task.done()
-        assert caplog.text.count("a mistake in Asterism itself") == 1
-        laptop.hands.finish(run, "done")
-        assert (await stage.end_of(run)).output == "done"
-
-    play(scene)
+    laptop = await stage.device("laptop", monitor_every=1.0)
+    run = await stage.person.create(WORK)
+    await stage.at_work(laptop, run)
+    found = await stage.store.register("coordinator")
+    assert found is not None
+    await stage.store.commit([PutRegister("coordinator", {"not": "what it was"}, found.revision)])
+    await stage.until(lambda: "a mistake in Asterism itself" in caplog.text)
+    await asyncio.sleep(200.0)
+    assert not laptop.task.done()
+    assert caplog.text.count("a mistake in Asterism itself") == 1
+    laptop.hands.finish(run, "done")
+    assert (await stage.end_of(run)).output == "done"

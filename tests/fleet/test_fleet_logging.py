@@ -11,7 +11,9 @@ import pytest
 
 from asterism.base.error_log import EVERY, Trouble
 from asterism.store.store_errors import StoreFull
-from tests.fleet.fleet_scenes import WORK, Stage, play
+from tests.fleet.fleet_scenes import WORK, Stage, staged
+
+pytestmark = pytest.mark.virtual_time
 
 LOGGER = "asterism.device"
 
@@ -37,74 +39,65 @@ def kinds(lines: list[tuple[str, str]]) -> list[str]:
     return [f"{level} {words.partition(':')[0].partition(',')[0]}" for level, words in lines]
 
 
-def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
-        await asyncio.sleep(10.0)
-        before = kitchen.line.asked["beat"]
-        kitchen.line.down = True
-        await asyncio.sleep(200.0)
-        assert kitchen.line.asked["beat"] - before > 100, "it tries all the time"
-        beats = told(caplog, "no heartbeat", "heartbeats again")
-        assert kinds(beats) == ["WARNING no heartbeat"] * 4
-        assert beats[0][1] == "no heartbeat: the line is down"
-        assert [age // 60 for age in ages(beats)] == [1, 2, 3]
-        assert all(words.endswith(": the line is down") for _, words in beats)
-        kitchen.line.down = False
-        await stage.until(lambda: told(caplog, "heartbeats again"))
-        over = told(caplog, "heartbeats again")
-        assert kinds(over) == ["INFO heartbeats again"]
-        assert 195 <= ages(over)[0] <= 205
-        await asyncio.sleep(300.0)
-        assert len(told(caplog, "no heartbeat", "heartbeats again")) == 5, "and then all is quiet"
+async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    await asyncio.sleep(10.0)
+    before = kitchen.line.asked["beat"]
+    kitchen.line.down = True
+    await asyncio.sleep(200.0)
+    assert kitchen.line.asked["beat"] - before > 100, "it tries all the time"
+    beats = told(caplog, "no heartbeat", "heartbeats again")
+    assert kinds(beats) == ["WARNING no heartbeat"] * 4
+    assert beats[0][1] == "no heartbeat: the line is down"
+    assert [age // 60 for age in ages(beats)] == [1, 2, 3]
+    assert all(words.endswith(": the line is down") for _, words in beats)
+    kitchen.line.down = False
+    await stage.until(lambda: told(caplog, "heartbeats again"))
+    over = told(caplog, "heartbeats again")
+    assert kinds(over) == ["INFO heartbeats again"]
+    assert 195 <= ages(over)[0] <= 205
+    await asyncio.sleep(300.0)
+    assert len(told(caplog, "no heartbeat", "heartbeats again")) == 5, "and then all is quiet"
 
-    play(scene)
 
-
-def test_looking_for_work_in_vain_is_a_line_a_minute_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
-        await kitchen.fleet.workflows.add(WORK)
-        before = kitchen.line.asked["find"]
-        kitchen.line.down = True
-        await asyncio.sleep(150.0)
-        assert kitchen.line.asked["find"] - before > 10
-        assert kinds(told(caplog, "cannot look")) == ["WARNING cannot look for work"] * 3
-        kitchen.line.down = False
-        await stage.until(lambda: told(caplog, "looking for work again"))
-        run = await stage.person.create(WORK)
-        await stage.at_work(kitchen, run)
-
-    play(scene)
+async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    await kitchen.fleet.workflows.add(WORK)
+    before = kitchen.line.asked["find"]
+    kitchen.line.down = True
+    await asyncio.sleep(150.0)
+    assert kitchen.line.asked["find"] - before > 10
+    assert kinds(told(caplog, "cannot look")) == ["WARNING cannot look for work"] * 3
+    kitchen.line.down = False
+    await stage.until(lambda: told(caplog, "looking for work again"))
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
     lines = told(caplog, "cannot look", "looking for work")
     assert kinds(lines) == [*["WARNING cannot look for work"] * 3, "INFO looking for work again"]
     assert [age // 60 for age in ages(lines)] == [1, 2, 2]
 
 
-def test_every_trouble_has_its_beginning_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
-        for _ in range(2):
-            kitchen.line.drops["beat"] = 2
-            await stage.until(lambda: not kitchen.line.drops["beat"])
-            await asyncio.sleep(5.0)
-
-    play(scene)
+async def test_every_trouble_has_its_beginning_and_its_end(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    for _ in range(2):
+        kitchen.line.drops["beat"] = 2
+        await stage.until(lambda: not kitchen.line.drops["beat"])
+        await asyncio.sleep(5.0)
     assert kinds(told(caplog, "no heartbeat", "heartbeats again")) == [
         *("WARNING no heartbeat", "INFO heartbeats again"),
         *("WARNING no heartbeat", "INFO heartbeats again"),
     ]
 
 
-def test_a_device_without_trouble_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_device_without_trouble_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with staged() as stage:
         kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
         run = await stage.person.create(WORK)
         await stage.at_work(kitchen, run)
         kitchen.hands.finish(run)
         await stage.end_of(run)
-
-    play(scene)
     assert [words for _, words in told(caplog, "")] == ["joined as kitchen", "left"]
 
 

@@ -128,18 +128,14 @@ def test_a_command_that_fails_has_not_been_told_and_is_tried_a_few_times_before_
     assert "exited with 3" in caplog.text
 
 
-def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None:
+async def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None:
     number = tmp_path / "number"
     command = ["sh", "-c", f"sleep 1000 & echo $! > {number}.new; mv {number}.new {number}; wait"]
-
-    async def scene() -> None:
-        telling = asyncio.create_task(told(Policy.open(), "a", notify_command=command))
-        await soon_async(number.exists)
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-        await soon_async(lambda: not alive(int(number.read_text())))
-
-    asyncio.run(scene())
+    telling = asyncio.create_task(told(Policy.open(), "a", notify_command=command))
+    await soon_async(number.exists)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+    await soon_async(lambda: not alive(int(number.read_text())))
 
 
 # -- from when on ------------------------------------------------------------------------------------------------------
@@ -169,40 +165,32 @@ def telling(file: Path) -> list[str]:
     return ["sh", "-c", f'cat >> "{file}"; echo >> "{file}"']
 
 
-def test_whoever_begins_to_be_told_is_told_of_what_comes_from_then_on(tmp_path: Path) -> None:
+async def test_whoever_begins_to_be_told_is_told_of_what_comes_from_then_on(tmp_path: Path) -> None:
     file = tmp_path / "told"
-
-    async def scene() -> None:
-        async with Fleet(MemoryStore()) as fleet:
-            await failed(fleet, "long ago", "yesterday")
-            await fleet.configure(notify_command=telling(file))
-            await failed(fleet, "now")
-            assert await delivered(fleet, file) == ["now"]
-            await fleet.configure(notify_command=["sh", *telling(file)[1:]], hold=1.0)  # another one, not the first
-            await failed(fleet, "again")
-            await fleet.configure(notify_url=None)
-            assert await delivered(fleet, file) == ["again"]
-            await fleet.configure(notify_command=None)
-            await failed(fleet, "while nobody was told")
-            assert await delivered(fleet, file) == []
-            await fleet.configure(notify_command=telling(file))
-            await failed(fleet, "at last")
-            assert await delivered(fleet, file) == ["at last"]
-
-    asyncio.run(scene())
+    async with Fleet(MemoryStore()) as fleet:
+        await failed(fleet, "long ago", "yesterday")
+        await fleet.configure(notify_command=telling(file))
+        await failed(fleet, "now")
+        assert await delivered(fleet, file) == ["now"]
+        await fleet.configure(notify_command=["sh", *telling(file)[1:]], hold=1.0)  # another one, not the first
+        await failed(fleet, "again")
+        await fleet.configure(notify_url=None)
+        assert await delivered(fleet, file) == ["again"]
+        await fleet.configure(notify_command=None)
+        await failed(fleet, "while nobody was told")
+        assert await delivered(fleet, file) == []
+        await fleet.configure(notify_command=telling(file))
+        await failed(fleet, "at last")
+        assert await delivered(fleet, file) == ["at last"]
 
 
-def test_after_a_restore_only_what_had_not_been_told_is_told(tmp_path: Path) -> None:
+async def test_after_a_restore_only_what_had_not_been_told_is_told(tmp_path: Path) -> None:
     file = tmp_path / "told"
-
-    async def scene() -> None:
-        async with Fleet(MemoryStore()) as fleet, Fleet(MemoryStore()) as restored:
-            await fleet.configure(notify_command=telling(file))
-            await failed(fleet, "one", "two")
-            assert await delivered(fleet, file) == ["one", "two"]
-            await failed(fleet, "three")
-            await restored.store.load(fleet.store.dump())
-            assert await delivered(restored, file) == ["three"]
-            assert await delivered(restored, file) == []
-
-    asyncio.run(scene())
+    async with Fleet(MemoryStore()) as fleet, Fleet(MemoryStore()) as restored:
+        await fleet.configure(notify_command=telling(file))
+        await failed(fleet, "one", "two")
+        assert await delivered(fleet, file) == ["one", "two"]
+        await failed(fleet, "three")
+        await restored.store.load(fleet.store.dump())
+        assert await delivered(restored, file) == ["three"]
+        assert await delivered(restored, file) == []

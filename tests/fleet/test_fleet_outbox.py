@@ -9,7 +9,9 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.fleet.device import completion
 from asterism.store.protocol import PutRun, Write
-from tests.fleet.fleet_scenes import WORK, Device, Stage, play
+from tests.fleet.fleet_scenes import WORK, Device, Stage
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def at_work(stage: Stage, number: int, **terms: object) -> tuple[Device, list[Run]]:
@@ -49,135 +51,108 @@ async def all_completed_once(stage: Stage, runs: Sequence[Run]) -> None:
         assert [entry.what for entry in ended.story].count("completed") == 1
 
 
-def test_ends_that_come_up_together_leave_in_one_commit() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 5)
-        commits = noted(stage)
-        finish_all(device, runs)
-        await all_completed_once(stage, runs)
-        assert [sorted(commit) for commit in commits] == [sorted(run.id for run in runs)]
-        assert len(device.agent.desk) == 0
-
-    play(scene)
+async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> None:
+    device, runs = await at_work(stage, 5)
+    commits = noted(stage)
+    finish_all(device, runs)
+    await all_completed_once(stage, runs)
+    assert [sorted(commit) for commit in commits] == [sorted(run.id for run in runs)]
+    assert len(device.agent.desk) == 0
 
 
-def test_only_so_many_ends_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "MOST", 2)
-
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 5)
-        commits = noted(stage)
-        finish_all(device, runs)
-        await all_completed_once(stage, runs)
-        assert sorted(map(len, commits)) == [1, 2, 2]
-
-    play(scene)
+    device, runs = await at_work(stage, 5)
+    commits = noted(stage)
+    finish_all(device, runs)
+    await all_completed_once(stage, runs)
+    assert sorted(map(len, commits)) == [1, 2, 2]
 
 
-def test_one_that_has_changed_meanwhile_does_not_keep_the_others_from_being_told() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 4)
-        device.line.late["commit"] = 1.0
-        finish_all(device, runs)
-        await stage.person.cancel(runs[2].id)  # only a wish; what is done stands
-        await all_completed_once(stage, runs)
-        await stage.until(lambda: not len(device.agent.desk))
-
-    play(scene)
+async def test_one_that_has_changed_meanwhile_does_not_keep_the_others_from_being_told(stage: Stage) -> None:
+    device, runs = await at_work(stage, 4)
+    device.line.late["commit"] = 1.0
+    finish_all(device, runs)
+    await stage.person.cancel(runs[2].id)  # only a wish; what is done stands
+    await all_completed_once(stage, runs)
+    await stage.until(lambda: not len(device.agent.desk))
 
 
-def test_one_that_was_taken_away_is_fenced_and_the_others_are_told() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 3)
-        device.line.down = True
-        finish_all(device, runs)
-        taken = stage.store._runs[runs[1].id]
-        await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 1, epoch=9), taken.revision)])
-        device.line.down = False
-        for run in (runs[0], runs[2]):
-            assert str((await stage.end_of(run)).status) == "completed"
-        await stage.until(lambda: not len(device.agent.desk))
-        assert [notice.run for notice in await stage.notices("late")] == [runs[1].id]
-        assert str((await stage.read(runs[1])).status) == "processing"
-        await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 2), taken.revision + 1)])
-
-    play(scene)
+async def test_one_that_was_taken_away_is_fenced_and_the_others_are_told(stage: Stage) -> None:
+    device, runs = await at_work(stage, 3)
+    device.line.down = True
+    finish_all(device, runs)
+    taken = stage.store._runs[runs[1].id]
+    await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 1, epoch=9), taken.revision)])
+    device.line.down = False
+    for run in (runs[0], runs[2]):
+        assert str((await stage.end_of(run)).status) == "completed"
+    await stage.until(lambda: not len(device.agent.desk))
+    assert [notice.run for notice in await stage.notices("late")] == [runs[1].id]
+    assert str((await stage.read(runs[1])).status) == "processing"
+    await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 2), taken.revision + 1)])
 
 
-def test_ends_whose_answer_was_lost_are_not_told_twice() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 4)
-        commits = noted(stage)
-        device.line.loses["commit"] = 1
-        finish_all(device, runs)
-        await all_completed_once(stage, runs)
-        await stage.until(lambda: not len(device.agent.desk))
-        assert sorted(map(len, commits)) == [4]
-
-    play(scene)
+async def test_ends_whose_answer_was_lost_are_not_told_twice(stage: Stage) -> None:
+    device, runs = await at_work(stage, 4)
+    commits = noted(stage)
+    device.line.loses["commit"] = 1
+    finish_all(device, runs)
+    await all_completed_once(stage, runs)
+    await stage.until(lambda: not len(device.agent.desk))
+    assert sorted(map(len, commits)) == [4]
 
 
-def test_ends_that_were_lost_on_the_way_are_told_again() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 4)
-        device.line.drops["commit"] = 1
-        finish_all(device, runs)
-        await all_completed_once(stage, runs)
-        await stage.until(lambda: not len(device.agent.desk))
-
-    play(scene)
+async def test_ends_that_were_lost_on_the_way_are_told_again(stage: Stage) -> None:
+    device, runs = await at_work(stage, 4)
+    device.line.drops["commit"] = 1
+    finish_all(device, runs)
+    await all_completed_once(stage, runs)
+    await stage.until(lambda: not len(device.agent.desk))
 
 
-def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_on_its_desk() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 3)
-        device.line.down = True
-        finish_all(device, runs)
-        await stage.until(lambda: not device.hands.busy)
-        await device.leave()
-        await stage.until(lambda: not len(device.agent.desk))
-
-    play(scene)
+async def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_on_its_desk(stage: Stage) -> None:
+    device, runs = await at_work(stage, 3)
+    device.line.down = True
+    finish_all(device, runs)
+    await stage.until(lambda: not device.hands.busy)
+    await device.leave()
+    await stage.until(lambda: not len(device.agent.desk))
 
 
-def test_a_device_that_is_ended_still_has_its_time_to_tell_one_by_one_what_could_not_be_told_together() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 3)
-        device.line.late["commit"] = 0.5
-        finish_all(device, runs)
-        await stage.until(lambda: not device.hands.busy)
-        await stage.person.cancel(runs[1].id)  # only a wish, but their one commit is refused
-        await device.leave()
-        for run in runs:
-            assert str((await stage.read(run)).status) == "completed"
-
-    play(scene)
-
-
-def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its_time_to_tell_them() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 2)
-        await stage.until(lambda: stage.now() > 100.0)
-        device.line.late.update(register=0.3, keep_blob=0.3, commit=0.3)  # the settings are not fresh any more
-        device.hands.finish(runs[0], "words")
-        device.hands.finish(runs[1], "many words" * 10_000)
-        await stage.until(lambda: not device.hands.busy)
-        await device.leave()
-        for run in runs:
-            assert str((await stage.read(run)).status) == "completed"
-
-    play(scene)
+async def test_a_device_that_is_ended_still_has_its_time_to_tell_one_by_one_what_could_not_be_told_together(
+    stage: Stage,
+) -> None:
+    device, runs = await at_work(stage, 3)
+    device.line.late["commit"] = 0.5
+    finish_all(device, runs)
+    await stage.until(lambda: not device.hands.busy)
+    await stage.person.cancel(runs[1].id)  # only a wish, but their one commit is refused
+    await device.leave()
+    for run in runs:
+        assert str((await stage.read(run)).status) == "completed"
 
 
-def test_settings_that_are_not_fresh_any_more_are_read_once_for_all_who_ask() -> None:
-    async def scene(stage: Stage) -> None:
-        device, runs = await at_work(stage, 10)
-        await stage.until(lambda: stage.now() > 100.0)
-        asked = device.line.asked["register"]
-        for run in runs:
-            device.hands.finish(run, "words")
-        for run in runs:
-            await stage.end_of(run)
-        assert device.line.asked["register"] - asked == 1
+async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its_time_to_tell_them(
+    stage: Stage,
+) -> None:
+    device, runs = await at_work(stage, 2)
+    await stage.until(lambda: stage.now() > 100.0)
+    device.line.late.update(register=0.3, keep_blob=0.3, commit=0.3)  # the settings are not fresh any more
+    device.hands.finish(runs[0], "words")
+    device.hands.finish(runs[1], "many words" * 10_000)
+    await stage.until(lambda: not device.hands.busy)
+    await device.leave()
+    for run in runs:
+        assert str((await stage.read(run)).status) == "completed"
 
-    play(scene)
+
+async def test_settings_that_are_not_fresh_any_more_are_read_once_for_all_who_ask(stage: Stage) -> None:
+    device, runs = await at_work(stage, 10)
+    await stage.until(lambda: stage.now() > 100.0)
+    asked = device.line.asked["register"]
+    for run in runs:
+        device.hands.finish(run, "words")
+    for run in runs:
+        await stage.end_of(run)
+    assert device.line.asked["register"] - asked == 1

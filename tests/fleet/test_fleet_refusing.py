@@ -15,7 +15,9 @@ from asterism.fleet.device.claimer import JUDGED_AHEAD
 from asterism.fleet.device.executor import Executors, RunWork
 from asterism.fleet.policy.policy import Policy
 from asterism.fleet.run_explanation import why
-from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage, play
+from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
+
+pytestmark = pytest.mark.virtual_time
 
 NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 
@@ -40,75 +42,60 @@ def whats(run: Run) -> list[str]:
     return [entry.what for entry in run.story]
 
 
-def test_what_a_device_refuses_it_never_takes_and_the_run_says_why() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Strict())
-        run = await stage.person.create(WORK, {"forbidden": True})
-        kitchen.hands.finish(first)
-        await asyncio.sleep(100.0)
-        found = await stage.read(run)
-        assert (found.status, found.epoch, found.previous, found.rounds) == ("created", 0, (), 0)
-        assert whats(found) == ["created", "declined"]
-        assert found.declined == {"kitchen": "the policy forbids it"}
-        answer = await why(stage.person, run.id)
-        assert ("objection", "kitchen: the policy forbids it") in [(one.kind, one.text) for one in answer.reasons]
-        attic = await stage.device("attic")
-        await stage.at_work(attic, run)
-
-    play(scene)
+async def test_what_a_device_refuses_it_never_takes_and_the_run_says_why(stage: Stage) -> None:
+    kitchen, first = await busy(stage, Strict())
+    run = await stage.person.create(WORK, {"forbidden": True})
+    kitchen.hands.finish(first)
+    await asyncio.sleep(100.0)
+    found = await stage.read(run)
+    assert (found.status, found.epoch, found.previous, found.rounds) == ("created", 0, (), 0)
+    assert whats(found) == ["created", "declined"]
+    assert found.declined == {"kitchen": "the policy forbids it"}
+    answer = await why(stage.person, run.id)
+    assert ("objection", "kitchen: the policy forbids it") in [(one.kind, one.text) for one in answer.reasons]
+    attic = await stage.device("attic")
+    await stage.at_work(attic, run)
 
 
-def test_a_device_does_not_judge_again_and_again_what_it_has_refused() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Strict())
-        judged: list[str] = []
-        check = kitchen.hands.check
-        kitchen.hands.check = lambda work: judged.append(work.run.id) or check(work)  # type: ignore[method-assign,func-returns-value]
-        run = await stage.person.create(WORK, {"forbidden": True})
-        kitchen.hands.finish(first)
-        await asyncio.sleep(1000.0)
-        assert judged == [run.id]
-
-    play(scene)
+async def test_a_device_does_not_judge_again_and_again_what_it_has_refused(stage: Stage) -> None:
+    kitchen, first = await busy(stage, Strict())
+    judged: list[str] = []
+    check = kitchen.hands.check
+    kitchen.hands.check = lambda work: judged.append(work.run.id) or check(work)  # type: ignore[method-assign,func-returns-value]
+    run = await stage.person.create(WORK, {"forbidden": True})
+    kitchen.hands.finish(first)
+    await asyncio.sleep(1000.0)
+    assert judged == [run.id]
 
 
-def test_a_device_finds_what_it_will_do_behind_any_number_of_runs_that_it_will_not() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Strict())
-        refused = [await stage.person.create(WORK, {"forbidden": True}) for _ in range(6 * JUDGED_AHEAD)]
-        last = await stage.person.create(WORK)
-        kitchen.hands.finish(first)
-        now = stage.now()
-        await stage.at_work(kitchen, last)
-        assert stage.now() - now < 1.0, "in one look"
-        assert {(await stage.read(run)).epoch for run in refused} == {0}
-
-    play(scene)
+async def test_a_device_finds_what_it_will_do_behind_any_number_of_runs_that_it_will_not(stage: Stage) -> None:
+    kitchen, first = await busy(stage, Strict())
+    refused = [await stage.person.create(WORK, {"forbidden": True}) for _ in range(6 * JUDGED_AHEAD)]
+    last = await stage.person.create(WORK)
+    kitchen.hands.finish(first)
+    now = stage.now()
+    await stage.at_work(kitchen, last)
+    assert stage.now() - now < 1.0, "in one look"
+    assert {(await stage.read(run)).epoch for run in refused} == {0}
 
 
-def test_what_has_to_be_judged_first_is_not_overtaken_by_less_urgent_work() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Strict())
-        kitchen.hands.judges_each = lambda flow, given: bool(given)  # type: ignore[method-assign]
-        plain = await stage.person.create(WORK)
-        urgent = await stage.person.create(WORK, {"n": 1}, priority=5)
-        kitchen.hands.finish(first)
-        await stage.at_work(kitchen, urgent)
-        assert plain.id not in kitchen.hands.busy
-
-    play(scene)
+async def test_what_has_to_be_judged_first_is_not_overtaken_by_less_urgent_work(stage: Stage) -> None:
+    kitchen, first = await busy(stage, Strict())
+    kitchen.hands.judges_each = lambda flow, given: bool(given)  # type: ignore[method-assign]
+    plain = await stage.person.create(WORK)
+    urgent = await stage.person.create(WORK, {"n": 1}, priority=5)
+    kitchen.hands.finish(first)
+    await stage.at_work(kitchen, urgent)
+    assert plain.id not in kitchen.hands.busy
 
 
-def test_refusals_count_as_rounds_once_every_device_has_refused() -> None:
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Strict())
-        await stage.device("hub", slots=0, monitor_every=2.0)
-        run = await stage.person.create(replace(WORK, name="asked", rounds=1), {"forbidden": True})
-        kitchen.hands.finish(first)
-        ended = await stage.end_of(run)
-        assert ended.error == "all devices declined, in 2 rounds. kitchen (declined): the policy forbids it"
-
-    play(scene)
+async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Stage) -> None:
+    kitchen, first = await busy(stage, Strict())
+    await stage.device("hub", slots=0, monitor_every=2.0)
+    run = await stage.person.create(replace(WORK, name="asked", rounds=1), {"forbidden": True})
+    kitchen.hands.finish(first)
+    ended = await stage.end_of(run)
+    assert ended.error == "all devices declined, in 2 rounds. kitchen (declined): the policy forbids it"
 
 
 @pytest.mark.parametrize(
@@ -128,33 +115,28 @@ def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
     assert executors.judges_each(flow, given) is each
 
 
-def test_a_real_policy_judges_the_command_of_each_run_before_it_is_taken(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        file = tmp_path / "policy.yaml"
-        file.write_text("commands: [sh]\n")
-        executors = Executors(Policy.load(file), device="kitchen", session="s")
-        kitchen, first = await busy(stage, Hands())
-        kitchen.hands.check = executors.check  # type: ignore[method-assign]
-        run = await stage.person.create(NAME_ONE, {"tool": "shred"})
-        kitchen.hands.finish(first)
-        await stage.until(lambda: stage.store._runs[run.id].declined)
-        found = await stage.read(run)
-        assert (found.epoch, whats(found)) == (0, ["created", "declined"])
-        assert "shred" in found.declined["kitchen"]
-
-    play(scene)
+async def test_a_real_policy_judges_the_command_of_each_run_before_it_is_taken(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("commands: [sh]\n")
+    executors = Executors(Policy.load(file), device="kitchen", session="s")
+    kitchen, first = await busy(stage, Hands())
+    kitchen.hands.check = executors.check  # type: ignore[method-assign]
+    run = await stage.person.create(NAME_ONE, {"tool": "shred"})
+    kitchen.hands.finish(first)
+    await stage.until(lambda: stage.store._runs[run.id].declined)
+    found = await stage.read(run)
+    assert (found.epoch, whats(found)) == (0, ["created", "declined"])
+    assert "shred" in found.declined["kitchen"]
 
 
-def test_without_judging_first_the_record_shows_a_grant_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_judging_first_the_record_shows_a_grant_of_what_was_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ablation."""
-
-    async def scene(stage: Stage) -> None:
-        kitchen, first = await busy(stage, Hands())
-        kitchen.hands.judges_each = lambda flow, given: False  # type: ignore[method-assign]
-        run = await stage.person.create(WORK)
-        kitchen.hands.refuses = "the policy forbids it"
-        kitchen.hands.finish(first)
-        await stage.until(lambda: stage.store._runs[run.id].declined)
-        assert whats(await stage.read(run))[1:4] == ["assigning to self", "claimed", "processing"]
-
-    play(scene)
+    kitchen, first = await busy(stage, Hands())
+    kitchen.hands.judges_each = lambda flow, given: False  # type: ignore[method-assign]
+    run = await stage.person.create(WORK)
+    kitchen.hands.refuses = "the policy forbids it"
+    kitchen.hands.finish(first)
+    await stage.until(lambda: stage.store._runs[run.id].declined)
+    assert whats(await stage.read(run))[1:4] == ["assigning to self", "claimed", "processing"]

@@ -13,7 +13,9 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import why
-from tests.fleet.fleet_scenes import WORK, Device, Stage, play
+from tests.fleet.fleet_scenes import WORK, Device, Stage
+
+pytestmark = pytest.mark.virtual_time
 
 FRAIL = replace(WORK, name="frail", rounds=0, no_device_timeout=20.0)
 """Would fail at the first round in which all decline, and soon if nobody can do it."""
@@ -41,107 +43,92 @@ async def watched(stage: Stage, seconds: float) -> Monitor:
     return monitor
 
 
-def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbeat_that_ends_the_rest() -> None:
-    async def scene(stage: Stage) -> None:
-        battery = Battery()
-        laptop = await stage.device("laptop", **battery.terms)
-        run = await stage.person.create(FRAIL)
-        assert run.status == "created", "it is not even asked"
-        await watched(stage, 600.0)
-        found = await stage.read(run)
-        assert (found.status, found.epoch, found.rounds, found.previous) == ("created", 0, 0, ())
-        answer = await why(stage.person, run.id)
-        assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
-        assert "'battery < 0.2' holds" in answer.reasons[0].text
-        battery.level, charged = 0.9, stage.now()
-        await stage.until(lambda: laptop.fleet.local is not None and laptop.agent._resting is None)
-        noticed = stage.now()
-        await stage.at_work(laptop, run)
-        [(_, _, begun)] = laptop.hands.begun
-        assert noticed - charged <= 5.1, "with its next heartbeat"
-        assert begun <= noticed, "at once, not when it looks again anyway"
-
-    play(scene)
-
-
-def test_work_that_was_handed_back_goes_to_another_device_or_waits() -> None:
-    async def scene(stage: Stage) -> None:
-        battery = Battery(0.9)
-        laptop = await stage.device("laptop", **battery.terms)
-        run = await stage.person.create(FRAIL)
-        await stage.at_work(laptop, run)
-        battery.level = 0.1
-        await stage.reaches(run, "reassigning")
-        await watched(stage, 60.0)
-        assert (await stage.read(run)).status == "reassigning"
-        attic = await stage.device("attic")
-        await stage.at_work(attic, run)
-        assert (await stage.read(run)).rounds == 0
-
-    play(scene)
+async def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbeat_that_ends_the_rest(
+    stage: Stage,
+) -> None:
+    battery = Battery()
+    laptop = await stage.device("laptop", **battery.terms)
+    run = await stage.person.create(FRAIL)
+    assert run.status == "created", "it is not even asked"
+    await watched(stage, 600.0)
+    found = await stage.read(run)
+    assert (found.status, found.epoch, found.rounds, found.previous) == ("created", 0, 0, ())
+    answer = await why(stage.person, run.id)
+    assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
+    assert "'battery < 0.2' holds" in answer.reasons[0].text
+    battery.level, charged = 0.9, stage.now()
+    await stage.until(lambda: laptop.fleet.local is not None and laptop.agent._resting is None)
+    noticed = stage.now()
+    await stage.at_work(laptop, run)
+    [(_, _, begun)] = laptop.hands.begun
+    assert noticed - charged <= 5.1, "with its next heartbeat"
+    assert begun <= noticed, "at once, not when it looks again anyway"
 
 
-def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_declines_and_that_is_no_round() -> None:
-    async def scene(stage: Stage) -> None:
-        battery = Battery(0.9)
-        laptop = await stage.device("laptop", **battery.terms)
-        await stage.person.outlook()  # which is good for a second, and knows of no rest
-        battery.level = 0.1
-        await laptop.agent.heart.beat()
-        run = await stage.person.create(FRAIL)
-        assert run.status == "assigned"
-        found = await stage.reaches(run, "reassigning")
-        assert (found.previous[0].reason, found.previous[0].detail) == ("declined", WORDS)
-        assert (found.rounds, found.avoid, found.declined) == (0, (), {})
-        await watched(stage, 60.0)
-        found = await stage.read(run)
-        assert (found.status, found.epoch, found.rounds) == ("reassigning", 1, 0), "nobody chooses it again"
-
-    play(scene)
+async def test_work_that_was_handed_back_goes_to_another_device_or_waits(stage: Stage) -> None:
+    battery = Battery(0.9)
+    laptop = await stage.device("laptop", **battery.terms)
+    run = await stage.person.create(FRAIL)
+    await stage.at_work(laptop, run)
+    battery.level = 0.1
+    await stage.reaches(run, "reassigning")
+    await watched(stage, 60.0)
+    assert (await stage.read(run)).status == "reassigning"
+    attic = await stage.device("attic")
+    await stage.at_work(attic, run)
+    assert (await stage.read(run)).rounds == 0
 
 
-def test_a_device_that_joins_while_it_has_to_rest_takes_nothing_at_all() -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.person.create(FRAIL)
-        laptop = await stage.device("laptop", **Battery().terms)
-        [session] = await stage.store.sessions()
-        assert session.resting == "'battery < 0.2' holds"
-        await asyncio.sleep(30.0)
-        assert (laptop.hands.begun, (await stage.read(run)).epoch) == ([], 0)
+async def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_declines_and_that_is_no_round(
+    stage: Stage,
+) -> None:
+    battery = Battery(0.9)
+    laptop = await stage.device("laptop", **battery.terms)
+    await stage.person.outlook()  # which is good for a second, and knows of no rest
+    battery.level = 0.1
+    await laptop.agent.heart.beat()
+    run = await stage.person.create(FRAIL)
+    assert run.status == "assigned"
+    found = await stage.reaches(run, "reassigning")
+    assert (found.previous[0].reason, found.previous[0].detail) == ("declined", WORDS)
+    assert (found.rounds, found.avoid, found.declined) == (0, (), {})
+    await watched(stage, 60.0)
+    found = await stage.read(run)
+    assert (found.status, found.epoch, found.rounds) == ("reassigning", 1, 0), "nobody chooses it again"
 
-    play(scene)
+
+async def test_a_device_that_joins_while_it_has_to_rest_takes_nothing_at_all(stage: Stage) -> None:
+    run = await stage.person.create(FRAIL)
+    laptop = await stage.device("laptop", **Battery().terms)
+    [session] = await stage.store.sessions()
+    assert session.resting == "'battery < 0.2' holds"
+    await asyncio.sleep(30.0)
+    assert (laptop.hands.begun, (await stage.read(run)).epoch) == ([], 0)
 
 
-def test_a_run_that_others_declined_waits_for_the_one_that_rests() -> None:
+async def test_a_run_that_others_declined_waits_for_the_one_that_rests(stage: Stage) -> None:
     """Its rounds are not over before that one was asked, too; a failed attempt does not wait for it."""
-
-    async def scene(stage: Stage) -> None:
-        battery = Battery()
-        laptop = await stage.device("laptop", **battery.terms)
-        attic = await stage.device("attic")
-        attic.hands.refuses = "not at night"
-        run = await stage.person.create(FRAIL)
-        await watched(stage, 120.0)
-        found = await stage.read(run)
-        assert (found.status, found.rounds, found.declined) == ("reassigning", 0, {"attic": "not at night"})
-        battery.level = 0.9
-        await stage.at_work(laptop, run)
-
-    play(scene)
+    battery = Battery()
+    laptop = await stage.device("laptop", **battery.terms)
+    attic = await stage.device("attic")
+    attic.hands.refuses = "not at night"
+    run = await stage.person.create(FRAIL)
+    await watched(stage, 120.0)
+    found = await stage.read(run)
+    assert (found.status, found.rounds, found.declined) == ("reassigning", 0, {"attic": "not at night"})
+    battery.level = 0.9
+    await stage.at_work(laptop, run)
 
 
-def test_a_failed_attempt_is_repeated_on_its_device_while_the_other_one_rests() -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.device("laptop", **Battery().terms)
-        attic = await stage.device("attic")
-        run = await stage.person.create(replace(FRAIL, retries=1, backoff=1.0))
-        await stage.at_work(attic, run)
-        attic.hands.fail(run, RuntimeError("no luck"))
-        await stage.reaches(run, "reassigning")
-        await watched(stage, 20.0)
-        assert run.id in attic.hands.busy
-
-    play(scene)
+async def test_a_failed_attempt_is_repeated_on_its_device_while_the_other_one_rests(stage: Stage) -> None:
+    await stage.device("laptop", **Battery().terms)
+    attic = await stage.device("attic")
+    run = await stage.person.create(replace(FRAIL, retries=1, backoff=1.0))
+    await stage.at_work(attic, run)
+    attic.hands.fail(run, RuntimeError("no luck"))
+    await stage.reaches(run, "reassigning")
+    await watched(stage, 20.0)
+    assert run.id in attic.hands.busy
 
 
 # -- ablations ---------------------------------------------------------------------------------------------------------
@@ -156,22 +143,17 @@ def frail_run_after(stage: Stage, device: Device, flow: Workflow) -> Any:
     return outcome()
 
 
-def test_without_the_objection_a_run_fails_on_a_low_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_objection_a_run_fails_on_a_low_battery(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it did: the device is chosen, declines, and is asked again until the rounds are over."""
-
-    async def scene(stage: Stage) -> None:
-        laptop = await stage.device("laptop", **Battery().terms)
-        monkeypatch.setattr(Session, "resting", property(lambda _: None))
-        laptop.agent.lookout._resting = lambda: None  # a decline that counts
-        assert await frail_run_after(stage, laptop, FRAIL) == "failed"
-
-    play(scene)
+    laptop = await stage.device("laptop", **Battery().terms)
+    monkeypatch.setattr(Session, "resting", property(lambda _: None))
+    laptop.agent.lookout._resting = lambda: None  # a decline that counts
+    assert await frail_run_after(stage, laptop, FRAIL) == "failed"
 
 
-def test_without_waiting_for_the_resting_a_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        laptop = await stage.device("laptop", **Battery().terms)
-        monkeypatch.setattr(placement.Outlook, "waits_for", lambda *_: False)
-        assert await frail_run_after(stage, laptop, FRAIL) == "failed"
-
-    play(scene)
+async def test_without_waiting_for_the_resting_a_run_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = await stage.device("laptop", **Battery().terms)
+    monkeypatch.setattr(placement.Outlook, "waits_for", lambda *_: False)
+    assert await frail_run_after(stage, laptop, FRAIL) == "failed"

@@ -20,6 +20,8 @@ from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.sim.world import SimPresence
 from asterism.testing.virtual_time import run as in_virtual_time
 
+pytestmark = pytest.mark.virtual_time
+
 
 class VirtualClock:
     def time(self) -> float:
@@ -103,7 +105,8 @@ def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPa
     assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (FAILED, 1, 1)
 
 
-def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
+@pytest.mark.virtual_time(seed=1)
+async def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
     class Deaf(MemoryStore):
         deaf = False
 
@@ -113,23 +116,21 @@ def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
                 await asyncio.get_running_loop().create_future()
             return await super().beat(*args)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        store = Deaf(lambda: 1_000_000.0 + loop.time())
-        scene = Scene(worker := Worker(sleeps), store)
-        await scene.agent.joined.wait()
-        flow = Workflow("quick", call="a:b", heartbeat=2.0, timeout=6.0)
-        run = await scene.person.create(flow, {"seconds": 30.0})
-        await asyncio.sleep(5.0)
-        store.deaf = True
-        ended = await scene.person.wait(run.id)
-        assert (ended.status, ended.epoch, worker.begun) == (COMPLETED, 1, 1), ended.story
-        await scene.end()
-
-    in_virtual_time(main(), seed=1)
+    loop = asyncio.get_running_loop()
+    store = Deaf(lambda: 1_000_000.0 + loop.time())
+    scene = Scene(worker := Worker(sleeps), store)
+    await scene.agent.joined.wait()
+    flow = Workflow("quick", call="a:b", heartbeat=2.0, timeout=6.0)
+    run = await scene.person.create(flow, {"seconds": 30.0})
+    await asyncio.sleep(5.0)
+    store.deaf = True
+    ended = await scene.person.wait(run.id)
+    assert (ended.status, ended.epoch, worker.begun) == (COMPLETED, 1, 1), ended.story
+    await scene.end()
 
 
-def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
+@pytest.mark.virtual_time(seed=1)
+async def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
     async def boasts(work: RunWork) -> str:
         work.on_progress(Progress(10**5000))
         await asyncio.sleep(20.0)
@@ -141,57 +142,51 @@ def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
                 str(report.progress.step)  # as an engine does that writes it down: too many digits
             return await super().beat(session, profile, reports)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        scene = Scene(Worker(boasts), Strict(lambda: 1_000_000.0 + loop.time()))
-        await scene.agent.joined.wait()
-        run = await scene.person.create(Workflow("w", call="a:b"), {})
-        await asyncio.sleep(10.0)
-        assert not scene.task.done(), "the device died of it"
-        await scene.person.cancel(run.id)
-        assert (await scene.person.wait(run.id)).ended
-        await scene.end()
-
-    in_virtual_time(main(), seed=1)
+    loop = asyncio.get_running_loop()
+    scene = Scene(Worker(boasts), Strict(lambda: 1_000_000.0 + loop.time()))
+    await scene.agent.joined.wait()
+    run = await scene.person.create(Workflow("w", call="a:b"), {})
+    await asyncio.sleep(10.0)
+    assert not scene.task.done(), "the device died of it"
+    await scene.person.cancel(run.id)
+    assert (await scene.person.wait(run.id)).ended
+    await scene.end()
 
 
-def test_an_input_that_cannot_be_read_is_a_loss_with_a_delay_and_a_cap() -> None:
+@pytest.mark.virtual_time(seed=1)
+async def test_an_input_that_cannot_be_read_is_a_loss_with_a_delay_and_a_cap() -> None:
     class Unreadable(MemoryStore):
         async def blob(self, name: str) -> bytes:
             raise StoreUnavailable("input/output error")
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        scene = Scene(worker := Worker(sleeps), Unreadable(lambda: 1_000_000.0 + loop.time()))
-        await scene.agent.joined.wait()
-        flow = Workflow("w", call="a:b", losses=3, backoff=1.0)
-        run = await scene.person.create(flow, {"text": "x" * 100_000})
-        ended = await scene.person.wait(run.id)
-        assert (ended.status, ended.losses, worker.begun) == (FAILED, 4, 0)
-        assert "its input could not be read" in (ended.error or "")
-        assert ended.ended_at is not None
-        assert ended.ended_at - ended.created_at > 1.0 + 2.0, "there was no delay between the tries"
-        await scene.end()
-
-    in_virtual_time(main(), seed=1)
+    loop = asyncio.get_running_loop()
+    scene = Scene(worker := Worker(sleeps), Unreadable(lambda: 1_000_000.0 + loop.time()))
+    await scene.agent.joined.wait()
+    flow = Workflow("w", call="a:b", losses=3, backoff=1.0)
+    run = await scene.person.create(flow, {"text": "x" * 100_000})
+    ended = await scene.person.wait(run.id)
+    assert (ended.status, ended.losses, worker.begun) == (FAILED, 4, 0)
+    assert "its input could not be read" in (ended.error or "")
+    assert ended.ended_at is not None
+    assert ended.ended_at - ended.created_at > 1.0 + 2.0, "there was no delay between the tries"
+    await scene.end()
 
 
-def test_a_retry_keeps_a_large_input_that_nobody_else_refers_to_any_more() -> None:
-    async def main() -> None:
-        scene = Scene(Worker(sleeps))
-        await scene.agent.joined.wait()
-        first = await scene.person.create(Workflow("w", call="a:b"), {"text": "x" * 100_000})
-        await scene.person.wait(first.id)
-        await asyncio.sleep(10_000.0)
-        again = await scene.person.retry(first.id)
-        await scene.person.prune(0.0)
-        assert (await scene.person.blobs.fetch(again.input))["text"] == "x" * 100_000
-        await scene.end()
-
-    in_virtual_time(main(), seed=1)
+@pytest.mark.virtual_time(seed=1)
+async def test_a_retry_keeps_a_large_input_that_nobody_else_refers_to_any_more() -> None:
+    scene = Scene(Worker(sleeps))
+    await scene.agent.joined.wait()
+    first = await scene.person.create(Workflow("w", call="a:b"), {"text": "x" * 100_000})
+    await scene.person.wait(first.id)
+    await asyncio.sleep(10_000.0)
+    again = await scene.person.retry(first.id)
+    await scene.person.prune(0.0)
+    assert (await scene.person.blobs.fetch(again.input))["text"] == "x" * 100_000
+    await scene.end()
 
 
-def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody() -> None:
+@pytest.mark.virtual_time(seed=1)
+async def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody() -> None:
     class Moved(MemoryStore):
         away = False
 
@@ -202,17 +197,14 @@ def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody() -> 
         async def register(self, key: str) -> Any:
             return None if self.away else await super().register(key)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        store = Moved(lambda: 1_000_000.0 + loop.time())
-        scene = Scene(Worker(sleeps), store, monitor_every=None)
-        await scene.agent.joined.wait()
-        run = await scene.person.create(Workflow("w", call="a:b"), {"seconds": 70.0})
-        store.away = True
-        await asyncio.sleep(40.0)
-        assert not scene.task.done(), "it took an empty store for one that had thrown it out"
-        store.away = False
-        assert (await scene.person.wait(run.id)).status is COMPLETED
-        await scene.end()
-
-    in_virtual_time(main(), seed=1)
+    loop = asyncio.get_running_loop()
+    store = Moved(lambda: 1_000_000.0 + loop.time())
+    scene = Scene(Worker(sleeps), store, monitor_every=None)
+    await scene.agent.joined.wait()
+    run = await scene.person.create(Workflow("w", call="a:b"), {"seconds": 70.0})
+    store.away = True
+    await asyncio.sleep(40.0)
+    assert not scene.task.done(), "it took an empty store for one that had thrown it out"
+    store.away = False
+    assert (await scene.person.wait(run.id)).status is COMPLETED
+    await scene.end()

@@ -120,14 +120,11 @@ def test_the_slot_is_free_for_others_while_a_task_waits_for_its_next_attempt() -
     assert result["a"].status == "completed"
 
 
-def test_retries_are_announced_with_the_error() -> None:
-    async def main() -> Diary:
-        orchestrator = Orchestrator([LocalDevice("d")])
-        diary = Diary(orchestrator)
-        await orchestrator.run(independent(Task("a", call=Attempts(2), retries=2)))
-        return diary
-
-    diary = run(main())
+@pytest.mark.virtual_time
+async def test_retries_are_announced_with_the_error() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")])
+    diary = Diary(orchestrator)
+    await orchestrator.run(independent(Task("a", call=Attempts(2), retries=2)))
     assert [str(event.error) for event in diary.of("task_retrying")] == ["failure 1", "failure 2"]
     assert [event.attempt for event in diary.of("task_started")] == [1, 2, 3]
     assert diary.tasks("task_completed") == ["a"]
@@ -169,14 +166,12 @@ def test_a_task_that_ends_in_time_leaves_no_timer_that_could_hit_its_next_attemp
     assert span(result, "a") == (0, 8)
 
 
-def test_a_coroutine_that_ignores_its_timeout_fails_on_time_and_its_late_result_is_refused() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")])
-        diary = Diary(orchestrator)
-        plan = independent(Task("a", call=stubborn(7, "late"), timeout=5), Task("b", call=after(20)))
-        return await orchestrator.run(plan), diary
-
-    result, diary = run(main())
+@pytest.mark.virtual_time
+async def test_a_coroutine_that_ignores_its_timeout_fails_on_time_and_its_late_result_is_refused() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")])
+    diary = Diary(orchestrator)
+    plan = independent(Task("a", call=stubborn(7, "late"), timeout=5), Task("b", call=after(20)))
+    result = await orchestrator.run(plan)
     assert span(result, "a") == (0, 5)
     assert result["a"].value is None
     assert "late result refused" in told(result, "a")
@@ -202,7 +197,7 @@ def test_an_abandoned_execution_frees_its_slot_only_once() -> None:
     assert [span(result, f"b{n}") for n in range(4)] == [(7, 17), (17, 27), (27, 37), (37, 47)]
 
 
-def test_a_thread_that_hangs_fails_on_time_and_never_keeps_the_program() -> None:
+async def test_a_thread_that_hangs_fails_on_time_and_never_keeps_the_program() -> None:
     release = threading.Event()
 
     async def main() -> Any:
@@ -211,7 +206,7 @@ def test_a_thread_that_hangs_fails_on_time_and_never_keeps_the_program() -> None
         return await deadline(orchestrator.run(plan))
 
     try:
-        result = asyncio.run(main())
+        result = await main()
     finally:
         release.set()
     assert isinstance(result["hangs"].error, TimeoutError)
@@ -219,7 +214,7 @@ def test_a_thread_that_hangs_fails_on_time_and_never_keeps_the_program() -> None
     assert "abandoned" in told(result, "hangs")
 
 
-def test_a_thread_that_fails_after_its_timeout_is_heard_by_nobody() -> None:
+async def test_a_thread_that_fails_after_its_timeout_is_heard_by_nobody() -> None:
     release, ended = threading.Event(), threading.Event()
 
     def late() -> None:
@@ -227,15 +222,12 @@ def test_a_thread_that_fails_after_its_timeout_is_heard_by_nobody() -> None:
         ended.set()
         raise RuntimeError("too late")
 
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")], grace=0.01)
-        result = await deadline(orchestrator.run(independent(Task("late", call=late, timeout=0.01))))
-        release.set()
-        await asyncio.get_running_loop().run_in_executor(None, ended.wait)
-        await asyncio.sleep(0)
-        return result
-
-    assert isinstance(asyncio.run(main())["late"].error, TimeoutError)
+    orchestrator = Orchestrator([LocalDevice("d")], grace=0.01)
+    result = await deadline(orchestrator.run(independent(Task("late", call=late, timeout=0.01))))
+    release.set()
+    await asyncio.get_running_loop().run_in_executor(None, ended.wait)
+    await asyncio.sleep(0)
+    assert isinstance(result["late"].error, TimeoutError)
 
 
 # -- what a task may raise ---------------------------------------------------------------------------------------------
@@ -393,7 +385,8 @@ def test_a_limit_below_one_is_refused(limit: int) -> None:
 # -- several plans -----------------------------------------------------------------------------------------------------
 
 
-def test_several_constellations_share_the_devices_fairly() -> None:
+@pytest.mark.virtual_time
+async def test_several_constellations_share_the_devices_fairly() -> None:
     async def main() -> list[Any]:
         orchestrator = Orchestrator([LocalDevice("d", slots=4)])
         big = independent(*(Task(f"t{n}", call=after(1)) for n in range(40)), id="big")
@@ -403,23 +396,21 @@ def test_several_constellations_share_the_devices_fairly() -> None:
         second = asyncio.create_task(orchestrator.run(small))
         return [await first, await second]
 
-    big, small = run(main())
+    big, small = await main()
     # the first four slots free up at 1; then both get two each until the small one is done
     assert small.summary.makespan == pytest.approx(2.5, abs=1e-4)
     assert big.summary.makespan == pytest.approx(11, abs=1e-4)
 
 
-def test_a_late_constellation_does_not_starve_behind_a_higher_priority_elsewhere() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d", slots=2)])
-        urgent = independent(*(Task(f"t{n}", call=after(1), priority="critical") for n in range(30)), id="urgent")
-        humble = independent(Task("one", call=after(1), priority="low"), id="humble")
-        first = asyncio.create_task(orchestrator.run(urgent))
-        result = await orchestrator.run(humble)
-        await first
-        return result
-
-    assert run(main()).summary.makespan <= 3
+@pytest.mark.virtual_time
+async def test_a_late_constellation_does_not_starve_behind_a_higher_priority_elsewhere() -> None:
+    orchestrator = Orchestrator([LocalDevice("d", slots=2)])
+    urgent = independent(*(Task(f"t{n}", call=after(1), priority="critical") for n in range(30)), id="urgent")
+    humble = independent(Task("one", call=after(1), priority="low"), id="humble")
+    first = asyncio.create_task(orchestrator.run(urgent))
+    result = await orchestrator.run(humble)
+    await first
+    assert result.summary.makespan <= 3
 
 
 def test_a_plan_of_many_tasks_runs_in_the_order_of_its_dependencies() -> None:

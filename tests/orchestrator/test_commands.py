@@ -153,12 +153,9 @@ def test_output_that_is_not_utf_8_does_not_fail_the_task() -> None:
     assert output(Task("a", shell=r"printf 'ok \377'")) == "ok �"
 
 
-def test_commands_run_beside_each_other() -> None:
-    async def main() -> Any:
-        plan = independent(*(Task(f"t{n}", argv=["echo", str(n)]) for n in range(20)))
-        return await deadline(Orchestrator([LocalDevice("device", slots=8)]).run(plan))
-
-    result = asyncio.run(main())
+async def test_commands_run_beside_each_other() -> None:
+    plan = independent(*(Task(f"t{n}", argv=["echo", str(n)]) for n in range(20)))
+    result = await deadline(Orchestrator([LocalDevice("device", slots=8)]).run(plan))
     assert [task.value for task in result] == [str(n) for n in range(20)]
 
 
@@ -320,19 +317,15 @@ def test_a_command_that_outlives_its_timeout_is_stopped(tmp_path: Path) -> None:
     soon(lambda: not any(map(alive, pids(noted))))
 
 
-def test_cancelling_the_awaiting_coroutine_ends_the_command_before_it_returns(tmp_path: Path) -> None:
+async def test_cancelling_the_awaiting_coroutine_ends_the_command_before_it_returns(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-
-    async def main() -> int:
-        plan = independent(Task("a", shell=f"echo $$ > {noted}; exec sleep 1000"))
-        running = asyncio.create_task(Orchestrator([LocalDevice("device")]).run(plan))
-        (pid,) = await soon_async(lambda: pids(noted))
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await deadline(running)
-        return int(pid)
-
-    assert not alive(asyncio.run(main()))
+    plan = independent(Task("a", shell=f"echo $$ > {noted}; exec sleep 1000"))
+    running = asyncio.create_task(Orchestrator([LocalDevice("device")]).run(plan))
+    (pid,) = await soon_async(lambda: pids(noted))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deadline(running)
+    assert not alive(int(pid))
 
 
 def test_cancelling_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
@@ -388,38 +381,30 @@ def test_the_guard_is_not_left_with_the_number_of_a_command_that_was_cancelled_a
     assert not Counter(begun) - Counter(ended)
 
 
-def test_a_device_that_left_leaves_no_guard_behind(tmp_path: Path) -> None:
+async def test_a_device_that_left_leaves_no_guard_behind(tmp_path: Path) -> None:
     go, noted = tmp_path / "go", tmp_path / "pid"
     script = f"echo $$ > {noted}; while ! test -e {go}; do sleep 0.01; done"
-
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("device"), LocalDevice("other")])
-        await deadline(orchestrator.run(independent(Task("a", argv=["true"], device="device"), id="first")))
-        running = asyncio.create_task(
-            orchestrator.run(independent(Task("a", shell=script, device="device"), id="second"))
-        )
-        await soon_async(lambda: pids(noted))
-        orchestrator.leave("device")
-        go.touch()
-        await deadline(running)
-
-    asyncio.run(main())  # a process that is still there when its owner is collected fails this test
+    orchestrator = Orchestrator([LocalDevice("device"), LocalDevice("other")])
+    await deadline(orchestrator.run(independent(Task("a", argv=["true"], device="device"), id="first")))
+    running = asyncio.create_task(orchestrator.run(independent(Task("a", shell=script, device="device"), id="second")))
+    await soon_async(lambda: pids(noted))
+    orchestrator.leave("device")
+    go.touch()
+    await deadline(running)
 
 
-def test_the_end_of_one_orchestrator_does_not_end_the_commands_of_another_on_the_same_device(tmp_path: Path) -> None:
+async def test_the_end_of_one_orchestrator_does_not_end_the_commands_of_another_on_the_same_device(
+    tmp_path: Path,
+) -> None:
     go = tmp_path / "go"
     noted = tmp_path / "pid"
-
-    async def main() -> Any:
-        device = LocalDevice("shared")
-        script = f"echo $$ > {noted}; while ! test -e {go}; do sleep 0.01; done; echo survived"
-        long = asyncio.create_task(Orchestrator([device]).run(independent(Task("long", shell=script), id="long")))
-        await soon_async(lambda: pids(noted))
-        await deadline(Orchestrator([device]).run(independent(Task("short", argv=["true"]), id="short")))
-        go.touch()
-        return await deadline(long)
-
-    result = asyncio.run(main())
+    device = LocalDevice("shared")
+    script = f"echo $$ > {noted}; while ! test -e {go}; do sleep 0.01; done; echo survived"
+    long = asyncio.create_task(Orchestrator([device]).run(independent(Task("long", shell=script), id="long")))
+    await soon_async(lambda: pids(noted))
+    await deadline(Orchestrator([device]).run(independent(Task("short", argv=["true"]), id="short")))
+    go.touch()
+    result = await deadline(long)
     assert result["long"].value == "survived"
 
 

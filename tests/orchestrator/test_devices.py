@@ -25,6 +25,8 @@ from tests.orchestrator.orchestrator_scenes import (
     why_of,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Refusing(LocalDevice):
     """A device that gives the first ``times`` pieces of work back, or loses them."""
@@ -76,7 +78,7 @@ def test_a_strategy_may_be_a_function() -> None:
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("no idea"), None, "a"])
-def test_a_strategy_that_fails_or_talks_nonsense_does_not_hang_the_plan(answer: Any) -> None:
+async def test_a_strategy_that_fails_or_talks_nonsense_does_not_hang_the_plan(answer: Any) -> None:
     def strategy(devices: Any, lane: Any) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -94,7 +96,7 @@ def test_a_strategy_that_fails_or_talks_nonsense_does_not_hang_the_plan(answer: 
         error = running.exception()
         return str(running.result()["t"].error) if error is None else str(error)
 
-    assert run(main()) != "it hangs"
+    assert await main() != "it hangs"
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_that_exist() -> None:
@@ -137,13 +139,12 @@ def test_a_task_that_waits_for_a_busy_device_does_not_stand_in_the_way_of_others
     assert span(orchestrate(plan, devices=devices), "three") == (0, 1)
 
 
-def test_explicit_assignments_fix_the_device_of_a_task() -> None:
-    async def main() -> Any:
-        devices = [LocalDevice("a"), LocalDevice("b")]
-        plan = independent(*(Task(f"t{n}", call=after(1)) for n in range(4)))
-        return await Orchestrator(devices).run(plan, assignments={f"t{n}": "b" for n in range(4)})
-
-    assert {task.device for task in run(main())} == {"b"}
+async def test_explicit_assignments_fix_the_device_of_a_task() -> None:
+    devices = [LocalDevice("a"), LocalDevice("b")]
+    plan = independent(*(Task(f"t{n}", call=after(1)) for n in range(4)))
+    assert {
+        task.device for task in (await Orchestrator(devices).run(plan, assignments={f"t{n}": "b" for n in range(4)}))
+    } == {"b"}
 
 
 def test_an_assignment_of_an_unknown_task_is_refused_and_changes_nothing() -> None:
@@ -154,16 +155,13 @@ def test_an_assignment_of_an_unknown_task_is_refused_and_changes_nothing() -> No
     assert orchestrate(plan).state == "completed"
 
 
-def test_an_assignment_to_an_unknown_device_waits_says_so_and_fails() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
-        plan = independent(Task("a", call=after(1)))
-        running = asyncio.create_task(orchestrator.run(plan, assignments={"a": "elsewhere"}))
-        await at(1)
-        why = str(orchestrator.why("a"))
-        return why, await running
-
-    why, result = run(main())
+async def test_an_assignment_to_an_unknown_device_waits_says_so_and_fails() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
+    plan = independent(Task("a", call=after(1)))
+    running = asyncio.create_task(orchestrator.run(plan, assignments={"a": "elsewhere"}))
+    await at(1)
+    why = str(orchestrator.why("a"))
+    result = await running
     assert "the device 'elsewhere'; the devices are d" in why
     assert isinstance(result["a"].error, NoDevice)
 
@@ -200,40 +198,34 @@ def test_a_device_whose_execute_is_no_coroutine_fails_the_task() -> None:
 # -- joining and leaving -----------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_joins_gets_work_at_once() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a", slots=1)])
-        diary = Diary(orchestrator, DeviceEvent)
-        plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(3)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(4)
-        orchestrator.join(LocalDevice("b", slots=1))
-        return await running, diary
-
-    result, diary = run(main())
+async def test_a_device_that_joins_gets_work_at_once() -> None:
+    orchestrator = Orchestrator([LocalDevice("a", slots=1)])
+    diary = Diary(orchestrator, DeviceEvent)
+    plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(3)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(4)
+    orchestrator.join(LocalDevice("b", slots=1))
+    result = await running
     assert span(result, "t1") == (4, 14)
     assert result["t1"].device == "b"
     assert [(event.kind, event.device) for event in diary.events] == [("device_joined", "b")]
 
 
-def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)])
-        diary = Diary(orchestrator, DeviceEvent)
-        plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(4)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(4)
-        orchestrator.leave("a")
-        return await running, diary
-
-    result, diary = run(main())
+async def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> None:
+    orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)])
+    diary = Diary(orchestrator, DeviceEvent)
+    plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(4)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(4)
+    orchestrator.leave("a")
+    result = await running
     assert [task.device for task in result] == ["a", "b", "b", "b"]
     assert result["t0"].status == "completed"
     assert result["t0"].attempts == 1
     assert [(event.kind, event.device) for event in diary.events] == [("device_left", "a")]
 
 
-def test_a_task_whose_device_left_before_the_start_is_assigned_anew() -> None:
+async def test_a_task_whose_device_left_before_the_start_is_assigned_anew() -> None:
     async def main(turns: int) -> Any:
         executed: list[str] = []
 
@@ -251,25 +243,22 @@ def test_a_task_whose_device_left_before_the_start_is_assigned_anew() -> None:
         result = await running
         return executed, result
 
-    executed, result = run(main(0))
+    executed, result = await main(0)
     assert executed == ["b"]
     assert result["t"].attempts == 1
     assert result["t"].device == "b"
     assert told(result, "t") == ["started", "put back", "started", "completed"]
 
 
-def test_a_device_that_left_may_come_back_under_its_name() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a", slots=1)])
-        plan = chain(Task("t0", call=after(2)), Task("t1", call=after(2)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(1)
-        orchestrator.leave("a")
-        await at(5)
-        orchestrator.join(LocalDevice("a", slots=1))
-        return await running
-
-    result = run(main())
+async def test_a_device_that_left_may_come_back_under_its_name() -> None:
+    orchestrator = Orchestrator([LocalDevice("a", slots=1)])
+    plan = chain(Task("t0", call=after(2)), Task("t1", call=after(2)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(1)
+    orchestrator.leave("a")
+    await at(5)
+    orchestrator.join(LocalDevice("a", slots=1))
+    result = await running
     assert span(result, "t1") == (5, 7)
 
 
@@ -347,14 +336,11 @@ def test_a_device_that_rests_after_a_refusal_is_ready_again_in_a_second_event_lo
     assert result["t"].device == "shy"
 
 
-def test_the_loss_of_a_device_is_counted_apart_from_failures() -> None:
-    async def main() -> Any:
-        device = Refusing("device", 3, DeviceLost)
-        orchestrator = Orchestrator([device], max_losses=3)
-        diary = Diary(orchestrator, DeviceEvent)
-        return await orchestrator.run(independent(Task("t", call=after(1, "done")))), diary
-
-    result, diary = run(main())
+async def test_the_loss_of_a_device_is_counted_apart_from_failures() -> None:
+    device = Refusing("device", 3, DeviceLost)
+    orchestrator = Orchestrator([device], max_losses=3)
+    diary = Diary(orchestrator, DeviceEvent)
+    result = await orchestrator.run(independent(Task("t", call=after(1, "done"))))
     assert result["t"].value == "done"  # although the task has no retries
     assert result["t"].attempts == 4
     assert diary.kinds() == ["device_lost"] * 3
@@ -386,19 +372,16 @@ def test_a_task_that_loses_every_device_fails_with_the_loss() -> None:
 # -- no device ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_and_then_runs() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")])
-        diary = Diary(orchestrator, DeviceEvent)
-        plan = independent(Task("t", call=after(1), needs=["gpu"]), Task("u", call=after(1)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(0.001)
-        why = orchestrator.why("t")
-        await at(200)
-        orchestrator.join(LocalDevice("b", can=["gpu"]))
-        return why, await running, diary
-
-    why, result, diary = run(main())
+async def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_and_then_runs() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")])
+    diary = Diary(orchestrator, DeviceEvent)
+    plan = independent(Task("t", call=after(1), needs=["gpu"]), Task("u", call=after(1)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(0.001)
+    why = orchestrator.why("t")
+    await at(200)
+    orchestrator.join(LocalDevice("b", can=["gpu"]))
+    result = await running
     assert why.holders[0].kind == "no_device"
     assert "a device that can gpu; the devices are a" in str(why)
     assert [event.detail for event in diary.of("no_device")] == [
@@ -422,31 +405,25 @@ def test_without_any_device_the_plan_fails_after_the_stated_time() -> None:
     assert result["b"].status == "cancelled"
 
 
-def test_devices_of_another_kind_that_come_and_go_do_not_prolong_the_wait() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")], no_device_timeout=300)
-        running = asyncio.create_task(orchestrator.run(independent(Task("t", needs="gpu"))))
-        for n in range(10):
-            await at(100 * n + 50)
-            if running.done():
-                break
-            orchestrator.join(LocalDevice(f"guest{n}"))
-            orchestrator.leave(f"guest{n}")
-        return await running
-
-    assert run(main()).summary.makespan == pytest.approx(300, abs=1)
+async def test_devices_of_another_kind_that_come_and_go_do_not_prolong_the_wait() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")], no_device_timeout=300)
+    running = asyncio.create_task(orchestrator.run(independent(Task("t", needs="gpu"))))
+    for n in range(10):
+        await at(100 * n + 50)
+        if running.done():
+            break
+        orchestrator.join(LocalDevice(f"guest{n}"))
+        orchestrator.leave(f"guest{n}")
+    assert (await running).summary.makespan == pytest.approx(300, abs=1)
 
 
-def test_a_retry_that_finds_no_device_waits_and_then_fails() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")], no_device_timeout=30)
-        plan = independent(Task("t", call=failing(5), retries=1, backoff=1))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(2)
-        orchestrator.leave("a")
-        return await running
-
-    result = run(main())
+async def test_a_retry_that_finds_no_device_waits_and_then_fails() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")], no_device_timeout=30)
+    plan = independent(Task("t", call=failing(5), retries=1, backoff=1))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(2)
+    orchestrator.leave("a")
+    result = await running
     assert isinstance(result["t"].error, NoDevice)
     assert result["t"].attempts == 1
 
@@ -462,38 +439,29 @@ def test_the_failure_of_a_task_without_a_device_is_reviewed_like_any_other() -> 
     assert result["instead"].status == "completed"
 
 
-def test_a_stranded_task_that_an_edit_makes_placeable_runs() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")])
-        plan = independent(Task("t", call=after(1), needs="gpu"), id="p")
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(10)
-        plan.edit([edits.UpdateTask("t", needs=[])])
-        return await running
-
-    assert span(run(main()), "t") == (10, 11)
+async def test_a_stranded_task_that_an_edit_makes_placeable_runs() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")])
+    plan = independent(Task("t", call=after(1), needs="gpu"), id="p")
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(10)
+    plan.edit([edits.UpdateTask("t", needs=[])])
+    assert span((await running), "t") == (10, 11)
 
 
-def test_a_stranded_task_that_an_edit_removes_does_not_keep_the_plan() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")])
-        plan = independent(Task("t", needs="gpu"), Task("u", call=after(1)), id="p")
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(10)
-        plan.edit([edits.RemoveTask("t")])
-        return await running
-
-    result = run(main())
+async def test_a_stranded_task_that_an_edit_removes_does_not_keep_the_plan() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")])
+    plan = independent(Task("t", needs="gpu"), Task("u", call=after(1)), id="p")
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(10)
+    plan.edit([edits.RemoveTask("t")])
+    result = await running
     assert result.state == "completed"
     assert result.summary.makespan == pytest.approx(10, abs=1e-4)
 
 
-def test_tasks_after_an_idle_plan_find_the_devices_as_they_are_now() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a")])
-        await orchestrator.run(Constellation("first"))
-        orchestrator.leave("a")
-        orchestrator.join(LocalDevice("b"))
-        return await orchestrator.run(independent(Task("t", call=after(1)), id="second"))
-
-    assert run(main())["t"].device == "b"
+async def test_tasks_after_an_idle_plan_find_the_devices_as_they_are_now() -> None:
+    orchestrator = Orchestrator([LocalDevice("a")])
+    await orchestrator.run(Constellation("first"))
+    orchestrator.leave("a")
+    orchestrator.join(LocalDevice("b"))
+    assert (await orchestrator.run(independent(Task("t", call=after(1)), id="second")))["t"].device == "b"

@@ -24,6 +24,8 @@ from tests.orchestrator.orchestrator_scenes import (
     told,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 POLICIES = ["global", "scoped", "speculative"]
 
 
@@ -271,15 +273,11 @@ def provisional_chain(*names: str) -> Constellation:
     return plan
 
 
-def test_an_edit_revokes_a_provisional_task_and_those_below_it_and_they_start_again() -> None:
-    async def main() -> Any:
-        editor = Script({"root": [edits.UpdateTask("b", priority="high")]}, seconds=2.5)
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
-        diary = Diary(orchestrator)
-        result = await orchestrator.run(provisional_chain("b", "c", "d"))
-        return result, diary
-
-    result, diary = run(main())
+async def test_an_edit_revokes_a_provisional_task_and_those_below_it_and_they_start_again() -> None:
+    editor = Script({"root": [edits.UpdateTask("b", priority="high")]}, seconds=2.5)
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
+    diary = Diary(orchestrator)
+    result = await orchestrator.run(provisional_chain("b", "c", "d"))
     assert result.state == "completed"
     # b 1-2 and c 2-3 had ended provisionally, d ran since 3; at 3.5 all three are revoked and b starts again
     assert span(result, "b") == (3.5, 4.5)
@@ -289,18 +287,15 @@ def test_an_edit_revokes_a_provisional_task_and_those_below_it_and_they_start_ag
     assert diary.tasks("task_completed") == ["root", "b", "c", "d"]
 
 
-def test_every_revocation_is_announced_also_that_of_a_task_that_had_ended() -> None:
-    async def main() -> Any:
-        editor = Script({"root": [edits.UpdateTask("b", priority="high")]}, seconds=2.5)
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
-        diary = Diary(orchestrator)
-        await orchestrator.run(provisional_chain("b", "c", "d"))
-        return diary
-
-    assert sorted(run(main()).tasks("task_revoked")) == ["b", "c", "d"]
+async def test_every_revocation_is_announced_also_that_of_a_task_that_had_ended() -> None:
+    editor = Script({"root": [edits.UpdateTask("b", priority="high")]}, seconds=2.5)
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
+    diary = Diary(orchestrator)
+    await orchestrator.run(provisional_chain("b", "c", "d"))
+    assert sorted(diary.tasks("task_revoked")) == ["b", "c", "d"]
 
 
-def test_a_revoked_task_that_was_removed_does_not_start_again_and_its_result_is_dropped() -> None:
+async def test_a_revoked_task_that_was_removed_does_not_start_again_and_its_result_is_dropped() -> None:
     ran: list[str] = []
 
     async def work() -> str:
@@ -312,17 +307,13 @@ def test_a_revoked_task_that_was_removed_does_not_start_again_and_its_result_is_
     plan.add(Task("root", call=after(1)))
     plan.add(Task("b", call=work, revocable=True), after="root")
     seen: list[Any] = []
-
-    async def main() -> Any:
-        editor = Script({"root": [edits.RemoveTask("b")]}, seconds=2)
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
-        diary = Diary(orchestrator)
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(2)
-        seen.append((plan["b"].status, plan["b"].value, plan["b"].provisional))
-        return await running, diary
-
-    result, diary = run(main())
+    editor = Script({"root": [edits.RemoveTask("b")]}, seconds=2)
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, policy="speculative")
+    diary = Diary(orchestrator)
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(2)
+    seen.append((plan["b"].status, plan["b"].value, plan["b"].provisional))
+    result = await running
     assert seen == [("running", None, True)]
     assert ran == ["b"]
     assert "b" not in result.plan
@@ -341,35 +332,32 @@ def test_a_revoked_execution_is_told_to_stop_and_what_it_says_later_is_refused()
     assert "late result refused" in told(result, "b")
 
 
-def test_confirmation_is_the_moment_of_the_event() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=5), policy="speculative")
-        heard: list[tuple[str, str, float]] = []
-        orchestrator.events.subscribe(
-            lambda event: heard.append((event.kind, getattr(event, "task_id", ""), asyncio.get_running_loop().time()))
-        )
-        await orchestrator.run(provisional_chain("b", "c"))
-        return [one for one in heard if one[0] in ("task_completed", "task_confirmed")]
+async def test_confirmation_is_the_moment_of_the_event() -> None:
 
     # root ends at 1 and is reviewed until 6; b (1-2) is reviewed until 7, c (2-3) until 8
-    assert [(kind, task, round(when, 3)) for kind, task, when in run(main())] == [
+    orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=5), policy="speculative")
+    heard: list[tuple[str, str, float]] = []
+    orchestrator.events.subscribe(
+        lambda event: heard.append((event.kind, getattr(event, "task_id", ""), asyncio.get_running_loop().time()))
+    )
+    await orchestrator.run(provisional_chain("b", "c"))
+    assert [
+        (kind, task, round(when, 3))
+        for kind, task, when in [one for one in heard if one[0] in ("task_completed", "task_confirmed")]
+    ] == [
         ("task_completed", "root", 1.0),
         ("task_completed", "b", 6.0),
         ("task_completed", "c", 7.0),
     ]
 
 
-def test_a_provisional_task_that_still_runs_is_confirmed_while_it_runs() -> None:
-    async def main() -> Any:
-        plan = Constellation("p")
-        plan.add(Task("root", call=after(1)))
-        plan.add(Task("b", call=after(10), revocable=True), after="root")
-        orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=2), policy="speculative")
-        diary = Diary(orchestrator)
-        await orchestrator.run(plan)
-        return diary
-
-    diary = run(main())
+async def test_a_provisional_task_that_still_runs_is_confirmed_while_it_runs() -> None:
+    plan = Constellation("p")
+    plan.add(Task("root", call=after(1)))
+    plan.add(Task("b", call=after(10), revocable=True), after="root")
+    orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=2), policy="speculative")
+    diary = Diary(orchestrator)
+    await orchestrator.run(plan)
     assert diary.tasks("task_confirmed") == ["b"]
     assert diary.tasks("task_completed") == ["root", "b"]
     assert [event.provisional for event in diary.of("task_started")] == [False, True]
@@ -399,7 +387,7 @@ def test_the_editor_is_not_asked_about_ends_that_were_revoked_before_their_cycle
     assert editor.reviewed == [["root"], ["b"]]
 
 
-def test_an_edit_takes_back_the_leave_to_start_from_a_task_that_waits_for_its_next_attempt() -> None:
+async def test_an_edit_takes_back_the_leave_to_start_from_a_task_that_waits_for_its_next_attempt() -> None:
     """A provisional attempt failed; before the next one an edit says the task is not revocable after all."""
     started: list[float] = []
 
@@ -408,38 +396,32 @@ def test_an_edit_takes_back_the_leave_to_start_from_a_task_that_waits_for_its_ne
         if len(started) == 1:
             raise RuntimeError("first")
 
-    async def main() -> Any:
-        plan = Constellation("p")
-        plan.add(Task("root", call=after(1)))
-        plan.add(Task("b", call=work, revocable=True, retries=1, backoff=2), after="root")
-        orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=50), policy="speculative")
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(1.5)
-        plan.edit([edits.UpdateTask("b", revocable=False)])
-        verify(plan)
-        await at(40)
-        verify(plan)
-        assert plan["b"].status == "pending"
-        return await running
-
-    run(main())
+    plan = Constellation("p")
+    plan.add(Task("root", call=after(1)))
+    plan.add(Task("b", call=work, revocable=True, retries=1, backoff=2), after="root")
+    orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=50), policy="speculative")
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(1.5)
+    plan.edit([edits.UpdateTask("b", revocable=False)])
+    verify(plan)
+    await at(40)
+    verify(plan)
+    assert plan["b"].status == "pending"
+    await running
     assert started == [1, 51]
 
 
-def test_a_provisional_failure_counts_only_when_confirmed() -> None:
-    async def main() -> Any:
-        plan = Constellation("p")
-        plan.add(Task("root", call=after(1)))
-        plan.add(Task("b", call=failing(1), revocable=True), after="root")
-        plan.add(Task("mend", call=after(1), revocable=True), after={"b": "failure"})
-        orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=5), policy="speculative")
-        diary = Diary(orchestrator)
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(4)
-        assert (plan["b"].status, plan["b"].error) == ("running", None)
-        return await running, diary
-
-    result, diary = run(main())
+async def test_a_provisional_failure_counts_only_when_confirmed() -> None:
+    plan = Constellation("p")
+    plan.add(Task("root", call=after(1)))
+    plan.add(Task("b", call=failing(1), revocable=True), after="root")
+    plan.add(Task("mend", call=after(1), revocable=True), after={"b": "failure"})
+    orchestrator = Orchestrator([LocalDevice("device")], editor=Script(seconds=5), policy="speculative")
+    diary = Diary(orchestrator)
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(4)
+    assert (plan["b"].status, plan["b"].error) == ("running", None)
+    result = await running
     assert result["b"].status == "failed"
     assert result["mend"].status == "completed"
     assert span(result, "mend") == (2, 3)
@@ -477,18 +459,15 @@ def test_a_late_answer_that_reaches_what_has_started_is_rejected_and_nobody_is_a
     assert len(editor.asked) == 2  # for the end of a, and for that of b
 
 
-def test_a_late_answer_based_on_what_another_edit_has_changed_is_rejected_as_stale() -> None:
-    async def main() -> Any:
-        editor = Script({"a": [edits.UpdateTask("c", timeout=7)]}, seconds=15)
-        plan = chain(Task("a", call=after(1)), Task("b", call=after(100)), Task("c", call=after(1)))
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, edit_timeout=10)
-        diary = Diary(orchestrator)
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(13)
-        plan.edit([edits.UpdateTask("c", timeout=9)])
-        return await running, diary
-
-    result, diary = run(main())
+async def test_a_late_answer_based_on_what_another_edit_has_changed_is_rejected_as_stale() -> None:
+    editor = Script({"a": [edits.UpdateTask("c", timeout=7)]}, seconds=15)
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(100)), Task("c", call=after(1)))
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, edit_timeout=10)
+    diary = Diary(orchestrator)
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(13)
+    plan.edit([edits.UpdateTask("c", timeout=9)])
+    result = await running
     assert result["c"].task.timeout == 9
     (rejected,) = diary.of("edit_rejected")
     assert [violation.rule for violation in rejected.violations] == ["stale"]
@@ -513,18 +492,14 @@ def test_an_answer_after_the_end_is_rejected_as_ended() -> None:
     assert [v.rule for event in diary.of("edit_rejected") for v in event.violations] == ["ended"]
 
 
-def test_an_editor_that_hangs_for_ever_and_ignores_its_cancellation_does_not_keep_the_run() -> None:
+async def test_an_editor_that_hangs_for_ever_and_ignores_its_cancellation_does_not_keep_the_run() -> None:
     async def editor(view: Any, events: Any) -> Any:
         await stubborn(50)()
 
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, edit_timeout=10, grace=2)
-        result = await orchestrator.run(independent(Task("a", call=after(1))))
-        ended = asyncio.get_running_loop().time()
-        await at(100)
-        return result, ended
-
-    result, ended = run(main())
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, edit_timeout=10, grace=2)
+    result = await orchestrator.run(independent(Task("a", call=after(1))))
+    ended = asyncio.get_running_loop().time()
+    await at(100)
     assert result.state == "completed"
     assert ended == pytest.approx(13, abs=0.1)
 
@@ -728,24 +703,21 @@ def test_an_editor_that_cancels_itself_closes_its_cycle() -> None:
     assert diary.kinds("editor_failed") == ["editor_failed"] * 2
 
 
-def test_an_editor_that_is_cancelled_from_outside_closes_its_cycle() -> None:
-    async def main() -> Any:
-        thinking: list[asyncio.Task[Any]] = []
+async def test_an_editor_that_is_cancelled_from_outside_closes_its_cycle() -> None:
+    thinking: list[asyncio.Task[Any]] = []
 
-        async def editor(view: Any, events: Any) -> None:
-            thinking.append(asyncio.current_task())  # type: ignore[arg-type]
-            await asyncio.sleep(100)
+    async def editor(view: Any, events: Any) -> None:
+        thinking.append(asyncio.current_task())  # type: ignore[arg-type]
+        await asyncio.sleep(100)
 
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor)
-        plan = chain(Task("a", call=after(1)), Task("b", call=after(1)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(5)
-        thinking[0].cancel()
-        await at(10)
-        thinking[1].cancel()
-        return await running
-
-    assert span(run(main()), "b") == (5, 6)
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor)
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(1)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(5)
+    thinking[0].cancel()
+    await at(10)
+    thinking[1].cancel()
+    assert span((await running), "b") == (5, 6)
 
 
 def test_an_editor_that_is_no_editor_fails_like_any_other() -> None:
@@ -897,21 +869,18 @@ def test_the_author_the_reason_and_the_edits_are_told() -> None:
     assert any("version 1 by Ada: b is superfluous" in entry.why for entry in result.story("b"))
 
 
-def test_a_base_version_that_was_overtaken_is_stale_and_anything_else_rebases_silently() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(1)), Task("z", call=after(50)))
-        plan.add(Task("b", call=after(1)), after="z")
-        plan.add(Task("c", call=after(1)), after="z")
-        editor = Script({"a": [edits.UpdateTask("b", timeout=7)]}, seconds=5)
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor, max_rejections=0)
-        diary = Diary(orchestrator)
-        running = asyncio.create_task(orchestrator.run(plan))
-        await at(3)
-        plan.edit([edits.UpdateTask("c", timeout=9)])  # another task: no matter
-        await at(10)
-        assert plan["b"].task.timeout == 7
-        return await running, diary
-
-    result, diary = run(main())
+async def test_a_base_version_that_was_overtaken_is_stale_and_anything_else_rebases_silently() -> None:
+    plan = independent(Task("a", call=after(1)), Task("z", call=after(50)))
+    plan.add(Task("b", call=after(1)), after="z")
+    plan.add(Task("c", call=after(1)), after="z")
+    editor = Script({"a": [edits.UpdateTask("b", timeout=7)]}, seconds=5)
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor, max_rejections=0)
+    diary = Diary(orchestrator)
+    running = asyncio.create_task(orchestrator.run(plan))
+    await at(3)
+    plan.edit([edits.UpdateTask("c", timeout=9)])  # another task: no matter
+    await at(10)
+    assert plan["b"].task.timeout == 7
+    result = await running
     assert "edit_rejected" not in diary.kinds()
     assert result.plan.version == 2

@@ -34,6 +34,8 @@ from tests.orchestrator.orchestrator_scenes import (
     until,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 def observed(plan: Constellation, *subscribe: Any, **terms: Any) -> Any:
     """Run a plan in virtual time; ``subscribe`` are functions that get the orchestrator before it begins."""
@@ -105,69 +107,62 @@ def test_the_cycle_of_an_edit_is_told() -> None:
 
 
 @pytest.mark.parametrize("way", ["pending by edit", "running by edit", "retrying by edit", "unreachable", "whole plan"])
-def test_every_task_that_ends_cancelled_has_its_event(way: str) -> None:
-    async def main() -> Diary:
-        plan = Constellation("p")
-        plan.add(Task("slow", call=after(20)))
-        plan.add(Task("fails", call=failing(1)))
-        plan.add(Task("running", call=after(50)))
-        plan.add(Task("retrying", call=failing(1), retries=1, backoff=100))
-        plan.add(Task("pending", call=after(1)), after="slow")
-        plan.add(Task("unreachable", call=after(1)), after="fails")
-        made = Orchestrator([LocalDevice("device")])
-        diary = Diary(made)
-        running = asyncio.create_task(made.run(plan))
-        await at(5)
-        if way.endswith("by edit"):
-            plan.edit([edits.CancelTask(way.split()[0])])
-        elif way == "whole plan":
-            await made.cancel("p")
-        result = await running
-        expected = sorted(task.id for task in result if task.status == "cancelled")
-        assert expected
-        assert sorted(diary.tasks("task_cancelled")) == expected
-        return diary
-
-    run(main())
+async def test_every_task_that_ends_cancelled_has_its_event(way: str) -> None:
+    plan = Constellation("p")
+    plan.add(Task("slow", call=after(20)))
+    plan.add(Task("fails", call=failing(1)))
+    plan.add(Task("running", call=after(50)))
+    plan.add(Task("retrying", call=failing(1), retries=1, backoff=100))
+    plan.add(Task("pending", call=after(1)), after="slow")
+    plan.add(Task("unreachable", call=after(1)), after="fails")
+    made = Orchestrator([LocalDevice("device")])
+    diary = Diary(made)
+    running = asyncio.create_task(made.run(plan))
+    await at(5)
+    if way.endswith("by edit"):
+        plan.edit([edits.CancelTask(way.split()[0])])
+    elif way == "whole plan":
+        await made.cancel("p")
+    result = await running
+    expected = sorted(task.id for task in result if task.status == "cancelled")
+    assert expected
+    assert sorted(diary.tasks("task_cancelled")) == expected
 
 
 # -- iterators ---------------------------------------------------------------------------------------------------------
 
 
-def test_events_can_be_iterated_over() -> None:
-    async def main() -> list[str]:
-        made = Orchestrator([LocalDevice("device")])
-        seen = []
-        async with made.events.listen(TaskEvent) as events:
-            running = asyncio.create_task(made.run(chain(Task("a", call=after(1)), Task("b", call=after(1)))))
-            async for event in events:
-                seen.append(f"{event.kind} {event.task_id}")
-                if event.kind == "task_completed" and event.task_id == "b":
-                    break
-        await running
-        return seen
-
-    assert run(main()) == ["task_started a", "task_completed a", "task_started b", "task_completed b"]
+async def test_events_can_be_iterated_over() -> None:
+    made = Orchestrator([LocalDevice("device")])
+    seen = []
+    async with made.events.listen(TaskEvent) as events:
+        running = asyncio.create_task(made.run(chain(Task("a", call=after(1)), Task("b", call=after(1)))))
+        async for event in events:
+            seen.append(f"{event.kind} {event.task_id}")
+            if event.kind == "task_completed" and event.task_id == "b":
+                break
+    await running
+    assert seen == ["task_started a", "task_completed a", "task_started b", "task_completed b"]
 
 
-def test_an_iterator_that_nobody_reads_does_not_delay_the_run() -> None:
+async def test_an_iterator_that_nobody_reads_does_not_delay_the_run() -> None:
     async def main() -> float:
         made = Orchestrator([LocalDevice("device")])
         async with made.events.listen():
             await made.run(independent(Task("a", call=after(1))))
             return asyncio.get_running_loop().time()
 
-    assert run(main()) == 1
+    assert await main() == 1
 
 
-def test_an_iterator_that_falls_behind_loses_the_oldest_events() -> None:
+async def test_an_iterator_that_falls_behind_loses_the_oldest_events() -> None:
     async def main() -> list[str]:
         made = Orchestrator([LocalDevice("device")])
         async with made.events.listen(TaskEvent, limit=2) as events:
             await made.run(chain(Task("a", call=after(1)), Task("b", call=after(1))))
             return [(await anext(events)).kind for _ in range(2)]
 
-    assert run(main()) == ["task_started", "task_completed"]
+    assert await main() == ["task_started", "task_completed"]
 
 
 # -- observers that misbehave ------------------------------------------------------------------------------------------
@@ -274,37 +269,31 @@ def test_a_queue_without_room_is_refused(limit: int) -> None:
         Orchestrator().events.subscribe(print, limit=limit)
 
 
-def test_a_closed_subscription_hears_nothing_more() -> None:
-    async def main() -> list[str]:
-        made = Orchestrator([LocalDevice("device")])
-        diary = Diary(made)
-        running = asyncio.create_task(made.run(chain(Task("a", call=after(1)), Task("b", call=after(1)))))
-        await at(0.5)
-        diary.subscription.close()
-        diary.subscription.close()
-        await running
-        return diary.kinds()
-
-    assert run(main()) == ["constellation_started", "task_started"]
+async def test_a_closed_subscription_hears_nothing_more() -> None:
+    made = Orchestrator([LocalDevice("device")])
+    diary = Diary(made)
+    running = asyncio.create_task(made.run(chain(Task("a", call=after(1)), Task("b", call=after(1)))))
+    await at(0.5)
+    diary.subscription.close()
+    diary.subscription.close()
+    await running
+    assert diary.kinds() == ["constellation_started", "task_started"]
 
 
-def test_an_observer_may_close_its_own_subscription_and_edit_the_plan() -> None:
-    async def main() -> Any:
-        made = Orchestrator([LocalDevice("device")])
-        plan = independent(Task("a", call=after(5)), id="p")
-        heard = []
+async def test_an_observer_may_close_its_own_subscription_and_edit_the_plan() -> None:
+    made = Orchestrator([LocalDevice("device")])
+    plan = independent(Task("a", call=after(5)), id="p")
+    heard = []
 
-        def observer(event: Any) -> None:
-            heard.append(event.kind)
-            plan.add(Task("b", call=after(1, "b")))
-            subscription.close()
+    def observer(event: Any) -> None:
+        heard.append(event.kind)
+        plan.add(Task("b", call=after(1, "b")))
+        subscription.close()
 
-        subscription = made.events.subscribe(observer, TaskEvent)
-        result = await made.run(plan)
-        assert heard == ["task_started"]
-        return result
-
-    assert run(main())["b"].value == "b"
+    subscription = made.events.subscribe(observer, TaskEvent)
+    result = await made.run(plan)
+    assert heard == ["task_started"]
+    assert result["b"].value == "b"
 
 
 # -- pay for what is used ----------------------------------------------------------------------------------------------
@@ -338,63 +327,48 @@ def eventful() -> Constellation:
     return plan
 
 
-def test_no_event_is_made_when_nobody_listens(made: Counter[str]) -> None:
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
-        running = asyncio.create_task(orchestrator.run(eventful()))
-        await at(0.5)
-        orchestrator.pause("p")
-        orchestrator.resume("p")
-        orchestrator.join(LocalDevice("other"))
-        orchestrator.leave("other")
-        orchestrator.edit("p", edits.EditBatch((edits.AddTask(Task("e", call=after(1))),)))
-        await at(10)
-        await orchestrator.cancel("p")
-        await running
-
-    run(main())
+async def test_no_event_is_made_when_nobody_listens(made: Counter[str]) -> None:
+    orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
+    running = asyncio.create_task(orchestrator.run(eventful()))
+    await at(0.5)
+    orchestrator.pause("p")
+    orchestrator.resume("p")
+    orchestrator.join(LocalDevice("other"))
+    orchestrator.leave("other")
+    orchestrator.edit("p", edits.EditBatch((edits.AddTask(Task("e", call=after(1))),)))
+    await at(10)
+    await orchestrator.cancel("p")
+    await running
     assert not made
 
 
-def test_an_event_of_a_type_that_nobody_listens_for_is_not_made(made: Counter[str]) -> None:
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
-        orchestrator.events.subscribe(lambda event: None, DeviceEvent)
-        await orchestrator.run(eventful())
-
-    run(main())
+async def test_an_event_of_a_type_that_nobody_listens_for_is_not_made(made: Counter[str]) -> None:
+    orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
+    orchestrator.events.subscribe(lambda event: None, DeviceEvent)
+    await orchestrator.run(eventful())
     assert set(made) == {"DeviceEvent"}
 
 
-def test_nobody_who_has_unsubscribed_is_served(made: Counter[str]) -> None:
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("device")])
-        orchestrator.events.subscribe(lambda event: None).close()
-        await orchestrator.run(independent(Task("a", call=after(1))))
-
-    run(main())
+async def test_nobody_who_has_unsubscribed_is_served(made: Counter[str]) -> None:
+    orchestrator = Orchestrator([LocalDevice("device")])
+    orchestrator.events.subscribe(lambda event: None).close()
+    await orchestrator.run(independent(Task("a", call=after(1))))
     assert not made
 
 
-def test_an_idle_subscription_costs_no_task() -> None:
-    async def main() -> None:
-        made = Orchestrator([LocalDevice("device")])
-        diary = Diary(made)
-        await made.run(independent(Task("a", call=after(1))))
-        await until(lambda: len(asyncio.all_tasks()) == 1)
-        assert len(diary.events) == 4
-
-    run(main())
+async def test_an_idle_subscription_costs_no_task() -> None:
+    made = Orchestrator([LocalDevice("device")])
+    diary = Diary(made)
+    await made.run(independent(Task("a", call=after(1))))
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+    assert len(diary.events) == 4
 
 
-def test_events_of_several_constellations_name_theirs() -> None:
-    async def main() -> Diary:
-        made = Orchestrator([LocalDevice("device")])
-        diary = Diary(made, TaskEvent)
-        await asyncio.gather(*(made.run(independent(Task("a", call=after(1)), id=name)) for name in ("p", "q")))
-        return diary
-
-    assert sorted((event.constellation, event.kind) for event in run(main()).events) == [
+async def test_events_of_several_constellations_name_theirs() -> None:
+    made = Orchestrator([LocalDevice("device")])
+    diary = Diary(made, TaskEvent)
+    await asyncio.gather(*(made.run(independent(Task("a", call=after(1)), id=name)) for name in ("p", "q")))
+    assert sorted((event.constellation, event.kind) for event in diary.events) == [
         ("p", "task_completed"),
         ("p", "task_started"),
         ("q", "task_completed"),

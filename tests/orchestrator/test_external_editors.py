@@ -12,268 +12,234 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from asterism.core.errors import EditRejected
 from asterism.core.plan.invariants import verify
 from asterism.core.plan.lock import CycleClaimed, CycleGone
-from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import Diary, after, at, chain, independent, span
+
+pytestmark = pytest.mark.virtual_time
 
 Scene = Callable[[Orchestrator], Coroutine[Any, Any, None]]
 
 
-def outside(scene: Scene, plan: Constellation | None = None, **terms: Any) -> tuple[Any, Diary]:
-    """Run a -> b, each of a second, while ``scene`` plays the editor."""
+def outside(plan: Constellation | None = None, **terms: Any) -> tuple[Orchestrator, Diary, asyncio.Task[Any]]:
+    """Run a -> b, each of a second, while the test plays the editor."""
     plan = plan or chain(Task("a", call=after(1)), Task("b", call=after(1, "b")), id="p")
+    orchestrator = Orchestrator([LocalDevice("device")], external=True, **{"claim_timeout": 30, **terms})
 
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")], external=True, **{"claim_timeout": 30, **terms})
-        diary = Diary(orchestrator)
-        running = asyncio.create_task(orchestrator.run(plan))
-        try:
-            await scene(orchestrator)
-        finally:
-            result = await running
-        return result, diary
+    async def verified() -> Any:
+        result = await orchestrator.run(plan)
+        verify(plan)
+        return result
 
-    result, diary = run(main())
-    verify(plan)
-    return result, diary
+    return orchestrator, Diary(orchestrator), asyncio.create_task(verified())
 
 
-def test_a_cycle_can_be_listed_claimed_and_answered() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(0.5)
-        assert orchestrator.cycles() == []
-        await at(5)
-        (cycle,) = orchestrator.cycles()
-        assert (cycle.id, cycle.tasks, cycle.claimed_by) == (1, ("a",), None)
-        assert [event.kind for event in orchestrator.events_of(cycle.id)] == ["task_completed"]
-        assert orchestrator.claim(cycle.id, "Ada") is cycle
-        applied = orchestrator.answer(cycle.id, "Ada", [edits.UpdateTask("b", call=after(1, "edited"))])
-        assert applied.version == 1
-        assert orchestrator.cycles() == []
-
-    result, diary = outside(scene)
+async def test_a_cycle_can_be_listed_claimed_and_answered() -> None:
+    orchestrator, diary, running = outside()
+    await at(0.5)
+    assert orchestrator.cycles() == []
+    await at(5)
+    (cycle,) = orchestrator.cycles()
+    assert (cycle.id, cycle.tasks, cycle.claimed_by) == (1, ("a",), None)
+    assert [event.kind for event in orchestrator.events_of(cycle.id)] == ["task_completed"]
+    assert orchestrator.claim(cycle.id, "Ada") is cycle
+    applied = orchestrator.answer(cycle.id, "Ada", [edits.UpdateTask("b", call=after(1, "edited"))])
+    assert applied.version == 1
+    assert orchestrator.cycles() == []
+    result = await running
     assert result["b"].value == "edited"
     assert span(result, "b") == (5, 6)
     assert diary.of("edit_applied")[0].author == "Ada"
 
 
-def test_an_answer_may_be_json() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada")
-        orchestrator.answer(1, "Ada", {"edits": [{"op": "update_task", "task_id": "b", "changes": {"timeout": 9}}]})
-
-    result, _ = outside(scene)
+async def test_an_answer_may_be_json() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada")
+    orchestrator.answer(1, "Ada", {"edits": [{"op": "update_task", "task_id": "b", "changes": {"timeout": 9}}]})
+    result = await running
     assert result["b"].task.timeout == 9
 
 
-def test_a_cycle_that_nobody_claims_closes_after_the_claim_timeout() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        pass
-
-    result, diary = outside(scene)
+async def test_a_cycle_that_nobody_claims_closes_after_the_claim_timeout() -> None:
+    _, diary, running = outside()
+    result = await running
     assert span(result, "b") == (31, 32)
     assert [cycle.outcome for cycle in result.cycles] == ["unclaimed", "unclaimed"]
     assert diary.kinds("edit_timeout") == ["edit_timeout"] * 2
 
 
-def test_editors_outside_take_part_only_when_enabled() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")])
-        return await orchestrator.run(chain(Task("a", call=after(1)), Task("b", call=after(1))))
-
-    result = run(main())
+async def test_editors_outside_take_part_only_when_enabled() -> None:
+    orchestrator = Orchestrator([LocalDevice("device")])
+    result = await orchestrator.run(chain(Task("a", call=after(1)), Task("b", call=after(1))))
     assert result.cycles == ()
     assert span(result, "b") == (1, 2)
 
 
-def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada", lease=60)
-        with pytest.raises(CycleClaimed, match="claimed by 'Ada' for 60 s more"):
-            orchestrator.claim(1, "Bob")
-        with pytest.raises(CycleClaimed, match="not claimed by 'Bob' but by 'Ada'"):
-            orchestrator.answer(1, "Bob", None)
+async def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada", lease=60)
+    with pytest.raises(CycleClaimed, match="claimed by 'Ada' for 60 s more"):
+        orchestrator.claim(1, "Bob")
+    with pytest.raises(CycleClaimed, match="not claimed by 'Bob' but by 'Ada'"):
+        orchestrator.answer(1, "Bob", None)
+    orchestrator.answer(1, "Ada", None)
+    await running
+
+
+async def test_an_answer_without_a_claim_is_refused_in_words_that_help() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    with pytest.raises(CycleClaimed, match="claim it first") as caught:
         orchestrator.answer(1, "Ada", None)
-
-    outside(scene)
-
-
-def test_an_answer_without_a_claim_is_refused_in_words_that_help() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        with pytest.raises(CycleClaimed, match="claim it first") as caught:
-            orchestrator.answer(1, "Ada", None)
-        assert "by None" not in str(caught.value)
-
-    outside(scene)
+    assert "by None" not in str(caught.value)
+    await running
 
 
-def test_a_claim_is_a_lease_that_can_be_renewed() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada", lease=20)
-        await at(20)
-        orchestrator.claim(1, "Ada", lease=20)
-        await at(39)
-        orchestrator.answer(1, "Ada", None)
-
-    result, _ = outside(scene)
+async def test_a_claim_is_a_lease_that_can_be_renewed() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada", lease=20)
+    await at(20)
+    orchestrator.claim(1, "Ada", lease=20)
+    await at(39)
+    orchestrator.answer(1, "Ada", None)
+    result = await running
     assert span(result, "b") == (39, 40)
 
 
-def test_a_lease_that_runs_out_makes_the_cycle_free_again() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada", lease=20)
-        await at(26)
-        orchestrator.claim(1, "Bob", lease=20)
-        with pytest.raises(CycleClaimed):
-            orchestrator.answer(1, "Ada", None)
-        orchestrator.answer(1, "Bob", None)
-
-    result, _ = outside(scene)
+async def test_a_lease_that_runs_out_makes_the_cycle_free_again() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada", lease=20)
+    await at(26)
+    orchestrator.claim(1, "Bob", lease=20)
+    with pytest.raises(CycleClaimed):
+        orchestrator.answer(1, "Ada", None)
+    orchestrator.answer(1, "Bob", None)
+    result = await running
     assert span(result, "b") == (26, 27)
 
 
-def test_a_lease_that_runs_out_and_that_nobody_takes_over_closes_the_cycle() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada", lease=20)
-
-    result, _ = outside(scene)
+async def test_a_lease_that_runs_out_and_that_nobody_takes_over_closes_the_cycle() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada", lease=20)
+    result = await running
     assert span(result, "b") == (55, 56)  # 5 + 20, then the claim timeout of 30
 
 
-def test_a_lease_never_outlives_the_timeout_of_the_edit() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada", lease=1_000_000)
-
-    result, _ = outside(scene, edit_timeout=100)
+async def test_a_lease_never_outlives_the_timeout_of_the_edit() -> None:
+    orchestrator, _, running = outside(edit_timeout=100)
+    await at(5)
+    orchestrator.claim(1, "Ada", lease=1_000_000)
+    result = await running
     assert span(result, "b") == (101, 102)
     assert result.cycles[0].outcome == "timeout"
 
 
-def test_a_rejected_answer_leaves_the_cycle_open_for_another_try() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada")
-        with pytest.raises(EditRejected, match="there is no task 'nobody'"):
-            orchestrator.answer(1, "Ada", [edits.RemoveTask("nobody")])
-        assert [cycle.id for cycle in orchestrator.cycles()] == [1]
-        orchestrator.answer(1, "Ada", [edits.UpdateTask("b", timeout=5)])
-
-    result, diary = outside(scene)
+async def test_a_rejected_answer_leaves_the_cycle_open_for_another_try() -> None:
+    orchestrator, diary, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada")
+    with pytest.raises(EditRejected, match="there is no task 'nobody'"):
+        orchestrator.answer(1, "Ada", [edits.RemoveTask("nobody")])
+    assert [cycle.id for cycle in orchestrator.cycles()] == [1]
+    orchestrator.answer(1, "Ada", [edits.UpdateTask("b", timeout=5)])
+    result = await running
     assert result["b"].task.timeout == 5
     assert diary.kinds("edit_rejected", "edit_applied") == ["edit_rejected", "edit_applied"]
 
 
 @pytest.mark.parametrize("answer", ["text", 5, [{"op": []}], {"edits": [], "triggers": 5}, [1]], ids=str)
-def test_nonsense_from_outside_is_rejected(answer: Any) -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada")
+async def test_nonsense_from_outside_is_rejected(answer: Any) -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    orchestrator.claim(1, "Ada")
+    with pytest.raises(EditRejected):
+        orchestrator.answer(1, "Ada", answer)
+    orchestrator.answer(1, "Ada", None)
+    await running
+
+
+async def test_too_many_rejected_answers_close_the_cycle() -> None:
+    orchestrator, diary, running = outside(max_rejections=2)
+    await at(5)
+    orchestrator.claim(1, "Ada")
+    for _ in range(3):
         with pytest.raises(EditRejected):
-            orchestrator.answer(1, "Ada", answer)
-        orchestrator.answer(1, "Ada", None)
-
-    outside(scene)
-
-
-def test_too_many_rejected_answers_close_the_cycle() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada")
-        for _ in range(3):
-            with pytest.raises(EditRejected):
-                orchestrator.answer(1, "Ada", "nonsense")
-        assert orchestrator.cycles() == []
-
-    result, diary = outside(scene, max_rejections=2)
+            orchestrator.answer(1, "Ada", "nonsense")
+    assert orchestrator.cycles() == []
+    result = await running
     assert result.cycles[0].outcome == "abandoned"
     assert diary.kinds("edit_abandoned") == ["edit_abandoned"]
     assert span(result, "b") == (5, 6)
 
 
-def test_a_late_answer_is_checked_like_any_other_edit() -> None:
+async def test_a_late_answer_is_checked_like_any_other_edit() -> None:
     plan = chain(Task("a", call=after(1)), Task("b", call=after(50, "b")), Task("c", call=after(1, "c")), id="p")
-
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(40)  # the cycle closed at 31 and b runs
-        with pytest.raises(EditRejected) as caught:
-            orchestrator.answer(1, "Ada", [edits.RemoveTask("b")])
-        assert {violation.rule for violation in caught.value.violations} == {"immutable"}
-        orchestrator.answer(1, "Ada", [edits.UpdateTask("c", call=after(1, "edited"))])
-
-    result, _ = outside(scene, plan)
+    orchestrator, _, running = outside(plan)
+    await at(40)  # the cycle closed at 31 and b runs
+    with pytest.raises(EditRejected) as caught:
+        orchestrator.answer(1, "Ada", [edits.RemoveTask("b")])
+    assert {violation.rule for violation in caught.value.violations} == {"immutable"}
+    orchestrator.answer(1, "Ada", [edits.UpdateTask("c", call=after(1, "edited"))])
+    result = await running
     assert result["c"].value == "edited"
 
 
-def test_an_answer_to_a_cycle_that_never_was_is_refused() -> None:
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        for call in (lambda: orchestrator.claim(99, "Ada"), lambda: orchestrator.answer(99, "Ada", None)):
-            with pytest.raises(CycleGone, match="cycle 99 is not open"):
-                call()
-
-    outside(scene)
-
-
-def test_an_answer_after_the_end_is_rejected_as_ended() -> None:
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("device")], external=True, claim_timeout=5)
-        await orchestrator.run(independent(Task("a", call=after(1)), id="p"))
-        with pytest.raises(EditRejected) as caught:
-            orchestrator.answer(1, "Ada", [edits.AddTask(Task("late"))], plan_id="p")
-        assert [violation.rule for violation in caught.value.violations] == ["ended"]
-
-    run(main())
+async def test_an_answer_to_a_cycle_that_never_was_is_refused() -> None:
+    orchestrator, _, running = outside()
+    await at(5)
+    for call in (lambda: orchestrator.claim(99, "Ada"), lambda: orchestrator.answer(99, "Ada", None)):
+        with pytest.raises(CycleGone, match="cycle 99 is not open"):
+            call()
+    await running
 
 
-def test_the_stuck_cycle_can_be_answered_from_outside() -> None:
+async def test_an_answer_after_the_end_is_rejected_as_ended() -> None:
+    orchestrator = Orchestrator([LocalDevice("device")], external=True, claim_timeout=5)
+    await orchestrator.run(independent(Task("a", call=after(1)), id="p"))
+    with pytest.raises(EditRejected) as caught:
+        orchestrator.answer(1, "Ada", [edits.AddTask(Task("late"))], plan_id="p")
+    assert [violation.rule for violation in caught.value.violations] == ["ended"]
+
+
+async def test_the_stuck_cycle_can_be_answered_from_outside() -> None:
     plan = independent(Task("a", call=after(1)), id="p")
     plan.add(Task("b", call=after(1)), after={"a": "failure"})
-
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        orchestrator.claim(1, "Ada")
-        orchestrator.answer(1, "Ada", None)
-        await at(6)
-        (cycle,) = orchestrator.cycles()
-        assert cycle.stuck
-        assert [event.kind for event in orchestrator.events_of(cycle.id)] == ["stuck"]
-        orchestrator.claim(cycle.id, "Ada")
-        orchestrator.answer(cycle.id, "Ada", [edits.UpdateDependency("a", "b", on="completion")])
-
-    result, _ = outside(scene, plan)
+    orchestrator, _, running = outside(plan)
+    await at(5)
+    orchestrator.claim(1, "Ada")
+    orchestrator.answer(1, "Ada", None)
+    await at(6)
+    (cycle,) = orchestrator.cycles()
+    assert cycle.stuck
+    assert [event.kind for event in orchestrator.events_of(cycle.id)] == ["stuck"]
+    orchestrator.claim(cycle.id, "Ada")
+    orchestrator.answer(cycle.id, "Ada", [edits.UpdateDependency("a", "b", on="completion")])
+    result = await running
     assert result["b"].status == "completed"
 
 
-def test_several_cycles_are_answered_in_any_order() -> None:
+async def test_several_cycles_are_answered_in_any_order() -> None:
     plan = independent(Task("a", call=after(1)), Task("b", call=after(2)), Task("c", call=after(3)), id="p")
-
-    async def scene(orchestrator: Orchestrator) -> None:
-        await at(5)
-        assert [cycle.tasks for cycle in orchestrator.cycles()] == [("a",), ("b",), ("c",)]
-        for cycle_id in (3, 1, 2):
-            orchestrator.claim(cycle_id, "Ada")
-            orchestrator.answer(cycle_id, "Ada", None)
-
-    result, _ = outside(scene, plan)
+    orchestrator, _, running = outside(plan)
+    await at(5)
+    assert [cycle.tasks for cycle in orchestrator.cycles()] == [("a",), ("b",), ("c",)]
+    for cycle_id in (3, 1, 2):
+        orchestrator.claim(cycle_id, "Ada")
+        orchestrator.answer(cycle_id, "Ada", None)
+    result = await running
     assert result.summary.makespan == pytest.approx(5, abs=1e-3)
 
 
-def test_an_editor_inside_cannot_be_robbed_of_its_cycle() -> None:
-    async def main() -> None:
-        async def editor(view: Any, events: Any) -> None:
-            await asyncio.sleep(10)
+async def test_an_editor_inside_cannot_be_robbed_of_its_cycle() -> None:
+    async def editor(view: Any, events: Any) -> None:
+        await asyncio.sleep(10)
 
-        orchestrator = Orchestrator([LocalDevice("device")], editor=editor)
-        running = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)))))
-        await at(5)
-        with pytest.raises(CycleClaimed):
-            orchestrator.claim(1, "Ada")
-        await running
-
-    run(main())
+    orchestrator = Orchestrator([LocalDevice("device")], editor=editor)
+    running = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)))))
+    await at(5)
+    with pytest.raises(CycleClaimed):
+        orchestrator.claim(1, "Ada")
+    await running

@@ -27,6 +27,8 @@ from tests.orchestrator.orchestrator_scenes import (
     why_of,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 def start(plan: Constellation, **terms: Any) -> tuple[Orchestrator, asyncio.Task[Any]]:
     terms.setdefault("devices", [LocalDevice("device")])
@@ -55,44 +57,35 @@ def test_a_plan_cannot_be_run_again_after_its_end() -> None:
         orchestrate(plan)
 
 
-def test_two_orchestrators_cannot_run_one_constellation() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(5)), id="p")
-        _, running = start(plan)
-        await at(1)
-        for other in (Orchestrator([LocalDevice("d")]),):
-            with pytest.raises(AlreadyRunning, match="constellation 'p' is being run already"):
-                await other.run(plan)
-        return await running
-
-    result = run(main())
+async def test_two_orchestrators_cannot_run_one_constellation() -> None:
+    plan = independent(Task("a", call=after(5)), id="p")
+    _, running = start(plan)
+    await at(1)
+    for other in (Orchestrator([LocalDevice("d")]),):
+        with pytest.raises(AlreadyRunning, match="constellation 'p' is being run already"):
+            await other.run(plan)
+    result = await running
     assert result.state == "completed"
     assert told(result, "a") == ["started", "completed"]
 
 
-def test_one_orchestrator_cannot_run_one_constellation_twice_at_once() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(5)), id="p")
-        orchestrator, running = start(plan)
-        await at(1)
-        with pytest.raises(AlreadyRunning):
-            await orchestrator.run(plan)
-        return await running
-
-    assert run(main()).state == "completed"
+async def test_one_orchestrator_cannot_run_one_constellation_twice_at_once() -> None:
+    plan = independent(Task("a", call=after(5)), id="p")
+    orchestrator, running = start(plan)
+    await at(1)
+    with pytest.raises(AlreadyRunning):
+        await orchestrator.run(plan)
+    assert (await running).state == "completed"
 
 
-def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_once() -> None:
-    async def main() -> Any:
-        orchestrator, running = start(independent(Task("a", call=after(5)), id="p"))
-        await at(1)
-        twin = independent(Task("a", call=after(5)), id="p")
-        with pytest.raises(AlreadyRunning, match="another constellation with the id 'p'"):
-            await orchestrator.run(twin)
-        await running
-        return await orchestrator.run(twin)
-
-    assert run(main()).state == "completed"
+async def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_once() -> None:
+    orchestrator, running = start(independent(Task("a", call=after(5)), id="p"))
+    await at(1)
+    twin = independent(Task("a", call=after(5)), id="p")
+    with pytest.raises(AlreadyRunning, match="another constellation with the id 'p'"):
+        await orchestrator.run(twin)
+    await running
+    assert (await orchestrator.run(twin)).state == "completed"
 
 
 def test_what_is_no_constellation_is_refused() -> None:
@@ -190,20 +183,17 @@ def test_a_task_for_the_case_of_failure_is_not_needed_when_there_is_none() -> No
 # -- pause and resume --------------------------------------------------------------------------------------------------
 
 
-def test_while_paused_nothing_starts_and_what_runs_goes_on() -> None:
-    async def main() -> Any:
-        plan = chain(Task("a", call=after(2)), Task("b", call=after(2)), id="p")
-        orchestrator, running = start(plan)
-        diary = Diary(orchestrator)
-        await at(1)
-        orchestrator.pause("p")
-        await at(50)
-        assert plan["a"].status == "completed"
-        assert plan["b"].status == "pending"
-        orchestrator.resume("p")
-        return await running, diary
-
-    result, diary = run(main())
+async def test_while_paused_nothing_starts_and_what_runs_goes_on() -> None:
+    plan = chain(Task("a", call=after(2)), Task("b", call=after(2)), id="p")
+    orchestrator, running = start(plan)
+    diary = Diary(orchestrator)
+    await at(1)
+    orchestrator.pause("p")
+    await at(50)
+    assert plan["a"].status == "completed"
+    assert plan["b"].status == "pending"
+    orchestrator.resume("p")
+    result = await running
     assert span(result, "b") == (50, 52)
     assert diary.kinds("constellation_paused", "constellation_resumed") == [
         "constellation_paused",
@@ -211,27 +201,24 @@ def test_while_paused_nothing_starts_and_what_runs_goes_on() -> None:
     ]
 
 
-def test_pausing_holds_the_next_attempt_too() -> None:
-    async def main() -> Any:
-        tries: list[float] = []
+async def test_pausing_holds_the_next_attempt_too() -> None:
+    tries: list[float] = []
 
-        async def work() -> None:
-            tries.append(asyncio.get_running_loop().time())
-            if len(tries) == 1:
-                raise RuntimeError
+    async def work() -> None:
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) == 1:
+            raise RuntimeError
 
-        orchestrator, running = start(independent(Task("a", call=work, retries=1, backoff=5), id="p"))
-        await at(1)
-        orchestrator.pause("p")
-        await at(50)
-        orchestrator.resume("p")
-        await running
-        return tries
-
-    assert run(main()) == [0, 50]
+    orchestrator, running = start(independent(Task("a", call=work, retries=1, backoff=5), id="p"))
+    await at(1)
+    orchestrator.pause("p")
+    await at(50)
+    orchestrator.resume("p")
+    await running
+    assert tries == [0, 50]
 
 
-def test_a_paused_constellation_does_not_hold_another() -> None:
+async def test_a_paused_constellation_does_not_hold_another() -> None:
     async def main() -> Any:
         orchestrator, first = start(chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p"))
         await at(0.5)
@@ -240,51 +227,42 @@ def test_a_paused_constellation_does_not_hold_another() -> None:
         orchestrator.resume("p")
         return second, await first
 
-    second, first = run(main())
+    second, first = await main()
     assert second.state == first.state == "completed"
 
 
-def test_a_paused_constellation_can_be_cancelled() -> None:
-    async def main() -> Any:
-        orchestrator, running = start(chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p"))
-        await at(0.5)
-        orchestrator.pause("p")
-        await at(10)
-        await orchestrator.cancel("p")
-        return await running
-
-    assert run(main()).state == "cancelled"
+async def test_a_paused_constellation_can_be_cancelled() -> None:
+    orchestrator, running = start(chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p"))
+    await at(0.5)
+    orchestrator.pause("p")
+    await at(10)
+    await orchestrator.cancel("p")
+    assert (await running).state == "cancelled"
 
 
 @pytest.mark.parametrize(
     "action", [lambda one: one.pause("p"), lambda one: one.resume("p"), lambda one: one.why("a", "p")]
 )
-def test_steering_what_does_not_run_says_so_and_does_not_speak_of_edits(action: Any) -> None:
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("d")])
-        with pytest.raises(Exception, match="no constellation 'p' is running here") as caught:
-            action(orchestrator)
-        assert "edit was rejected" not in str(caught.value)
-
-    run(main())
+async def test_steering_what_does_not_run_says_so_and_does_not_speak_of_edits(action: Any) -> None:
+    orchestrator = Orchestrator([LocalDevice("d")])
+    with pytest.raises(Exception, match="no constellation 'p' is running here") as caught:
+        action(orchestrator)
+    assert "edit was rejected" not in str(caught.value)
 
 
-def test_a_question_that_does_not_say_which_constellation_is_meant_lists_them() -> None:
-    async def main() -> None:
-        orchestrator, first = start(independent(Task("a", call=after(1)), id="p"))
-        second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)), id="q")))
-        await at(0.5)
-        with pytest.raises(PlanError, match="say which constellation is meant; running here: p, q"):
-            orchestrator.why("a")
-        await asyncio.gather(first, second)
-
-    run(main())
+async def test_a_question_that_does_not_say_which_constellation_is_meant_lists_them() -> None:
+    orchestrator, first = start(independent(Task("a", call=after(1)), id="p"))
+    second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)), id="q")))
+    await at(0.5)
+    with pytest.raises(PlanError, match="say which constellation is meant; running here: p, q"):
+        orchestrator.why("a")
+    await asyncio.gather(first, second)
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-def test_cancelling_asks_running_tasks_to_stop_and_starts_nothing_more() -> None:
+async def test_cancelling_asks_running_tasks_to_stop_and_starts_nothing_more() -> None:
     stopped: list[str] = []
 
     async def polite() -> None:
@@ -295,14 +273,11 @@ def test_cancelling_asks_running_tasks_to_stop_and_starts_nothing_more() -> None
             stopped.append("polite")
             raise
 
-    async def main() -> Any:
-        orchestrator, running = start(chain(Task("a", call=polite), Task("b", call=after(1)), id="p"))
-        diary = Diary(orchestrator)
-        await at(10)
-        await orchestrator.cancel("p")
-        return await running, diary
-
-    result, diary = run(main())
+    orchestrator, running = start(chain(Task("a", call=polite), Task("b", call=after(1)), id="p"))
+    diary = Diary(orchestrator)
+    await at(10)
+    await orchestrator.cancel("p")
+    result = await running
     assert stopped == ["polite"]
     assert result.state == "cancelled"
     assert [task.status for task in result] == ["cancelled", "cancelled"]
@@ -314,60 +289,48 @@ def test_cancelling_asks_running_tasks_to_stop_and_starts_nothing_more() -> None
     verify(result.plan)
 
 
-def test_cancelling_is_graceful_first_then_hard() -> None:
-    async def main() -> Any:
-        orchestrator, running = start(independent(Task("a", call=stubborn(12)), id="p"), grace=4)
-        await at(5)
-        await orchestrator.cancel("p")
-        ended = asyncio.get_running_loop().time()
-        return ended, await running
-
-    ended, result = run(main())
+async def test_cancelling_is_graceful_first_then_hard() -> None:
+    orchestrator, running = start(independent(Task("a", call=stubborn(12)), id="p"), grace=4)
+    await at(5)
+    await orchestrator.cancel("p")
+    ended = asyncio.get_running_loop().time()
+    result = await running
     assert ended == pytest.approx(9)
     assert result.state == "cancelled"
     assert "did not stop when asked" in why_of(result, "a", "cancelled")
 
 
-def test_what_completes_although_asked_to_stop_has_completed() -> None:
-    async def main() -> Any:
-        orchestrator, running = start(independent(Task("a", call=stubborn(6, "done")), id="p"), grace=4)
-        await at(5)
-        await orchestrator.cancel("p")
-        return await running
-
-    result = run(main())
+async def test_what_completes_although_asked_to_stop_has_completed() -> None:
+    orchestrator, running = start(independent(Task("a", call=stubborn(6, "done")), id="p"), grace=4)
+    await at(5)
+    await orchestrator.cancel("p")
+    result = await running
     assert result.state == "cancelled"
     assert result["a"].value == "done"
 
 
-def test_cancelling_twice_is_cancelling_once() -> None:
-    async def main() -> Any:
-        orchestrator, running = start(independent(Task("a", call=after(100)), id="p"))
-        await at(5)
-        await asyncio.gather(orchestrator.cancel("p"), orchestrator.cancel("p"))
-        return await running
-
-    assert run(main()).state == "cancelled"
+async def test_cancelling_twice_is_cancelling_once() -> None:
+    orchestrator, running = start(independent(Task("a", call=after(100)), id="p"))
+    await at(5)
+    await asyncio.gather(orchestrator.cancel("p"), orchestrator.cancel("p"))
+    assert (await running).state == "cancelled"
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_tasks_that_wait_for_an_attempt_a_slot_a_device_or_a_review_are_cancelled_too(seed: int) -> None:
-    async def main() -> Any:
-        plan = independent(
-            Task("retrying", call=failing(1), retries=3, backoff=1000),
-            Task("stranded", needs="gpu"),
-            Task("running", call=after(1000)),
-            Task("reviewed", call=after(1)),
-            id="p",
-        )
-        plan.add(Task("held", call=after(1)), after="reviewed")
-        orchestrator, running = start(plan, editor=Script(seconds=500))
-        await at(20)
-        assert [task.status for task in plan] == ["running", "pending", "running", "completed", "pending"]
-        await orchestrator.cancel("p")
-        return await running
-
-    result = run(main(), seed=seed)
+async def test_tasks_that_wait_for_an_attempt_a_slot_a_device_or_a_review_are_cancelled_too(seed: int) -> None:
+    plan = independent(
+        Task("retrying", call=failing(1), retries=3, backoff=1000),
+        Task("stranded", needs="gpu"),
+        Task("running", call=after(1000)),
+        Task("reviewed", call=after(1)),
+        id="p",
+    )
+    plan.add(Task("held", call=after(1)), after="reviewed")
+    orchestrator, running = start(plan, editor=Script(seconds=500))
+    await at(20)
+    assert [task.status for task in plan] == ["running", "pending", "running", "completed", "pending"]
+    await orchestrator.cancel("p")
+    result = await running
     assert [task.status for task in result] == ["cancelled", "cancelled", "cancelled", "completed", "cancelled"]
     assert result.summary.makespan == pytest.approx(20, abs=1e-4)
     verify(result.plan)
@@ -380,39 +343,33 @@ def speculative_pair() -> Constellation:
     return plan
 
 
-def test_cancelling_ends_a_plan_whose_provisional_task_completes_instead_of_stopping() -> None:
-    async def main() -> Any:
-        plan = speculative_pair()
-        orchestrator, running = start(plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1, grace=60)
-        await at(10)
-        assert plan["b"].provisional
-        await orchestrator.cancel("p")
-        return await running
-
-    result = run(main())
+async def test_cancelling_ends_a_plan_whose_provisional_task_completes_instead_of_stopping() -> None:
+    plan = speculative_pair()
+    orchestrator, running = start(plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1, grace=60)
+    await at(10)
+    assert plan["b"].provisional
+    await orchestrator.cancel("p")
+    result = await running
     assert result.state == "cancelled"
     verify(result.plan)
 
 
-def test_cancelling_revokes_what_is_provisional() -> None:
-    async def main() -> Any:
-        plan = speculative_pair()
-        plan.edit([edits.UpdateTask("b", call=after(1))])
-        plan.add(Task("c", call=after(50), revocable=True), after="b")
-        orchestrator, running = start(plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1)
-        await at(10)
-        assert plan["c"].provisional
-        await orchestrator.cancel("p")
-        return await running
-
-    result = run(main())
+async def test_cancelling_revokes_what_is_provisional() -> None:
+    plan = speculative_pair()
+    plan.edit([edits.UpdateTask("b", call=after(1))])
+    plan.add(Task("c", call=after(50), revocable=True), after="b")
+    orchestrator, running = start(plan, editor=Script(seconds=1000), policy="speculative", max_cycles=1)
+    await at(10)
+    assert plan["c"].provisional
+    await orchestrator.cancel("p")
+    result = await running
     assert [task.status for task in result] == ["completed", "completed", "cancelled", "cancelled"]
     assert result["b"].value is None
     verify(result.plan)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cancelling_the_awaiting_coroutine_stops_everything_and_passes_the_cancellation_on(seed: int) -> None:
+async def test_cancelling_the_awaiting_coroutine_stops_everything_and_passes_the_cancellation_on(seed: int) -> None:
     stopped: list[str] = []
 
     async def work() -> None:
@@ -421,89 +378,74 @@ def test_cancelling_the_awaiting_coroutine_stops_everything_and_passes_the_cance
         finally:
             stopped.append("work")
 
-    async def main() -> None:
-        plan = chain(Task("a", call=work), Task("b", call=work), id="p")
-        orchestrator, running = start(plan)
-        await at(5)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert stopped == ["work"]
-        assert plan.state == "cancelled"
-        assert [task.status for task in plan] == ["cancelled", "cancelled"]
-        assert plan.owner is None
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        again = await orchestrator.run(independent(Task("a", call=after(1, "fine")), id="p"))
-        assert again["a"].value == "fine"
-
-    run(main(), seed=seed)
+    plan = chain(Task("a", call=work), Task("b", call=work), id="p")
+    orchestrator, running = start(plan)
+    await at(5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert stopped == ["work"]
+    assert plan.state == "cancelled"
+    assert [task.status for task in plan] == ["cancelled", "cancelled"]
+    assert plan.owner is None
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    again = await orchestrator.run(independent(Task("a", call=after(1, "fine")), id="p"))
+    assert again["a"].value == "fine"
 
 
-def test_a_timeout_around_run_works_as_expected() -> None:
-    async def main() -> None:
-        plan = independent(Task("a", call=after(100)))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10):
-                await Orchestrator([LocalDevice("d")]).run(plan)
-        assert plan.state == "cancelled"
-        assert asyncio.get_running_loop().time() == 10
-
-    run(main())
+async def test_a_timeout_around_run_works_as_expected() -> None:
+    plan = independent(Task("a", call=after(100)))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10):
+            await Orchestrator([LocalDevice("d")]).run(plan)
+    assert plan.state == "cancelled"
+    assert asyncio.get_running_loop().time() == 10
 
 
-def test_cancelling_the_awaiting_coroutine_a_second_time_stops_the_waiting_not_the_cleaning_up() -> None:
-    async def main() -> None:
-        plan = independent(Task("a", call=stubborn(30)), id="p")
-        _, running = start(plan, grace=10)
-        await at(5)
-        running.cancel()
-        await at(6)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert plan.state == "cancelled"
-        assert plan["a"].status == "cancelled"
-        assert plan.owner is None
-        await at(40)
-
-    run(main())
+async def test_cancelling_the_awaiting_coroutine_a_second_time_stops_the_waiting_not_the_cleaning_up() -> None:
+    plan = independent(Task("a", call=stubborn(30)), id="p")
+    _, running = start(plan, grace=10)
+    await at(5)
+    running.cancel()
+    await at(6)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert plan.state == "cancelled"
+    assert plan["a"].status == "cancelled"
+    assert plan.owner is None
+    await at(40)
 
 
-def test_cancelling_while_an_editor_thinks_stops_the_editor() -> None:
-    async def main() -> None:
-        cancelled: list[str] = []
+async def test_cancelling_while_an_editor_thinks_stops_the_editor() -> None:
+    cancelled: list[str] = []
 
-        async def editor(view: Any, events: Any) -> None:
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                cancelled.append("editor")
-                raise
+    async def editor(view: Any, events: Any) -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.append("editor")
+            raise
 
-        _, running = start(independent(Task("a", call=after(1)), id="p"), editor=editor)
-        await at(5)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert cancelled == ["editor"]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(main())
+    _, running = start(independent(Task("a", call=after(1)), id="p"), editor=editor)
+    await at(5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cancelled == ["editor"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_task_may_cancel_its_own_constellation() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")])
+async def test_a_task_may_cancel_its_own_constellation() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")])
 
-        async def work() -> None:
-            await orchestrator.cancel("p")
+    async def work() -> None:
+        await orchestrator.cancel("p")
 
-        return await orchestrator.run(independent(Task("a", call=work), id="p"))
-
-    assert run(main()).state == "cancelled"
+    assert (await orchestrator.run(independent(Task("a", call=work), id="p"))).state == "cancelled"
 
 
-def test_cancelling_one_constellation_leaves_the_other_alone() -> None:
+async def test_cancelling_one_constellation_leaves_the_other_alone() -> None:
     async def main() -> Any:
         orchestrator, first = start(
             independent(Task("a", call=after(100)), id="p"), devices=[LocalDevice("d", slots=1)]
@@ -513,7 +455,7 @@ def test_cancelling_one_constellation_leaves_the_other_alone() -> None:
         await orchestrator.cancel("p")
         return await first, await second
 
-    first, second = run(main())
+    first, second = await main()
     assert (first.state, second.state) == ("cancelled", "completed")
     assert span(second, "a") == (10, 15)
 
@@ -578,93 +520,75 @@ def test_a_slot_that_a_hanging_task_kept_is_free_again_in_a_second_event_loop() 
 # -- edits from anywhere -----------------------------------------------------------------------------------------------
 
 
-def test_a_running_plan_may_be_edited_from_anywhere() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(5)), id="p")
-        orchestrator, running = start(plan)
-        await at(1)
-        orchestrator.edit("p", edits.EditBatch((edits.AddTask(Task("b", call=after(1))),), author="someone"))
-        await at(2)
-        plan.add(Task("c", call=after(1)), after="b")
-        return await running
-
-    result = run(main())
+async def test_a_running_plan_may_be_edited_from_anywhere() -> None:
+    plan = independent(Task("a", call=after(5)), id="p")
+    orchestrator, running = start(plan)
+    await at(1)
+    orchestrator.edit("p", edits.EditBatch((edits.AddTask(Task("b", call=after(1))),), author="someone"))
+    await at(2)
+    plan.add(Task("c", call=after(1)), after="b")
+    result = await running
     assert span(result, "b") == (1, 2)
     assert span(result, "c") == (2, 3)
     assert result.plan.version == 2
 
 
-def test_an_edit_straight_on_the_plan_is_announced_like_any_other() -> None:
-    async def main() -> Diary:
-        plan = independent(Task("a", call=after(5)), id="p")
-        orchestrator, running = start(plan)
-        diary = Diary(orchestrator)
-        await at(1)
-        plan.edit([edits.AddTask(Task("b", call=after(1)))], author="someone")
-        await running
-        return diary
-
-    assert [(event.author, event.version) for event in run(main()).of("edit_applied")] == [("someone", 1)]
+async def test_an_edit_straight_on_the_plan_is_announced_like_any_other() -> None:
+    plan = independent(Task("a", call=after(5)), id="p")
+    orchestrator, running = start(plan)
+    diary = Diary(orchestrator)
+    await at(1)
+    plan.edit([edits.AddTask(Task("b", call=after(1)))], author="someone")
+    await running
+    assert [(event.author, event.version) for event in diary.of("edit_applied")] == [("someone", 1)]
 
 
-def test_an_edit_may_cancel_a_running_task_and_one_that_waits_for_its_next_attempt() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(50)), Task("b", call=failing(1), retries=9, backoff=100), id="p")
-        _, running = start(plan)
-        await at(5)
-        plan.edit([edits.CancelTask("a", "no longer wanted"), edits.CancelTask("b")])
-        return await running
-
-    result = run(main())
+async def test_an_edit_may_cancel_a_running_task_and_one_that_waits_for_its_next_attempt() -> None:
+    plan = independent(Task("a", call=after(50)), Task("b", call=failing(1), retries=9, backoff=100), id="p")
+    _, running = start(plan)
+    await at(5)
+    plan.edit([edits.CancelTask("a", "no longer wanted"), edits.CancelTask("b")])
+    result = await running
     assert [task.status for task in result] == ["cancelled", "cancelled"]
     assert why_of(result, "a", "cancelled") == "no longer wanted"
     assert result.summary.makespan == pytest.approx(5, abs=1e-4)
 
 
-def test_an_edit_of_what_has_begun_or_ended_is_rejected_and_changes_nothing() -> None:
-    async def main() -> None:
-        plan = chain(Task("a", call=after(1)), Task("b", call=after(5)), Task("c"), id="p")
-        _, running = start(plan)
-        await at(3)
+async def test_an_edit_of_what_has_begun_or_ended_is_rejected_and_changes_nothing() -> None:
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(5)), Task("c"), id="p")
+    _, running = start(plan)
+    await at(3)
+    with pytest.raises(EditRejected) as caught:
+        plan.edit([
+            edits.UpdateTask("a", timeout=1), edits.RemoveTask("b"), edits.RemoveTask("nobody"),
+            edits.AddTask(Task("c")), edits.AddDependency("c", "c"), edits.AddDependency("c", "a"),
+            edits.UpdateTask("c", timeout=3),
+        ])  # fmt: skip
+    assert [violation.edit for violation in caught.value.violations] == [0, 1, 2, 3, 4, 5]
+    assert plan.version == 0
+    assert plan["c"].task.timeout is None
+    verify(plan)
+    await running
+
+
+async def test_an_edit_after_the_end_is_rejected_as_ended() -> None:
+    plan = independent(Task("a", call=after(1)), id="p")
+    orchestrator, running = start(plan)
+    await running
+    batch = edits.EditBatch((edits.AddTask(Task("b")),))
+    for late in (lambda: orchestrator.edit("p", batch), lambda: plan.edit(batch.edits)):
         with pytest.raises(EditRejected) as caught:
-            plan.edit([
-                edits.UpdateTask("a", timeout=1), edits.RemoveTask("b"), edits.RemoveTask("nobody"),
-                edits.AddTask(Task("c")), edits.AddDependency("c", "c"), edits.AddDependency("c", "a"),
-                edits.UpdateTask("c", timeout=3),
-            ])  # fmt: skip
-        assert [violation.edit for violation in caught.value.violations] == [0, 1, 2, 3, 4, 5]
-        assert plan.version == 0
-        assert plan["c"].task.timeout is None
-        verify(plan)
-        await running
-
-    run(main())
+            late()
+        assert [violation.rule for violation in caught.value.violations] == ["ended"]
 
 
-def test_an_edit_after_the_end_is_rejected_as_ended() -> None:
-    async def main() -> None:
-        plan = independent(Task("a", call=after(1)), id="p")
-        orchestrator, running = start(plan)
-        await running
-        batch = edits.EditBatch((edits.AddTask(Task("b")),))
-        for late in (lambda: orchestrator.edit("p", batch), lambda: plan.edit(batch.edits)):
-            with pytest.raises(EditRejected) as caught:
-                late()
-            assert [violation.rule for violation in caught.value.violations] == ["ended"]
-
-    run(main())
-
-
-def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind() -> None:
-    async def main() -> Any:
-        plan = independent(Task("a", call=after(5)), id="p")
-        plan.add(Task("b", call=after(1)), after="a")
-        _, running = start(plan)
-        await at(1)
-        with pytest.raises(EditRejected):
-            plan.edit([edits.AddTask(Task("c", call=after(1))), edits.UpdateTask("b", needs=[["unhashable"]])])
-        verify(plan)
-        assert "c" not in plan
-        return await running
-
-    assert "c" not in run(main()).plan
+async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind() -> None:
+    plan = independent(Task("a", call=after(5)), id="p")
+    plan.add(Task("b", call=after(1)), after="a")
+    _, running = start(plan)
+    await at(1)
+    with pytest.raises(EditRejected):
+        plan.edit([edits.AddTask(Task("c", call=after(1))), edits.UpdateTask("b", needs=[["unhashable"]])])
+    verify(plan)
+    assert "c" not in plan
+    assert "c" not in (await running).plan

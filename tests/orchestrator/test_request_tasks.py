@@ -177,16 +177,13 @@ def test_a_request_without_a_url_fails_in_words_that_help(http: dict[str, Any]) 
     assert type(caught.value) is not KeyError
 
 
-def test_a_request_is_given_up_when_the_plan_is_cancelled(server: Any) -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")])
-        plan = independent(Task("a", http={"url": f"{server.url}/hang"}), id="p")
-        running = asyncio.create_task(orchestrator.run(plan))
-        await asyncio.get_running_loop().run_in_executor(None, server.hanging.wait, PATIENCE)
-        await deadline(orchestrator.cancel("p"))
-        return await deadline(running)
-
-    assert asyncio.run(main()).state == "cancelled"
+async def test_a_request_is_given_up_when_the_plan_is_cancelled(server: Any) -> None:
+    orchestrator = Orchestrator([LocalDevice("device")])
+    plan = independent(Task("a", http={"url": f"{server.url}/hang"}), id="p")
+    running = asyncio.create_task(orchestrator.run(plan))
+    await asyncio.get_running_loop().run_in_executor(None, server.hanging.wait, PATIENCE)
+    await deadline(orchestrator.cancel("p"))
+    assert (await deadline(running)).state == "cancelled"
 
 
 def test_a_request_is_given_up_when_its_time_is_over(server: Any) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from asterism import AsterismError, Constellation, LocalDevice, Orchestrator, Task, TaskStatus, edits
 from asterism.core.errors import NotJson, UnknownTask
-from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import after, chain, deadline, failing, independent, orchestrate, span
 
 
@@ -83,12 +82,9 @@ def test_a_value_is_that_of_the_task_that_completed() -> None:
     assert result.values == {"fetch": 41, "build": 42}
 
 
-def test_run_sync_inside_a_running_loop_is_refused_without_leaving_a_coroutine_behind() -> None:
-    async def main() -> None:
-        with pytest.raises(RuntimeError, match=r"running event loop|await"):
-            Orchestrator().run_sync(Constellation())
-
-    asyncio.run(main())
+async def test_run_sync_inside_a_running_loop_is_refused_without_leaving_a_coroutine_behind() -> None:
+    with pytest.raises(RuntimeError, match=r"running event loop|await"):
+        Orchestrator().run_sync(Constellation())
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------
@@ -282,14 +278,11 @@ def test_an_exception_of_a_thread_is_the_error_of_the_task_itself() -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), asyncio.CancelledError()])
-def test_a_thread_may_raise_what_event_loops_reserve_for_themselves(error: BaseException) -> None:
+async def test_a_thread_may_raise_what_event_loops_reserve_for_themselves(error: BaseException) -> None:
     def broken() -> None:
         raise error
 
-    async def main() -> Any:
-        return await deadline(Orchestrator([LocalDevice("laptop")]).run(independent(Task("a", call=broken))))
-
-    result = asyncio.run(main())
+    result = await deadline(Orchestrator([LocalDevice("laptop")]).run(independent(Task("a", call=broken))))
     assert result.state == "failed"
     assert result["a"].error is not None
 
@@ -437,15 +430,13 @@ def test_the_exit_code_says_how_it_ended(tasks: list[Task], state: str, code: in
     assert (result.state, result.exit_code) == (state, code)
 
 
-def test_the_exit_code_of_a_cancelled_plan_is_130() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")])
-        running = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(100)), id="p")))
-        await asyncio.sleep(1)
-        await orchestrator.cancel("p")
-        return await running
-
-    result = run(main())
+@pytest.mark.virtual_time
+async def test_the_exit_code_of_a_cancelled_plan_is_130() -> None:
+    orchestrator = Orchestrator([LocalDevice("device")])
+    running = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(100)), id="p")))
+    await asyncio.sleep(1)
+    await orchestrator.cancel("p")
+    result = await running
     assert (result.state, result.exit_code) == ("cancelled", 130)
     assert result["a"].status is TaskStatus.CANCELLED
 

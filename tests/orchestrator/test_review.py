@@ -13,6 +13,8 @@ from asterism.core.errors import DeviceLost
 from asterism.core.plan.lock import CycleClaimed
 from asterism.testing.virtual_time import run
 
+pytestmark = pytest.mark.virtual_time
+
 
 def plan_of(name: str, *tasks: Task, chain: bool = False) -> Constellation:
     plan, before = Constellation(name), None
@@ -26,19 +28,16 @@ async def a_second() -> None:
     await asyncio.sleep(1)
 
 
-def test_two_plans_take_turns_on_one_slot() -> None:
+async def test_two_plans_take_turns_on_one_slot() -> None:
     order: list[str] = []
 
     async def note(work: Work) -> None:
         order.append(work.constellation)
         await asyncio.sleep(1)
 
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("one", slots=1, run=note)])
-        plans = [plan_of(name, *(Task(str(n)) for n in range(4))) for name in "AB"]
-        await asyncio.gather(*(orchestrator.run(plan) for plan in plans))
-
-    run(main())
+    orchestrator = Orchestrator([LocalDevice("one", slots=1, run=note)])
+    plans = [plan_of(name, *(Task(str(n)) for n in range(4))) for name in "AB"]
+    await asyncio.gather(*(orchestrator.run(plan) for plan in plans))
     assert "".join(order) in ("ABABABAB", "AABABABB", "ABABABBA")
 
 
@@ -66,16 +65,13 @@ async def a_noop() -> None:
     await asyncio.sleep(0)
 
 
-def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
-    async def main() -> None:
-        plan = plan_of("p", Task("a", call=a_second))
-        running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
-        await asyncio.sleep(0.5)
-        with pytest.raises(PlanError, match="copy of one whose tasks are running"):
-            await Orchestrator([LocalDevice("d")]).run(plan.copy())
-        await running
-
-    run(main())
+async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
+    plan = plan_of("p", Task("a", call=a_second))
+    running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
+    await asyncio.sleep(0.5)
+    with pytest.raises(PlanError, match="copy of one whose tasks are running"):
+        await Orchestrator([LocalDevice("d")]).run(plan.copy())
+    await running
 
 
 def test_a_condition_that_makes_the_parser_panic_is_a_violation_like_any_other() -> None:
@@ -116,7 +112,7 @@ def test_a_removal_of_everything_below_is_stale_if_something_was_added_there() -
         plan.apply(EditBatch((edits.RemoveTask("a", "remove"),), base_version=0), 0.0)
 
 
-def test_what_waits_for_a_task_that_could_not_be_removed_goes_on_waiting() -> None:
+async def test_what_waits_for_a_task_that_could_not_be_removed_goes_on_waiting() -> None:
     async def editor(view: Any, events: Any) -> Any:
         if events[0].task_id != "a":
             return None
@@ -131,15 +127,12 @@ def test_what_waits_for_a_task_that_could_not_be_removed_goes_on_waiting() -> No
     plan.add(Task("b", call=lambda: None, device="late"))
     plan.add(Task("c", call=a_second), after="b")
 
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
-        running = asyncio.ensure_future(orchestrator.run(plan))
-        await asyncio.sleep(2)
-        orchestrator.join(LocalDevice("late", run=None))
-        return await running
-
     plan.nodes["b"].task = Task("b", call=ten_seconds, device="late")
-    result = run(main())
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(2)
+    orchestrator.join(LocalDevice("late", run=None))
+    result = await running
     assert result["c"].started_at >= result["b"].ended_at
 
 
@@ -166,49 +159,40 @@ def test_a_generator_function_fails_in_words_instead_of_completing_unrun() -> No
     assert "is a generator function" in result["a"].reason
 
 
-def test_a_paused_plan_does_not_fail_a_task_that_waits_for_a_device() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
-        running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", needs=["gpu"], call=a_second))))
-        await asyncio.sleep(1)
-        orchestrator.pause("p")
-        await asyncio.sleep(15)
-        orchestrator.join(LocalDevice("gpu", can=["gpu"]))
-        orchestrator.resume("p")
-        return await running
-
-    assert run(main()).state == "completed"
+async def test_a_paused_plan_does_not_fail_a_task_that_waits_for_a_device() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
+    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", needs=["gpu"], call=a_second))))
+    await asyncio.sleep(1)
+    orchestrator.pause("p")
+    await asyncio.sleep(15)
+    orchestrator.join(LocalDevice("gpu", can=["gpu"]))
+    orchestrator.resume("p")
+    assert (await running).state == "completed"
 
 
-def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
     async def editor(view: Any, events: Any) -> None:
         await asyncio.sleep(5)
 
-    async def main() -> None:
-        orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
-        running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", call=a_second))))
-        await asyncio.sleep(2)
-        with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
-            orchestrator.claim(1, "somebody")
-        await running
-
-    run(main())
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", call=a_second))))
+    await asyncio.sleep(2)
+    with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
+        orchestrator.claim(1, "somebody")
+    await running
 
 
-def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devices_that_leave() -> None:
+async def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devices_that_leave() -> None:
     async def fail() -> None:
         await asyncio.sleep(1)
         raise RuntimeError("no")
 
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
-        plan = plan_of("p", Task("x", call=fail, retries=3, backoff=10), Task("y", call=ten_seconds))
-        running = asyncio.ensure_future(orchestrator.run(plan))
-        await asyncio.sleep(5)
-        orchestrator.leave("b")
-        return (await running).summary
-
-    summary = run(main())
+    orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
+    plan = plan_of("p", Task("x", call=fail, retries=3, backoff=10), Task("y", call=ten_seconds))
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(5)
+    orchestrator.leave("b")
+    summary = (await running).summary
     assert summary.lower_bound <= summary.makespan
     assert summary.parallelism.work == 14
 

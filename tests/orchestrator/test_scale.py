@@ -34,25 +34,21 @@ def test_a_plan_of_a_hundred_thousand_tasks_runs(concurrency: int | None) -> Non
     assert result.plan.counts[result["t0"].status] == 100_000
 
 
-def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> None:
+async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> None:
     plan = Constellation()
     for n in range(5 * STARTS_PER_STEP):
         plan.add(Task(f"t{n}", call=nothing))
     begun: list[int] = []  # how many had begun at each turn of somebody else
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(Orchestrator([LocalDevice("device")]).run(plan))
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        running = asyncio.ensure_future(Orchestrator([LocalDevice("device")]).run(plan))
+    def look() -> None:
+        begun.append(sum(node.epoch > 0 for node in plan.nodes.values()))
+        if begun[-1] < len(plan):
+            loop.call_soon(look)
 
-        def look() -> None:
-            begun.append(sum(node.epoch > 0 for node in plan.nodes.values()))
-            if begun[-1] < len(plan):
-                loop.call_soon(look)
-
-        loop.call_soon(look)
-        await running
-
-    asyncio.run(main())
+    loop.call_soon(look)
+    await running
     steps = [after - before for before, after in pairwise(begun)]
     assert begun[-1] == len(plan)
     assert max(steps) == STARTS_PER_STEP

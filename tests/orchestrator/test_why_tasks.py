@@ -13,6 +13,8 @@ from asterism.core.errors import DeviceUnavailable, UnknownTask
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import Script, after, at, chain, failing, independent, stubborn
 
+pytestmark = pytest.mark.virtual_time
+
 
 def ask(
     plan: Constellation,
@@ -204,17 +206,14 @@ def test_a_task_that_is_over_says_how_and_why() -> None:
     assert "(RuntimeError: it broke)" in str(answer)
 
 
-def test_a_ready_task_is_about_to_be_assigned() -> None:
-    async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device")])
-        plan = independent(Task("a", call=after(1)))
-        running = asyncio.create_task(orchestrator.run(plan))
-        await asyncio.sleep(0)
-        answer = orchestrator.why("a")
-        await running
-        return answer
-
-    assert holder(run(main()))[0] in ("turn", "device")
+async def test_a_ready_task_is_about_to_be_assigned() -> None:
+    orchestrator = Orchestrator([LocalDevice("device")])
+    plan = independent(Task("a", call=after(1)))
+    running = asyncio.create_task(orchestrator.run(plan))
+    await asyncio.sleep(0)
+    answer = orchestrator.why("a")
+    await running
+    assert holder(answer)[0] in ("turn", "device")
 
 
 def test_an_unknown_task_is_named() -> None:

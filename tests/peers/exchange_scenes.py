@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.run import transitions
@@ -19,16 +18,6 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store, feed_of
 
 FLOW = Workflow("transcode", argv=("true",), version=1, retries=2)
-
-
-def in_a_loop(scene: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """A scene as a test."""
-
-    def test() -> None:
-        asyncio.run(scene())  # type: ignore[arg-type]
-
-    test.__name__, test.__doc__ = scene.__name__, scene.__doc__
-    return test
 
 
 class StillClock:

@@ -11,14 +11,14 @@ from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import why
 from asterism.peers import ingest
-from asterism.peers.takeover import Adopting
+from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 HOUR = 3600.0
 
 
-async def passes(side: Side, adopting: Adopting, seconds: float) -> None:
+async def passes(side: Side, adopting: Takeover, seconds: float) -> None:
     """A monitor's passes: one now, and one after so many seconds."""
     await adopting.adopt(await side.store.sessions())
     side.clock.now += seconds
@@ -33,10 +33,9 @@ async def left(**terms: object) -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-@in_a_loop
 async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     laptop, kitchen, run = await left()
-    adopting = Adopting(kitchen.fleet)
+    adopting = Takeover(kitchen.fleet)
     await passes(kitchen, adopting, HOUR - 10.0)
     assert await kitchen.store.find(Query(offered=True)) == []
     kitchen.clock.now += 20.0
@@ -50,12 +49,11 @@ async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-@in_a_loop
 async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
     assert found.previous[-1].detail == "peer laptop was not heard of for 3610 s"
@@ -66,10 +64,9 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     assert "it was given away again since, and the later assignment counts" in met.lost[0]
 
 
-@in_a_loop
 async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     _, kitchen, run = await left()
-    adopting = Adopting(kitchen.fleet)
+    adopting = Takeover(kitchen.fleet)
     await adopting.adopt(await kitchen.store.sessions())
     own = kitchen.clock.now
     kitchen.store.clock = lambda: 1_000_000.0 + own + 100 * HOUR
@@ -77,35 +74,32 @@ async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     assert await kitchen.left_to(run.id) is not None
 
 
-@in_a_loop
 async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
     laptop, kitchen, run = await left()
-    adopting = Adopting(kitchen.fleet)
+    adopting = Takeover(kitchen.fleet)
     for _ in range(5):
         await passes(kitchen, adopting, HOUR / 2)
         await laptop.meet(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
 
 
-@in_a_loop
 async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
     await laptop.meet(kitchen)
     await kitchen.fleet.cancel(run.id)
     assert await kitchen.left_to(run.id) == await laptop.id()
-    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.ended, found.cancelled) == (True, True)
 
 
-@in_a_loop
 async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
     await laptop.meet(kitchen)
     own = await kitchen.create(series="a")
-    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     series = await kitchen.fleet.ledger.series("a")
     assert (series.active, series.queue) == (own.id, (first.id, second.id))
     assert (await kitchen.run(first.id)).held
@@ -115,7 +109,6 @@ async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> N
     assert await kitchen.store.check() == []
 
 
-@in_a_loop
 async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -> None:
     """The garage's word was passed over when the kitchen told it, since it was for the garage to say."""
     laptop, kitchen, garage = await three()
@@ -128,14 +121,13 @@ async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -
     await garage.meet(kitchen)
     await laptop.meet(kitchen)
     assert not (await laptop.run(run.id)).ended
-    await passes(laptop, Adopting(laptop.fleet), HOUR + 10.0)
+    await passes(laptop, Takeover(laptop.fleet), HOUR + 10.0)
     kitchen.clock.now = laptop.clock.now
     await laptop.meet(kitchen)
     found = await laptop.run(run.id)
     assert (found.status, found.output) == (COMPLETED, {"done": True})
 
 
-@in_a_loop
 async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
@@ -154,12 +146,11 @@ async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
-@in_a_loop
 async def test_a_store_without_peers_is_asked_nothing() -> None:
     side = await Side("laptop").joined()
     asked: list[str] = []
 
-    class Counting(Adopting):
+    class Counting(Takeover):
         pass
 
     judges = side.store.judges
@@ -177,7 +168,6 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
     assert asked
 
 
-@in_a_loop
 async def test_a_copy_says_why_it_does_not_run() -> None:
     laptop, kitchen, run = await left()
     told = await why(kitchen.fleet, run.id)
@@ -190,13 +180,12 @@ async def test_a_copy_says_why_it_does_not_run() -> None:
     assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
 
 
-@in_a_loop
 async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(series="a")
     await laptop.meet(kitchen)
     await kitchen.store.commit([PutRegister("series/a", {"nonsense": 1}, None)])
-    await passes(kitchen, Adopting(kitchen.fleet), HOUR + 10.0)
+    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     assert await kitchen.left_to(run.id) == await laptop.id()
     assert transitions.cancel(await kitchen.run(run.id), 1.0, "ann").ended
     assert FLOW.name == run.workflow
@@ -211,7 +200,7 @@ async def each_waits_for_the_other() -> None:
         await side.take(runs[side.name])
     await laptop.meet(kitchen)
     for side in (laptop, kitchen):
-        await passes(side, Adopting(side.fleet), HOUR + 10.0)
+        await passes(side, Takeover(side.fleet), HOUR + 10.0)
         await side.store.beat(side.session.id, {}, [])
     assert (await laptop.run(runs["kitchen"])).held
     assert (await kitchen.run(runs["laptop"])).held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -60,54 +59,47 @@ class Scene:
 
 
 @KINDS
-def test_a_restored_store_does_not_give_away_what_is_left_to_its_peers(kind: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        scenery = Scene(kind, tmp_path)
-        laptop, kitchen = await scenery.met()
-        waits, owned, ended = [await kitchen.create() for _ in range(3)]
-        await kitchen.take(owned.id)
-        await kitchen.take(ended.id)
-        await kitchen.complete(ended.id, {"done": True})
-        own = await laptop.create()
-        await laptop.meet(kitchen)
-        anew = await scenery.restored(laptop)
-        assert {run.id for run in await anew.store.find(Query())} == {own.id, ended.id}
-        assert [run.id for run in await anew.store.find(Query(offered=True))] == [own.id]
-        [told] = await anew.notices("refused")
-        assert "are not restored: 2." in told
+async def test_a_restored_store_does_not_give_away_what_is_left_to_its_peers(kind: str, tmp_path: Path) -> None:
+    scenery = Scene(kind, tmp_path)
+    laptop, kitchen = await scenery.met()
+    waits, owned, ended = [await kitchen.create() for _ in range(3)]
+    await kitchen.take(owned.id)
+    await kitchen.take(ended.id)
+    await kitchen.complete(ended.id, {"done": True})
+    own = await laptop.create()
+    await laptop.meet(kitchen)
+    anew = await scenery.restored(laptop)
+    assert {run.id for run in await anew.store.find(Query())} == {own.id, ended.id}
+    assert [run.id for run in await anew.store.find(Query(offered=True))] == [own.id]
+    [told] = await anew.notices("refused")
+    assert "are not restored: 2." in told
 
-        for side, other in ((anew, "kitchen"), (kitchen, "laptop")):
-            if side is kitchen:
-                await side.exchange.peers.remove(other)
-            await side.exchange.peers.add(other)
-        await anew.exchange.meet("kitchen", Direct(anew, kitchen))
-        assert await anew.left_to(waits.id) == await kitchen.id() == await anew.left_to(owned.id)
-        assert (await anew.run(owned.id)).device == "kitchen"
-        await scenery.close()
-
-    asyncio.run(scene())
+    for side, other in ((anew, "kitchen"), (kitchen, "laptop")):
+        if side is kitchen:
+            await side.exchange.peers.remove(other)
+        await side.exchange.peers.add(other)
+    await anew.exchange.meet("kitchen", Direct(anew, kitchen))
+    assert await anew.left_to(waits.id) == await kitchen.id() == await anew.left_to(owned.id)
+    assert (await anew.run(owned.id)).device == "kitchen"
+    await scenery.close()
 
 
 @KINDS
-def test_what_is_not_restored_holds_up_no_series(kind: str, tmp_path: Path) -> None:
+async def test_what_is_not_restored_holds_up_no_series(kind: str, tmp_path: Path) -> None:
     """The kitchen has taken the active one and the next, so both are left to it."""
-
-    async def scene() -> None:
-        scenery = Scene(kind, tmp_path)
-        laptop, kitchen = await scenery.met()
-        first, second, third = [await laptop.create(series="a") for _ in range(3)]
-        await laptop.meet(kitchen)
-        await kitchen.take(first.id)
-        await kitchen.step(second.id, lambda run: run.changed(held=False, revision=run.revision + 1))
-        await kitchen.take(second.id)
-        await laptop.meet(kitchen)
-        assert await laptop.left_to(first.id) == await laptop.left_to(second.id) == await kitchen.id()
-        before: Series = await laptop.fleet.ledger.series("a")
-        assert (before.active, before.queue) == (first.id, (second.id, third.id))
-        anew = await scenery.restored(laptop)
-        after = await anew.fleet.ledger.series("a")
-        assert (after.active, after.queue) == (third.id, ())
-        assert not (await anew.run(third.id)).held
-        await scenery.close()
-
-    asyncio.run(scene())
+    scenery = Scene(kind, tmp_path)
+    laptop, kitchen = await scenery.met()
+    first, second, third = [await laptop.create(series="a") for _ in range(3)]
+    await laptop.meet(kitchen)
+    await kitchen.take(first.id)
+    await kitchen.step(second.id, lambda run: run.changed(held=False, revision=run.revision + 1))
+    await kitchen.take(second.id)
+    await laptop.meet(kitchen)
+    assert await laptop.left_to(first.id) == await laptop.left_to(second.id) == await kitchen.id()
+    before: Series = await laptop.fleet.ledger.series("a")
+    assert (before.active, before.queue) == (first.id, (second.id, third.id))
+    anew = await scenery.restored(laptop)
+    after = await anew.fleet.ledger.series("a")
+    assert (after.active, after.queue) == (third.id, ())
+    assert not (await anew.run(third.id)).held
+    await scenery.close()

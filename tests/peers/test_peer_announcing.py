@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession, Store
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, a_device, in_a_loop, two
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, a_device, two
 
 DAY = 86400.0
 
@@ -28,7 +27,6 @@ async def abroad(side: Side) -> list[Session]:
     return [one for one in await side.store.sessions() if one.state == ABROAD]
 
 
-@in_a_loop
 async def test_the_rule_of_a_peers_device_is_not_evaluated_here() -> None:
     """Nested four times like this it would take hours, in the store of somebody else."""
     laptop, liar = await lied_to()
@@ -40,7 +38,6 @@ async def test_the_rule_of_a_peers_device_is_not_evaluated_here() -> None:
     assert (await laptop.fleet.create("cook", {})).device == "oven"
 
 
-@in_a_loop
 async def test_a_device_that_says_that_it_may_be_silent_for_years_gets_no_work_when_its_peer_is_gone() -> None:
     laptop, liar = await lied_to()
     await liar.says(devices=[a_device(timeout=1e9)])
@@ -50,7 +47,6 @@ async def test_a_device_that_says_that_it_may_be_silent_for_years_gets_no_work_w
     assert (await laptop.fleet.create("cook", {})).status is CREATED
 
 
-@in_a_loop
 async def test_a_device_may_be_silent_for_as_long_as_its_peer_may() -> None:
     laptop, liar = await lied_to()
     await laptop.fleet.configure(peer_timeout=100.0)
@@ -58,7 +54,6 @@ async def test_a_device_may_be_silent_for_as_long_as_its_peer_may() -> None:
     assert {one.device: one.timeout for one in await abroad(laptop)} == {"oven": 100.0, "hob": 20.0}
 
 
-@in_a_loop
 async def test_a_device_of_ours_that_is_off_keeps_its_name() -> None:
     laptop, liar = await lied_to()
     [session] = await laptop.store.sessions()
@@ -72,32 +67,28 @@ async def test_a_device_of_ours_that_is_off_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_peer_that_is_invited_anew_under_another_name_is_no_impostor(kind: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        clock = StillClock()
+async def test_a_peer_that_is_invited_anew_under_another_name_is_no_impostor(kind: str, tmp_path: Path) -> None:
+    clock = StillClock()
 
-        def time() -> float:
-            return 1_000_000.0 + clock.now
+    def time() -> float:
+        return 1_000_000.0 + clock.now
 
-        store: Store = MemoryStore(time)
-        if kind == "sqlite":
-            store = await SqliteStore.open(tmp_path / "laptop.db", clock=time)
-        laptop, kitchen = await Side("laptop", store).joined(), await Side("kitchen").joined()
-        await laptop.knows(kitchen)
-        await kitchen.knows(laptop)
-        await laptop.meet(kitchen)
-        await laptop.exchange.peers.remove("kitchen")
-        assert await abroad(laptop) == []
-        await laptop.exchange.peers.add("cuisine")
-        await laptop.exchange.meet("cuisine", Direct(laptop, kitchen))
-        assert await laptop.notices("impostor") == []
-        assert [(one.id, one.host) for one in await abroad(laptop)] == [("kitchen-1", "via cuisine")]
-        await store.close()
-
-    asyncio.run(scene())
+    store: Store = MemoryStore(time)
+    if kind == "sqlite":
+        store = await SqliteStore.open(tmp_path / "laptop.db", clock=time)
+    laptop, kitchen = await Side("laptop", store).joined(), await Side("kitchen").joined()
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    await laptop.meet(kitchen)
+    await laptop.exchange.peers.remove("kitchen")
+    assert await abroad(laptop) == []
+    await laptop.exchange.peers.add("cuisine")
+    await laptop.exchange.meet("cuisine", Direct(laptop, kitchen))
+    assert await laptop.notices("impostor") == []
+    assert [(one.id, one.host) for one in await abroad(laptop)] == [("kitchen-1", "via cuisine")]
+    await store.close()
 
 
-@in_a_loop
 async def test_the_devices_of_another_peer_are_not_to_be_had() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -16,7 +15,7 @@ from asterism.fleet.run_explanation import why
 from asterism.peers import announcements
 from asterism.peers.registry import Peer, furthest_behind
 from asterism.store.protocol import PutRegister, PutRun, PutSession
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 COOK = Workflow("cook", argv=("true",), device="kitchen")
 DAY = 86_400.0
@@ -34,7 +33,6 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
 # -- a peer that is away -----------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_for_it() -> None:
     laptop, kitchen = await two()
     [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
@@ -48,7 +46,6 @@ async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_f
     assert (await laptop.run(run.id)).status is CREATED
 
 
-@in_a_loop
 async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
     """However long: days, and the device is still known."""
     laptop, kitchen = await two()
@@ -68,7 +65,6 @@ async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
     assert (await laptop.run(run.id)).device == "kitchen"
 
 
-@in_a_loop
 async def test_it_is_given_up_when_the_peer_was_removed() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -80,7 +76,6 @@ async def test_it_is_given_up_when_the_peer_was_removed() -> None:
     assert (await laptop.run(run.id)).status is FAILED
 
 
-@in_a_loop
 async def test_what_no_device_of_the_peer_can_do_is_given_up_though_it_is_away() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -91,7 +86,6 @@ async def test_what_no_device_of_the_peer_can_do_is_given_up_though_it_is_away()
     assert (await laptop.run(run.id)).status is FAILED
 
 
-@in_a_loop
 async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
     """As many as there may be, and the run still waits for the peer."""
     laptop, kitchen = await two()
@@ -114,7 +108,6 @@ async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
     assert (found.losses, found.ended) == (0, False)
 
 
-@in_a_loop
 async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
@@ -126,7 +119,6 @@ async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> 
     assert (found.status, found.losses) == (REASSIGNING, 0)
 
 
-@in_a_loop
 async def test_a_new_monitor_leaves_a_peer_as_much_time_to_answer_as_the_old_one() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
@@ -137,7 +129,6 @@ async def test_a_new_monitor_leaves_a_peer_as_much_time_to_answer_as_the_old_one
     assert (found.status, found.epoch) == (ASSIGNED, 1)
 
 
-@in_a_loop
 async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> None:
     laptop, kitchen, garage = await three()
     await laptop.meet(kitchen)
@@ -152,7 +143,6 @@ async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> No
     assert there.state == ABROAD
 
 
-@in_a_loop
 async def test_a_device_of_ours_is_still_ended_when_it_is_gone() -> None:
     laptop, _ = await two()
     await laptop.store.commit([PutSession(Session("old-1", "old", 0.0), None)])
@@ -163,7 +153,6 @@ async def test_a_device_of_ours_is_still_ended_when_it_is_gone() -> None:
 # -- slow clocks -------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_what_a_peer_with_a_slow_clock_did_is_taken_and_kept() -> None:
     laptop, kitchen = await two(skew=-2 * DAY)
     await laptop.fleet.configure(keep=3600.0)
@@ -187,10 +176,10 @@ def test_of_several_clocks_the_slowest_counts() -> None:
 
 
 @pytest.mark.parametrize("broken", [None, {"name": "gone"}])
-def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
+async def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
     broken: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with caplog.at_level(logging.WARNING):
         laptop = await Side("laptop").joined()
         gone = Workflow("gone", argv=("true",), version=1, priority=9)
         now = laptop.store.clock()
@@ -209,9 +198,6 @@ def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
         await watches(laptop, 400)
         assert (await laptop.run(run.id)).device == "laptop"
         assert (await laptop.run(lost.id)).losses >= 1
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scene())
     assert sum("what needs it is left alone" in one.getMessage() for one in caplog.records) == 1
 
 

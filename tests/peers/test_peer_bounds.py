@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -103,50 +102,41 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_two_honest_stores_agree_about_a_run_whatever_a_third_has_told(lie: str) -> None:
-    async def scene() -> None:
-        laptop, garage, liar, run = await honest_and_liar()
-        answer = await liar.says(LIES[lie](run))
-        assert answer["refused"] == 0
-        await agree(laptop, garage, run.id)
-        await laptop.take(run.id)
-        await laptop.step(run.id, lambda one: transitions.release(one, one.grant, "released", "", laptop.store.clock()))
-        await laptop.take(run.id)
-        await agree(laptop, garage, run.id)
-        await laptop.complete(run.id, {"ok": 1})
-        assert (await agree(laptop, garage, run.id)).output == {"ok": 1}
-
-    asyncio.run(scene())
+async def test_two_honest_stores_agree_about_a_run_whatever_a_third_has_told(lie: str) -> None:
+    laptop, garage, liar, run = await honest_and_liar()
+    answer = await liar.says(LIES[lie](run))
+    assert answer["refused"] == 0
+    await agree(laptop, garage, run.id)
+    await laptop.take(run.id)
+    await laptop.step(run.id, lambda one: transitions.release(one, one.grant, "released", "", laptop.store.clock()))
+    await laptop.take(run.id)
+    await agree(laptop, garage, run.id)
+    await laptop.complete(run.id, {"ok": 1})
+    assert (await agree(laptop, garage, run.id)).output == {"ok": 1}
 
 
-def test_a_loss_is_counted_no_further_than_is_believed() -> None:
-    async def scene() -> None:
-        laptop, garage, liar, run = await honest_and_liar()
-        await liar.says(hello(run, losses=MOST_ENTRIES))
-        await laptop.take(run.id)
-        await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is gone"))
-        assert (await agree(laptop, garage, run.id)).status is FAILED
-
-    asyncio.run(scene())
+async def test_a_loss_is_counted_no_further_than_is_believed() -> None:
+    laptop, garage, liar, run = await honest_and_liar()
+    await liar.says(hello(run, losses=MOST_ENTRIES))
+    await laptop.take(run.id)
+    await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is gone"))
+    assert (await agree(laptop, garage, run.id)).status is FAILED
 
 
-def test_lies_that_are_too_large_together_are_not_both_kept() -> None:
-    async def scene() -> None:
-        laptop, garage, liar, run = await honest_and_liar()
-        await garage.exchange.peers.add("kitchen")
-        to_garage = Liar(garage)
-        for at, liars in enumerate([(liar,), (to_garage,), (liar, to_garage)]):
-            for one in liars:
-                await one.says(run.changed(story=(*noise(18, "y" * 90_000, float(at)), *run.story)))
-        for side in (laptop, garage):
-            found = await side.run(run.id)
-            assert size(found) < LARGEST_RECORD // 2
-        await agree(laptop, garage, run.id)
-        await laptop.take(run.id)
-        await laptop.complete(run.id, {"ok": 1})
-        await agree(laptop, garage, run.id)
-
-    asyncio.run(scene())
+async def test_lies_that_are_too_large_together_are_not_both_kept() -> None:
+    laptop, garage, liar, run = await honest_and_liar()
+    await garage.exchange.peers.add("kitchen")
+    to_garage = Liar(garage)
+    for at, liars in enumerate([(liar,), (to_garage,), (liar, to_garage)]):
+        for one in liars:
+            await one.says(run.changed(story=(*noise(18, "y" * 90_000, float(at)), *run.story)))
+    for side in (laptop, garage):
+        found = await side.run(run.id)
+        assert size(found) < LARGEST_RECORD // 2
+    await agree(laptop, garage, run.id)
+    await laptop.take(run.id)
+    await laptop.complete(run.id, {"ok": 1})
+    await agree(laptop, garage, run.id)
 
 
 def test_what_a_liar_has_superseded_leaves_room_for_what_is_large() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from asterism.peers import messages
 from asterism.peers.messages import record
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register
-from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, two
+from tests.peers.exchange_scenes import FLOW, Liar, Side, two
 
 
 async def victim() -> tuple[Side, Liar]:
@@ -63,7 +62,6 @@ class Offering:
 # -- large things ------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_nothing_is_fetched_for_a_record_that_is_refused() -> None:
     laptop, _ = await victim()
     mine = await laptop.create()
@@ -77,7 +75,6 @@ async def test_nothing_is_fetched_for_a_record_that_is_refused() -> None:
     assert (await laptop.run("good")).superseded
 
 
-@in_a_loop
 async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
     """The side that is called."""
     laptop, liar = await victim()
@@ -90,7 +87,6 @@ async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
     assert len(answer["wants"]) == 2
 
 
-@in_a_loop
 async def test_a_record_that_refers_to_a_great_many_large_things_is_refused() -> None:
     laptop, _ = await victim()
     fat = with_large(transitions.create("fat", FLOW, {}, by="liar", now=5.0), messages.MOST_LARGE + 1)
@@ -111,7 +107,6 @@ async def kept(side: Side) -> list[str]:
     return [one.key for one in await side.store.registers("workflow-version/")]
 
 
-@in_a_loop
 async def test_a_workflow_that_no_run_needs_is_not_kept() -> None:
     laptop, liar = await victim()
     run = transitions.create("good", FLOW, {}, by="liar", now=5.0)
@@ -119,7 +114,6 @@ async def test_a_workflow_that_no_run_needs_is_not_kept() -> None:
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-@in_a_loop
 async def test_a_workflow_whose_only_run_is_refused_is_not_kept() -> None:
     laptop, liar = await victim()
     mine = await laptop.create()
@@ -130,7 +124,6 @@ async def test_a_workflow_whose_only_run_is_refused_is_not_kept() -> None:
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-@in_a_loop
 async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -> None:
     laptop, liar = await victim()
     run = transitions.create("theirs", junk(1), {}, by="liar", now=5.0)
@@ -146,7 +139,6 @@ async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -
     assert await laptop.store.registers(workflows.OF_PEERS) == []
 
 
-@in_a_loop
 async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_way() -> None:
     laptop, _ = await victim()
     await laptop.exchange._opened()
@@ -163,7 +155,6 @@ async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_w
     assert await kept(laptop) == []
 
 
-@in_a_loop
 async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
     laptop, _ = await victim()
     await laptop.exchange._opened()
@@ -174,7 +165,6 @@ async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
     assert (await Fleet(laptop.store).workflows.latest("junk-1")).version == 1
 
 
-@in_a_loop
 async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_that() -> None:
     laptop, _ = await victim()
     await laptop.exchange._opened()
@@ -185,7 +175,6 @@ async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_th
     assert len(await kept(laptop)) == 1
 
 
-@in_a_loop
 async def test_a_run_whose_workflow_was_forgotten_meanwhile_brings_it_again() -> None:
     """Though this process remembers it."""
     laptop, kitchen = await two()
@@ -202,7 +191,6 @@ async def test_a_run_whose_workflow_was_forgotten_meanwhile_brings_it_again() ->
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-@in_a_loop
 async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
     laptop, liar = await victim()
     flow = await laptop.fleet.workflows.add(junk(1))
@@ -211,7 +199,6 @@ async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
     assert answer["reasons"] == ["run x: its workflow junk-1@1 did not come with it"]
 
 
-@in_a_loop
 async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_once() -> None:
     class Counting(MemoryStore):
         asked = 0
@@ -239,7 +226,7 @@ async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_on
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_peer_says_does_nothing_to_a_log_or_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_peer_says_does_nothing_to_a_log_or_a_notice(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> list[str]:
         laptop, liar = await victim()
         run = await laptop.create()
@@ -249,14 +236,13 @@ def test_what_a_peer_says_does_nothing_to_a_log_or_a_notice(caplog: pytest.LogCa
         return await laptop.notices("conflict")
 
     with caplog.at_level(logging.WARNING):
-        [notice] = asyncio.run(scene())
+        [notice] = await scene()
     assert "it failed (boom?2026-11-15" in notice
     for text in (notice, *(one.getMessage() for one in caplog.records)):
         assert text.isprintable()
         assert len(text) < 1500
 
 
-@in_a_loop
 async def test_why_a_run_failed_is_a_notice_that_does_nothing_to_a_terminal() -> None:
     laptop, _ = await victim()
     run = await laptop.create()
@@ -279,7 +265,6 @@ async def lost_to_the_kitchen() -> tuple[Side, Run]:
     return laptop, await laptop.run(run.id)
 
 
-@in_a_loop
 async def test_who_insists_twice_gets_one_run() -> None:
     laptop, run = await lost_to_the_kitchen()
     first, second = await laptop.fleet.keep_mine(run.id), await laptop.fleet.keep_mine(run.id)
@@ -287,7 +272,6 @@ async def test_who_insists_twice_gets_one_run() -> None:
     assert (first.retry_of, first.pinned) == (run.id, "laptop")
 
 
-@in_a_loop
 async def test_what_was_lost_is_forgotten_with_its_run() -> None:
     laptop, run = await lost_to_the_kitchen()
     await retention.prune(laptop.store, 0.0, 100)

@@ -165,7 +165,7 @@ def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[in
 # -- who is told nothing -----------------------------------------------------------------------------------------------
 
 
-def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
+async def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
     async def main() -> list[Any]:
         async with desk(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
             async with Caller(url, kitchen[1], Token(TOKEN)) as caller:
@@ -173,10 +173,12 @@ def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitch
                     await caller.say({"secret": 1})
             return there.asked
 
-    assert asyncio.run(main()) == []
+    assert await main() == []
 
 
-def test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
+async def test_a_server_that_changes_its_certificate_later_is_told_nothing(
+    tmp_path: Path, kitchen: tuple[Path, str]
+) -> None:
     """The look at the certificate is one connection and the request another: the second is held to the pin, too."""
 
     async def main() -> list[Any]:
@@ -190,7 +192,7 @@ def test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path: P
                     await caller.say({"secret": 1})
             return there.asked
 
-    assert len(asyncio.run(main())) == 1
+    assert len(await main()) == 1
 
 
 def test_without_the_pinned_connection_the_token_would_go_to_anybody(
@@ -234,7 +236,7 @@ def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
             asyncio.run(main())
 
 
-def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -245,7 +247,7 @@ def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pyte
             await caller.say({})
 
     with pytest.raises(PeerUnreachable, match=r"^https://nobody\.invalid:7420 is out of reach: \w+"):
-        asyncio.run(main())
+        await main()
 
 
 def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +259,7 @@ def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.Mo
         asyncio.run(Caller("https://localhost:1", "ab" * 32, Token(TOKEN)).say({}))
 
 
-def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
+async def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
     async def answers_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(http("hello", "400 Bad Request"))
         await writer.drain()
@@ -273,7 +275,7 @@ def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
                 await caller.say({})
             return str(error.value)
 
-    assert "does not speak TLS as a peer does" in asyncio.run(main())
+    assert "does not speak TLS as a peer does" in await main()
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     assert sent < 100_000_000
 
 
-def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: tuple[Path, str]) -> None:
+async def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: tuple[Path, str]) -> None:
     async def main() -> None:
         async with (
             desk(http(b"x" * 101), kitchen[0]) as (url, _),
@@ -312,7 +314,7 @@ def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: tuple[
             await caller.fetch(BLOB, "r1")
 
     with pytest.raises(PeerRefused, match="answers with more than 100 bytes"):
-        asyncio.run(main())
+        await main()
 
 
 @pytest.mark.parametrize(
@@ -375,25 +377,22 @@ def test_a_server_that_says_a_letter_now_and_then_is_given_up(
 # -- again and again ---------------------------------------------------------------------------------------------------
 
 
-def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "laptop.db")
-        Tokens(store).put("kitchen", Token(TOKEN))
-        peer = Peer("kitchen", url="https://127.0.0.1:1", pin="ab" * 32)
-        async with Ways(store) as ways:
-            way = ways.to(peer)
-            assert ways.to(replace(peer, heard_at=5.0)) is way
-            moved = ways.to(replace(peer, url="https://127.0.0.1:2"))
-            assert moved is not way
-            Tokens(store).put("kitchen", Token("another"))
-            assert ways.to(replace(peer, url="https://127.0.0.1:2")) is not moved
-            with pytest.raises(AsterismError, match="attic calls this store, and not the other way round"):
-                ways.to(Peer("attic"))
-            with pytest.raises(AsterismError, match="the secret for cellar is gone"):
-                ways.to(replace(peer, name="cellar"))
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "laptop.db")
+    Tokens(store).put("kitchen", Token(TOKEN))
+    peer = Peer("kitchen", url="https://127.0.0.1:1", pin="ab" * 32)
+    async with Ways(store) as ways:
+        way = ways.to(peer)
+        assert ways.to(replace(peer, heard_at=5.0)) is way
+        moved = ways.to(replace(peer, url="https://127.0.0.1:2"))
+        assert moved is not way
+        Tokens(store).put("kitchen", Token("another"))
+        assert ways.to(replace(peer, url="https://127.0.0.1:2")) is not moved
+        with pytest.raises(AsterismError, match="attic calls this store, and not the other way round"):
+            ways.to(Peer("attic"))
+        with pytest.raises(AsterismError, match="the secret for cellar is gone"):
+            ways.to(replace(peer, name="cellar"))
+    await store.close()
 
 
 def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

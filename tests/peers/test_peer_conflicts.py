@@ -19,7 +19,7 @@ from asterism.peers.exchange import Exchange
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, Report, Write, feed_of
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, three, two
 
 # -- conflicts and wishes ----------------------------------------------------------------------------------------------
 
@@ -35,7 +35,6 @@ async def contested(**terms: Any) -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-@in_a_loop
 async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() -> None:
     laptop, kitchen, run = await contested()
     met = await kitchen.meet(laptop)
@@ -52,7 +51,6 @@ async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() 
     assert (await kitchen.store.beat("kitchen-1", {}, [])).held == []
 
 
-@in_a_loop
 async def test_a_result_that_lost_is_kept() -> None:
     laptop, kitchen, run = await contested()
     await laptop.complete(run.id, {"by": "laptop"})
@@ -66,7 +64,6 @@ async def test_a_result_that_lost_is_kept() -> None:
     assert "is kept, but is not the result of run" in told
 
 
-@in_a_loop
 async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
     await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
@@ -80,7 +77,6 @@ async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> 
     assert len(await laptop.notices("conflict")) == 1
 
 
-@in_a_loop
 async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
     for step in range(1, 20):
@@ -92,7 +88,6 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
     assert len(await laptop.notices("conflict")) + len(await kitchen.notices("conflict")) == 1
 
 
-@in_a_loop
 async def test_the_user_of_the_loser_can_insist() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
     await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(4, 9), "")])
@@ -110,7 +105,6 @@ async def test_the_user_of_the_loser_can_insist() -> None:
         await laptop.fleet.keep_mine(run.id)
 
 
-@in_a_loop
 async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_again() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -125,7 +119,6 @@ async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_aga
     assert await laptop.notices("conflict") == []
 
 
-@in_a_loop
 async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -143,7 +136,6 @@ async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> N
     assert (await kitchen.run(run.id)).wish is None
 
 
-@in_a_loop
 async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_given_away_meanwhile() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -154,7 +146,6 @@ async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_giv
     assert (await laptop.run(run.id)).wish == "cancel"
 
 
-@in_a_loop
 async def test_the_end_of_a_run_elsewhere_makes_room_in_its_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
@@ -203,7 +194,6 @@ def test_a_peer_that_believes_the_others_know_what_it_knows_is_found_out(monkeyp
         asyncio.run(what_a_third_store_did_reaches_the_winner())
 
 
-@in_a_loop
 async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_does() -> None:
     laptop, kitchen, garage = await three()
     await laptop.meet(garage)
@@ -216,7 +206,6 @@ async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_doe
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-@in_a_loop
 async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
     laptop, kitchen = await two()
     name = await laptop.store.keep_blob(b'{"text":"large"}')
@@ -237,36 +226,32 @@ async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
 # -- on a real file ----------------------------------------------------------------------------------------------------
 
 
-def test_two_files_meet(tmp_path: Path) -> None:
-    async def scene() -> None:
-        clock = StillClock()
-        sides = []
-        for name in ("laptop", "kitchen"):
-            store = await SqliteStore.open(tmp_path / f"{name}.db", clock=lambda: 1_000_000.0 + clock.now)
-            sides.append(await Side(name, store).joined())
-        laptop, kitchen = sides
-        await laptop.knows(kitchen)
-        await kitchen.knows(laptop)
-        runs = [await laptop.create() for _ in range(20)]
-        await laptop.meet(kitchen)
-        await laptop.take(runs[0].id)
-        await kitchen.take(runs[0].id)
-        await laptop.complete(runs[0].id, {"by": "laptop"})
-        await kitchen.meet(laptop)
-        await kitchen.meet(laptop)
-        for run in runs:
-            ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
-            assert ours == theirs.changed(revision=ours.revision)
-        assert await kitchen.store.check() == []
-        assert await laptop.store.check() == []
-        assert len(await kitchen.notices("conflict")) == 1
-        await laptop.store.close()
-        await kitchen.store.close()
-
-    asyncio.run(scene())
+async def test_two_files_meet(tmp_path: Path) -> None:
+    clock = StillClock()
+    sides = []
+    for name in ("laptop", "kitchen"):
+        store = await SqliteStore.open(tmp_path / f"{name}.db", clock=lambda: 1_000_000.0 + clock.now)
+        sides.append(await Side(name, store).joined())
+    laptop, kitchen = sides
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    runs = [await laptop.create() for _ in range(20)]
+    await laptop.meet(kitchen)
+    await laptop.take(runs[0].id)
+    await kitchen.take(runs[0].id)
+    await laptop.complete(runs[0].id, {"by": "laptop"})
+    await kitchen.meet(laptop)
+    await kitchen.meet(laptop)
+    for run in runs:
+        ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
+        assert ours == theirs.changed(revision=ours.revision)
+    assert await kitchen.store.check() == []
+    assert await laptop.store.check() == []
+    assert len(await kitchen.notices("conflict")) == 1
+    await laptop.store.close()
+    await kitchen.store.close()
 
 
-@in_a_loop
 async def test_a_fleet_says_what_is_kept_when_peers_meet() -> None:
     side = await Side("laptop").joined()
     await side.fleet.workflows.add(FLOW)

@@ -3,8 +3,7 @@ was is told."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from asterism.fleet import retention
 from asterism.fleet.monitor import PRUNE_EVERY, Monitor
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite.store import SqliteStore
+from tests.async_tests import async_fixture
 from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
 
 TODAY = 1.79e9
@@ -23,20 +23,16 @@ DAY = 86_400.0
 Scene = Callable[[Side], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scene], None]:
-    """The scene gets a laptop whose clock is right, in a store of each kind."""
-
-    async def played(scene: Scene) -> None:
-        store: Any = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "store.db")
-        laptop = Side("laptop", store)
-        store.clock = lambda: TODAY + laptop.clock.now
-        await laptop.joined()
-        await laptop.fleet.configure(keep=3600.0)
-        await scene(laptop)
-        await store.close()
-
-    return lambda scene: asyncio.run(played(scene))
+@async_fixture(params=["memory", "sqlite"])
+async def laptop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Side]:
+    """A laptop whose clock is right, in a store of each kind."""
+    store: Any = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "store.db")
+    laptop = Side("laptop", store)
+    store.clock = lambda: TODAY + laptop.clock.now
+    await laptop.joined()
+    await laptop.fleet.configure(keep=3600.0)
+    yield laptop
+    await store.close()
 
 
 async def prunes(side: Side) -> None:
@@ -61,92 +57,76 @@ async def given(laptop: Side, kitchen: Side) -> Run:
     return run
 
 
-def test_what_a_peer_whose_clock_stands_in_1970_has_done_is_kept_as_long_as_anything(
-    play: Callable[[Scene], None],
-) -> None:
-    async def scene(laptop: Side) -> None:
-        kitchen = await Side("kitchen").joined()
-        await laptop.knows(kitchen)
-        await kitchen.knows(laptop)
-        run = await given(laptop, kitchen)
-        await done_at(kitchen, run.id)
-        own = await kitchen.create()  # new to the laptop
-        await kitchen.take(own.id)
-        await kitchen.complete(own.id)
-        await laptop.meet(kitchen)
-        for _ in range(2):
-            await prunes(laptop)
-            assert [(await laptop.run(one.id)).status for one in (run, own)] == [COMPLETED, COMPLETED]
-            laptop.clock.now += 1800.0
-        laptop.clock.now += 1800.0
+async def test_what_a_peer_whose_clock_stands_in_1970_has_done_is_kept_as_long_as_anything(laptop: Side) -> None:
+    kitchen = await Side("kitchen").joined()
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    run = await given(laptop, kitchen)
+    await done_at(kitchen, run.id)
+    own = await kitchen.create()  # new to the laptop
+    await kitchen.take(own.id)
+    await kitchen.complete(own.id)
+    await laptop.meet(kitchen)
+    for _ in range(2):
         await prunes(laptop)
-        assert [await laptop.store.run(one.id) for one in (run, own)] == [None, None]
-
-    play(scene)
+        assert [(await laptop.run(one.id)).status for one in (run, own)] == [COMPLETED, COMPLETED]
+        laptop.clock.now += 1800.0
+    laptop.clock.now += 1800.0
+    await prunes(laptop)
+    assert [await laptop.store.run(one.id) for one in (run, own)] == [None, None]
 
 
 @pytest.mark.parametrize("when", [0.0, TODAY + 1e9])
 @pytest.mark.parametrize("by", ["liar-store", "our own"])
-def test_an_end_that_a_liar_dates_counts_from_when_it_was_heard_of(
-    play: Callable[[Scene], None], when: float, by: str
-) -> None:
-    async def scene(laptop: Side) -> None:
-        await laptop.exchange.peers.add("kitchen")
-        run = await laptop.create()
-        liar = Liar(laptop)
-        await liar.says()
-        lie = transitions.give_up(await laptop.run(run.id), when, "bad luck")
-        await liar.says(lie, by=await laptop.id() if by == "our own" else by)
-        assert (await laptop.run(run.id)).status is FAILED
-        await prunes(laptop)
-        assert (await laptop.run(run.id)).ended_at == when
-        laptop.clock.now += 3599.0
-        await liar.says(lie)  # nothing new
-        await prunes(laptop)
-        assert await laptop.store.run(run.id) is not None
-        laptop.clock.now += 2.0
-        await prunes(laptop)
-        assert await laptop.store.run(run.id) is None
-
-    play(scene)
+async def test_an_end_that_a_liar_dates_counts_from_when_it_was_heard_of(laptop: Side, when: float, by: str) -> None:
+    await laptop.exchange.peers.add("kitchen")
+    run = await laptop.create()
+    liar = Liar(laptop)
+    await liar.says()
+    lie = transitions.give_up(await laptop.run(run.id), when, "bad luck")
+    await liar.says(lie, by=await laptop.id() if by == "our own" else by)
+    assert (await laptop.run(run.id)).status is FAILED
+    await prunes(laptop)
+    assert (await laptop.run(run.id)).ended_at == when
+    laptop.clock.now += 3599.0
+    await liar.says(lie)  # nothing new
+    await prunes(laptop)
+    assert await laptop.store.run(run.id) is not None
+    laptop.clock.now += 2.0
+    await prunes(laptop)
+    assert await laptop.store.run(run.id) is None
 
 
-def test_what_a_peer_says_of_its_clock_keeps_nothing_longer(play: Callable[[Scene], None]) -> None:
-    async def scene(laptop: Side) -> None:
-        await laptop.exchange.peers.add("kitchen")
-        run = await laptop.create()
-        await laptop.take(run.id)
-        await laptop.complete(run.id)
-        await Liar(laptop).says(clock=0.0)
-        laptop.clock.now += DAY
-        await prunes(laptop)
-        assert await laptop.store.run(run.id) is None
-
-    play(scene)
+async def test_what_a_peer_says_of_its_clock_keeps_nothing_longer(laptop: Side) -> None:
+    await laptop.exchange.peers.add("kitchen")
+    run = await laptop.create()
+    await laptop.take(run.id)
+    await laptop.complete(run.id)
+    await Liar(laptop).says(clock=0.0)
+    laptop.clock.now += DAY
+    await prunes(laptop)
+    assert await laptop.store.run(run.id) is None
 
 
-def test_a_run_that_goes_on_after_all_and_ends_here_counts_from_its_end_here(play: Callable[[Scene], None]) -> None:
-    async def scene(laptop: Side) -> None:
-        await laptop.exchange.peers.add("kitchen")
-        run = await laptop.create()
-        liar = Liar(laptop)
-        await liar.says()
-        mine = await laptop.run(run.id)
-        await liar.says(transitions.give_up(mine, 0.0, "bad luck"))
-        laptop.clock.now += 3000.0
-        again = transitions.take(mine, laptop.owner, FLOW, laptop.store.clock(), starts=True)
-        again = transitions.release(again, again.grant, "released", "", laptop.store.clock())  # a later epoch
-        await liar.says(again, by=await laptop.id())
-        await laptop.take(run.id)
-        await laptop.complete(run.id)
-        laptop.clock.now += 3000.0
-        await prunes(laptop)
-        assert (await laptop.run(run.id)).status is COMPLETED
-        laptop.clock.now += PRUNE_EVERY + 1.0
-        await prunes(laptop)
-        assert await laptop.store.run(run.id) is None
-
-    play(scene)
+async def test_a_run_that_goes_on_after_all_and_ends_here_counts_from_its_end_here(laptop: Side) -> None:
+    await laptop.exchange.peers.add("kitchen")
+    run = await laptop.create()
+    liar = Liar(laptop)
+    await liar.says()
+    mine = await laptop.run(run.id)
+    await liar.says(transitions.give_up(mine, 0.0, "bad luck"))
+    laptop.clock.now += 3000.0
+    again = transitions.take(mine, laptop.owner, FLOW, laptop.store.clock(), starts=True)
+    again = transitions.release(again, again.grant, "released", "", laptop.store.clock())  # a later epoch
+    await liar.says(again, by=await laptop.id())
+    await laptop.take(run.id)
+    await laptop.complete(run.id)
+    laptop.clock.now += 3000.0
+    await prunes(laptop)
+    assert (await laptop.run(run.id)).status is COMPLETED
+    laptop.clock.now += PRUNE_EVERY + 1.0
+    await prunes(laptop)
+    assert await laptop.store.run(run.id) is None
 
 
 # -- whose run it was is told ------------------------------------------------------------------------------------------
@@ -164,69 +144,57 @@ async def failed_at(side: Side, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("heard_that_it_began", [True, False])
-def test_whose_run_it_was_is_told_that_it_failed_at_a_peer(heard_that_it_began: bool) -> None:
-    async def scene() -> None:
-        laptop, kitchen, garage = await three()
-        run = await given(laptop, kitchen)
-        await begun_at(kitchen, run.id)
-        if heard_that_it_began:
-            await laptop.meet(kitchen)
-            assert (await laptop.run(run.id)).status is PROCESSING
-            await garage.meet(laptop)
-        await failed_at(kitchen, run.id)
-        for _ in range(2):
-            await laptop.meet(kitchen)
-            await garage.meet(kitchen)
-        told = [f"run {run.id} (transcode) failed: disk is full"]
-        assert [(await side.run(run.id)).status for side in (laptop, garage)] == [FAILED, FAILED]
-        assert [await side.notices("failed") for side in (laptop, garage)] == [told, []]
-        assert await laptop.store.registers(retention.HANDED) == []
-
-    asyncio.run(scene())
-
-
-def test_whose_run_it_was_is_not_told_that_it_was_cancelled_or_completed() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        first, second = await given(laptop, kitchen), await given(laptop, kitchen)
-        await begun_at(kitchen, first.id)
+async def test_whose_run_it_was_is_told_that_it_failed_at_a_peer(heard_that_it_began: bool) -> None:
+    laptop, kitchen, garage = await three()
+    run = await given(laptop, kitchen)
+    await begun_at(kitchen, run.id)
+    if heard_that_it_began:
         await laptop.meet(kitchen)
-        assert len(await laptop.store.registers(retention.HANDED)) == 1
-        await kitchen.complete(first.id)
-        await kitchen.step(second.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "bob"))
+        assert (await laptop.run(run.id)).status is PROCESSING
+        await garage.meet(laptop)
+    await failed_at(kitchen, run.id)
+    for _ in range(2):
         await laptop.meet(kitchen)
-        assert [(await laptop.run(run.id)).status for run in (first, second)] == [COMPLETED, FAILED]
-        assert await laptop.notices("failed") == []
-        assert await laptop.store.registers(retention.HANDED) == []
-
-    asyncio.run(scene())
-
-
-def test_a_run_of_ours_that_a_liar_ends_is_told_with_our_own_time() -> None:
-    async def scene() -> None:
-        laptop = await Side("laptop").joined()
-        await laptop.exchange.peers.add("kitchen")
-        run = await laptop.create()
-        liar = Liar(laptop)
-        await liar.says()
-        await liar.says(transitions.give_up(await laptop.run(run.id), 0.0, "bad luck"))
-        [notice] = [one for _, one in await laptop.store.notices() if one.kind == "failed"]
-        assert (notice.run, notice.at) == (run.id, laptop.store.clock())
-
-    asyncio.run(scene())
+        await garage.meet(kitchen)
+    told = [f"run {run.id} (transcode) failed: disk is full"]
+    assert [(await side.run(run.id)).status for side in (laptop, garage)] == [FAILED, FAILED]
+    assert [await side.notices("failed") for side in (laptop, garage)] == [told, []]
+    assert await laptop.store.registers(retention.HANDED) == []
 
 
-def test_what_was_handed_over_is_forgotten_with_its_run() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        run = await given(laptop, kitchen)
-        await begun_at(kitchen, run.id)
-        await laptop.meet(kitchen)
-        await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is silent"))
-        await laptop.step(run.id, lambda one: transitions.cancel(one, laptop.store.clock(), "ann"))
-        assert len(await laptop.store.registers(retention.HANDED)) == 1
-        while await retention.prune(laptop.store, laptop.store.clock() + 1.0, 100):
-            pass
-        assert await laptop.store.registers(retention.HANDED) == []
+async def test_whose_run_it_was_is_not_told_that_it_was_cancelled_or_completed() -> None:
+    laptop, kitchen = await two()
+    first, second = await given(laptop, kitchen), await given(laptop, kitchen)
+    await begun_at(kitchen, first.id)
+    await laptop.meet(kitchen)
+    assert len(await laptop.store.registers(retention.HANDED)) == 1
+    await kitchen.complete(first.id)
+    await kitchen.step(second.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "bob"))
+    await laptop.meet(kitchen)
+    assert [(await laptop.run(run.id)).status for run in (first, second)] == [COMPLETED, FAILED]
+    assert await laptop.notices("failed") == []
+    assert await laptop.store.registers(retention.HANDED) == []
 
-    asyncio.run(scene())
+
+async def test_a_run_of_ours_that_a_liar_ends_is_told_with_our_own_time() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    run = await laptop.create()
+    liar = Liar(laptop)
+    await liar.says()
+    await liar.says(transitions.give_up(await laptop.run(run.id), 0.0, "bad luck"))
+    [notice] = [one for _, one in await laptop.store.notices() if one.kind == "failed"]
+    assert (notice.run, notice.at) == (run.id, laptop.store.clock())
+
+
+async def test_what_was_handed_over_is_forgotten_with_its_run() -> None:
+    laptop, kitchen = await two()
+    run = await given(laptop, kitchen)
+    await begun_at(kitchen, run.id)
+    await laptop.meet(kitchen)
+    await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is silent"))
+    await laptop.step(run.id, lambda one: transitions.cancel(one, laptop.store.clock(), "ann"))
+    assert len(await laptop.store.registers(retention.HANDED)) == 1
+    while await retention.prune(laptop.store, laptop.store.clock() + 1.0, 100):
+        pass
+    assert await laptop.store.registers(retention.HANDED) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +18,11 @@ from asterism.peers.exchange import PeerRefused, PeerUnreachable
 from asterism.peers.registry import PeerKnown, Peers, UnknownPeer
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession, Query, Report, feed_of
-from tests.peers.exchange_scenes import FLOW, Direct, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -36,7 +34,6 @@ async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
     assert await laptop.left_to(run.id) is None
 
 
-@in_a_loop
 async def test_only_what_changed_is_told() -> None:
     laptop, kitchen = await two()
     runs = [await laptop.create() for _ in range(5)]
@@ -50,7 +47,6 @@ async def test_only_what_changed_is_told() -> None:
     assert (await kitchen.run(runs[2].id)).status is PROCESSING
 
 
-@in_a_loop
 async def test_it_does_not_matter_who_calls() -> None:
     laptop, kitchen = await two()
     ours, theirs = await laptop.create(), await kitchen.create()
@@ -60,7 +56,6 @@ async def test_it_does_not_matter_who_calls() -> None:
     assert await kitchen.run(ours.id) == ours
 
 
-@in_a_loop
 async def test_a_meeting_that_is_broken_off_goes_on_where_it_was() -> None:
     laptop, kitchen = await two()
     for _ in range(1200):
@@ -74,7 +69,6 @@ async def test_a_meeting_that_is_broken_off_goes_on_where_it_was() -> None:
     assert len(await kitchen.store.find(Query())) == 1200
 
 
-@in_a_loop
 async def test_a_message_that_comes_twice_changes_nothing() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -88,7 +82,6 @@ async def test_a_message_that_comes_twice_changes_nothing() -> None:
     assert (await kitchen.run(run.id)) == found
 
 
-@in_a_loop
 async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -101,7 +94,6 @@ async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
     assert answer["cursor"]["number"] < 10
 
 
-@in_a_loop
 async def test_a_store_that_was_restored_is_told_everything_again() -> None:
     laptop, kitchen = await two()
     await laptop.create()
@@ -128,7 +120,6 @@ async def test_a_store_that_was_restored_is_told_everything_again() -> None:
     assert len(answer["records"]) == 1
 
 
-@in_a_loop
 async def test_progress_under_way_is_told() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -139,7 +130,6 @@ async def test_progress_under_way_is_told() -> None:
     assert (await laptop.run(run.id)).progress is None
 
 
-@in_a_loop
 async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(large=10)
@@ -153,7 +143,6 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
         assert await kitchen.exchange.fetch("laptop", name, run) is None
 
 
-@in_a_loop
 async def test_what_is_large_comes_before_the_record_in_both_directions() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
@@ -166,7 +155,6 @@ async def test_what_is_large_comes_before_the_record_in_both_directions() -> Non
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
 
 
-@in_a_loop
 async def test_a_record_whose_large_part_cannot_be_had_is_refused_and_the_others_are_not() -> None:
     laptop, kitchen = await two()
     gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})
@@ -183,7 +171,6 @@ async def test_a_record_whose_large_part_cannot_be_had_is_refused_and_the_others
 # -- workflows, keys, devices ------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_an_imported_workflow_is_never_what_a_name_means_here() -> None:
     laptop, kitchen = await two()
     await laptop.create()
@@ -198,7 +185,6 @@ async def test_an_imported_workflow_is_never_what_a_name_means_here() -> None:
     assert (await kitchen.fleet.workflows.latest("transcode")).argv == ("false",)
 
 
-@in_a_loop
 async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
     laptop, kitchen = await two()
     await laptop.create()
@@ -207,7 +193,6 @@ async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
     assert (await kitchen.fleet.workflows.latest("transcode")).version == 1
 
 
-@in_a_loop
 async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
@@ -222,7 +207,6 @@ async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name()
     assert len(await kitchen.notices("refused")) == 1
 
 
-@in_a_loop
 async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -244,7 +228,6 @@ async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-@in_a_loop
 async def test_a_device_that_is_no_longer_announced_has_ended() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -255,7 +238,6 @@ async def test_a_device_that_is_no_longer_announced_has_ended() -> None:
     assert known == {"laptop-1": "open", "kitchen-1": ENDED}
 
 
-@in_a_loop
 async def test_devices_of_third_stores_are_not_announced() -> None:
     laptop, kitchen, garage = await three()
     await kitchen.meet(garage)
@@ -263,7 +245,6 @@ async def test_devices_of_third_stores_are_not_announced() -> None:
     assert {one.device for one in await laptop.fleet.devices()} == {"laptop", "kitchen"}
 
 
-@in_a_loop
 async def test_a_peers_device_is_not_drained_here() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -271,7 +252,6 @@ async def test_a_peers_device_is_not_drained_here() -> None:
         await laptop.fleet.drain("kitchen")
 
 
-@in_a_loop
 async def test_clocks_that_differ_are_said_once() -> None:
     laptop, kitchen = await two(skew=86_400.0)
     met = await laptop.meet(kitchen)
@@ -285,7 +265,6 @@ async def test_clocks_that_differ_are_said_once() -> None:
 # -- who is who --------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_store_is_bound_at_the_first_contact() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -299,7 +278,6 @@ async def test_a_store_is_bound_at_the_first_contact() -> None:
         await laptop.exchange.peers.bind("den", await kitchen.id())
 
 
-@in_a_loop
 async def test_two_copies_of_one_store_do_not_talk() -> None:
     laptop = await Side("laptop").joined()
     copy = Side("copy", laptop.store)
@@ -309,7 +287,6 @@ async def test_two_copies_of_one_store_do_not_talk() -> None:
         await laptop.meet(copy)
 
 
-@in_a_loop
 async def test_peers_are_known_by_name_and_token() -> None:
     peers = Peers(MemoryStore())
     await peers.add("kitchen", url="https://kitchen:7420", pin="ab", token_sha256="cd" * 32, invited_at=5.0)
@@ -330,7 +307,6 @@ async def test_peers_are_known_by_name_and_token() -> None:
     assert (await peers.add("kitchen")).store is None
 
 
-@in_a_loop
 async def test_a_peer_that_was_removed_leaves_no_devices() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -342,7 +318,6 @@ async def test_a_peer_that_was_removed_leaves_no_devices() -> None:
     assert await laptop.run(run.id) == run
 
 
-@in_a_loop
 async def test_a_name_that_a_peer_has_for_a_device_is_not_taken_here() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -368,7 +343,6 @@ class Present:
         """Nothing is held."""
 
 
-@in_a_loop
 async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_sides() -> None:
     laptop, kitchen = await two()
     await laptop.create()
@@ -385,15 +359,12 @@ async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_si
     assert met.taken
 
 
-def test_who_is_called_says_what_was_lost_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
+async def test_who_is_called_says_what_was_lost_too(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "asterism.peers"):
         laptop, kitchen = await two()
         run = await laptop.create()
         await laptop.meet(kitchen)
         await laptop.take(run.id)
         await kitchen.take(run.id)
         assert (await kitchen.meet(laptop)).lost == ()  # whose clock is behind
-
-    with caplog.at_level("WARNING", "asterism.peers"):
-        asyncio.run(scene())
     assert "does not own run" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from asterism.peers import announcements, refusals
 from asterism.store import row_codec
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
-from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device, in_a_loop
+from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device
 
 DAY = 86_400.0
 
@@ -43,7 +42,6 @@ def broken(run: Run, number: int) -> list[Any]:
     return [*row_codec.fixed(lie), *row_codec.moving(lie)]
 
 
-@in_a_loop
 async def test_of_one_run_only_so_many_refusals_are_said() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
@@ -54,7 +52,6 @@ async def test_of_one_run_only_so_many_refusals_are_said() -> None:
         assert len(await laptop.notices("refused")) == refusals.MOST_OF_A_RUN
 
 
-@in_a_loop
 async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
@@ -71,19 +68,16 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
     assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 3
 
 
-def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        laptop, liar = await victim()
-        run = await laptop.create()
-        await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
-        found = await laptop.store.register("peer/kitchen/refused")
-        assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(refusals, "MOST_RUNS", 10)
-    asyncio.run(scene())
+    laptop, liar = await victim()
+    run = await laptop.create()
+    await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
+    found = await laptop.store.register("peer/kitchen/refused")
+    assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
 
 
-@in_a_loop
 async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> None:
     store = Counted()
     laptop, liar = await victim(store)
@@ -100,7 +94,6 @@ async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> No
     assert store.looked <= refusals.MOST_LOOKED_AT
 
 
-@in_a_loop
 async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
     laptop, liar = await victim()
     for first in (0, 300):
@@ -118,7 +111,6 @@ async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembered() -> None:
     laptop, liar = await victim()
     for number in range(4):
@@ -128,7 +120,6 @@ async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembe
     assert len(await laptop.store.sessions()) == 701
 
 
-@in_a_loop
 async def test_a_device_that_is_announced_no_more_and_has_a_run_of_ours_is_not_forgotten() -> None:
     laptop, liar = await victim()
     run = await laptop.create()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asterism.core.run import transitions
@@ -16,7 +14,7 @@ from asterism.peers.exchange import Exchange, Met
 from asterism.peers.registry import unknown_key
 from asterism.store.protocol import PutRegister
 from asterism.testing.sim.peer_stores import copy_of, put_back
-from tests.peers.exchange_scenes import FLOW, Direct, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
 
 DAY = 86_400.0
 
@@ -37,7 +35,6 @@ async def asked_twice(one: Side, other: Side) -> Met:
     return met
 
 
-@in_a_loop
 async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_is_told() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -52,7 +49,6 @@ async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_i
     assert (await laptop.notices("failed"))[0].endswith(why)
 
 
-@in_a_loop
 async def test_the_side_that_is_called_asks_too() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -62,7 +58,6 @@ async def test_the_side_that_is_called_asks_too() -> None:
     assert (await kitchen.run(run.id)).status is FAILED
 
 
-@in_a_loop
 async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> None:
     laptop, kitchen, garage = await three()
     await kitchen.meet(garage)
@@ -81,7 +76,6 @@ async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> N
     assert not [one for side in (laptop, kitchen, garage) for one in await side.notices("refused")]
 
 
-@in_a_loop
 async def test_who_knows_better_how_it_ended_is_believed() -> None:
     laptop, kitchen, garage = await three()
     run = await kitchen.create()
@@ -102,66 +96,58 @@ async def test_who_knows_better_how_it_ended_is_believed() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -> None:
-    async def scene() -> None:
-        laptop, kitchen, garage = await three()
-        await kitchen.meet(garage)
-        run = await kitchen.create()
-        await kitchen.take(run.id)
-        await laptop.meet(kitchen)
-        if how == "cancelled":
-            await kitchen.step(run.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "ann"))
-        await kitchen.step(
-            run.id,
-            lambda one: transitions.fail(one, one.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
-        )
-        true = await kitchen.run(run.id)
+async def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -> None:
+    laptop, kitchen, garage = await three()
+    await kitchen.meet(garage)
+    run = await kitchen.create()
+    await kitchen.take(run.id)
+    await laptop.meet(kitchen)
+    if how == "cancelled":
+        await kitchen.step(run.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "ann"))
+    await kitchen.step(
+        run.id,
+        lambda one: transitions.fail(one, one.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
+    )
+    true = await kitchen.run(run.id)
+    await garage.meet(kitchen)
+    kitchen.clock.now += 1.0
+    await retention.prune(kitchen.store, kitchen.store.clock(), 500)
+    await asked_twice(laptop, kitchen)
+    assert is_forgotten(await laptop.run(run.id))
+    for _ in range(2):
+        await laptop.meet(garage)
         await garage.meet(kitchen)
-        kitchen.clock.now += 1.0
-        await retention.prune(kitchen.store, kitchen.store.clock(), 500)
-        await asked_twice(laptop, kitchen)
-        assert is_forgotten(await laptop.run(run.id))
-        for _ in range(2):
-            await laptop.meet(garage)
-            await garage.meet(kitchen)
-        assert (await laptop.run(run.id)).error == (await garage.run(run.id)).error == true.error
-
-    asyncio.run(scene())
+    assert (await laptop.run(run.id)).error == (await garage.run(run.id)).error == true.error
 
 
 @pytest.mark.parametrize("order", ["its owner last", "its owner first"])
-def test_a_run_that_is_worked_on_is_not_closed_because_a_store_between_was_put_back(order: str) -> None:
+async def test_a_run_that_is_worked_on_is_not_closed_because_a_store_between_was_put_back(order: str) -> None:
     """The laptop knows the garage's run through the kitchen, which is put back and meets the laptop at once."""
-
-    async def scene() -> None:
-        laptop, kitchen, garage = [await Side(name).joined() for name in ("laptop", "kitchen", "garage")]
-        for one, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
-            await one.knows(other)
-        await garage.create()
+    laptop, kitchen, garage = [await Side(name).joined() for name in ("laptop", "kitchen", "garage")]
+    for one, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
+        await one.knows(other)
+    await garage.create()
+    await kitchen.meet(garage)
+    await laptop.meet(kitchen)
+    old = copy_of(kitchen.store)
+    run = await garage.create()
+    await garage.take(run.id)
+    await kitchen.meet(garage)
+    await laptop.meet(kitchen)
+    assert (await laptop.run(run.id)).status is PROCESSING
+    put_back(kitchen.store, old)
+    for side in (laptop, kitchen):
+        side.exchange = Exchange(side.fleet)
+    if order == "its owner first":
         await kitchen.meet(garage)
-        await laptop.meet(kitchen)
-        old = copy_of(kitchen.store)
-        run = await garage.create()
-        await garage.take(run.id)
-        await kitchen.meet(garage)
-        await laptop.meet(kitchen)
-        assert (await laptop.run(run.id)).status is PROCESSING
-        put_back(kitchen.store, old)
-        for side in (laptop, kitchen):
-            side.exchange = Exchange(side.fleet)
-        if order == "its owner first":
-            await kitchen.meet(garage)
-        for _ in range(3):  # however long it takes until the owner is met
-            met = await asked_twice(laptop, kitchen)
-            assert met.closed == ()
-        await kitchen.meet(garage)
-        await asked_twice(laptop, kitchen)
-        assert {(await side.run(run.id)).status for side in (laptop, kitchen, garage)} == {PROCESSING}
-
-    asyncio.run(scene())
+    for _ in range(3):  # however long it takes until the owner is met
+        met = await asked_twice(laptop, kitchen)
+        assert met.closed == ()
+    await kitchen.meet(garage)
+    await asked_twice(laptop, kitchen)
+    assert {(await side.run(run.id)).status for side in (laptop, kitchen, garage)} == {PROCESSING}
 
 
-@in_a_loop
 async def test_what_was_put_back_says_again_what_it_does_not_know_when_it_has_met_all() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
@@ -180,7 +166,6 @@ async def test_what_was_put_back_says_again_what_it_does_not_know_when_it_has_me
     assert (await laptop.run(run.id)).status is FAILED
 
 
-@in_a_loop
 async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -198,28 +183,24 @@ async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> 
 
 
 @pytest.mark.parametrize("who", ["laptop", "kitchen"])
-def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(who: str) -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        await laptop.meet(kitchen)
-        old = copy_of((kitchen if who == "laptop" else laptop).store)
-        for side in (laptop, kitchen):
-            await side.create()
-        await laptop.meet(kitchen)
-        for side, other in ((laptop, kitchen), (kitchen, laptop)):
-            if side.name == who:
-                await side.store.commit([PutRegister(unknown_key(other.name), {"a run": 1.0}, None)])
-            else:
-                put_back(side.store, old)
-                side.exchange = Exchange(side.fleet)
-        await laptop.meet(kitchen)
-        side, other = (laptop, kitchen) if who == "laptop" else (kitchen, laptop)
-        assert (await side.store.register(unknown_key(other.name))).value == {}
-
-    asyncio.run(scene())
+async def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(who: str) -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    old = copy_of((kitchen if who == "laptop" else laptop).store)
+    for side in (laptop, kitchen):
+        await side.create()
+    await laptop.meet(kitchen)
+    for side, other in ((laptop, kitchen), (kitchen, laptop)):
+        if side.name == who:
+            await side.store.commit([PutRegister(unknown_key(other.name), {"a run": 1.0}, None)])
+        else:
+            put_back(side.store, old)
+            side.exchange = Exchange(side.fleet)
+    await laptop.meet(kitchen)
+    side, other = (laptop, kitchen) if who == "laptop" else (kitchen, laptop)
+    assert (await side.store.register(unknown_key(other.name))).value == {}
 
 
-@in_a_loop
 async def test_the_next_of_its_series_is_up() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create(series="alpha")
@@ -233,7 +214,6 @@ async def test_the_next_of_its_series_is_up() -> None:
     assert not (await laptop.run(waits.id)).held
 
 
-@in_a_loop
 async def test_what_is_still_known_stays_open() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -244,7 +224,6 @@ async def test_what_is_still_known_stays_open() -> None:
     assert (await laptop.run(run.id)).status is CREATED
 
 
-@in_a_loop
 async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
@@ -260,7 +239,6 @@ async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
     assert await asked() == 2
 
 
-@in_a_loop
 async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_forgotten() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -272,26 +250,21 @@ async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_f
     assert sum("asks" not in one for one in line.said) == 1
 
 
-def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forgotten_runs, "MOST_ASKED", 2)
-
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        mine = [await kitchen.create() for _ in range(5)]
-        theirs = [await laptop.create() for _ in range(7)]
-        await laptop.meet(kitchen)
-        for side in (laptop, kitchen):
-            for run in mine if side is kitchen else theirs:
-                await side.step(run.id, lambda one: transitions.cancel(one, 5.0, "ann"))
-            await retention.prune(side.store, side.store.clock(), 500)
-        await asked_twice(laptop, kitchen)
-        assert [(await laptop.run(run.id)).status for run in mine] == [FAILED] * 5
-        assert [(await kitchen.run(run.id)).status for run in theirs] == [FAILED] * 7
-
-    asyncio.run(scene())
+    laptop, kitchen = await two()
+    mine = [await kitchen.create() for _ in range(5)]
+    theirs = [await laptop.create() for _ in range(7)]
+    await laptop.meet(kitchen)
+    for side in (laptop, kitchen):
+        for run in mine if side is kitchen else theirs:
+            await side.step(run.id, lambda one: transitions.cancel(one, 5.0, "ann"))
+        await retention.prune(side.store, side.store.clock(), 500)
+    await asked_twice(laptop, kitchen)
+    assert [(await laptop.run(run.id)).status for run in mine] == [FAILED] * 5
+    assert [(await kitchen.run(run.id)).status for run in theirs] == [FAILED] * 7
 
 
-@in_a_loop
 async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -308,7 +281,6 @@ async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
     assert await laptop.store.check() == []
 
 
-@in_a_loop
 async def test_a_peer_can_close_only_what_is_left_to_it() -> None:
     laptop, kitchen, garage = await three()
     await garage.meet(laptop)

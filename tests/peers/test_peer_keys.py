@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from asterism.core.run import transitions
 from asterism.core.run.workflow import Workflow
 from asterism.store.protocol import Query
 from tests.peers.exchange_scenes import FLOW, Liar, Side, two
 
 
-def test_the_same_key_in_two_stores_is_that_of_two_runs() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        mine, theirs = await kitchen.create(key="nightly"), await laptop.create(key="nightly")
-        assert (await kitchen.meet(laptop)).refused == 0
-        assert [run.id for run in await kitchen.store.find(Query(key="nightly"))] == [mine.id]
-        assert (await kitchen.run(theirs.id)).key is None
-
-    asyncio.run(scene())
+async def test_the_same_key_in_two_stores_is_that_of_two_runs() -> None:
+    laptop, kitchen = await two()
+    mine, theirs = await kitchen.create(key="nightly"), await laptop.create(key="nightly")
+    assert (await kitchen.meet(laptop)).refused == 0
+    assert [run.id for run in await kitchen.store.find(Query(key="nightly"))] == [mine.id]
+    assert (await kitchen.run(theirs.id)).key is None
 
 
-def test_a_run_that_comes_back_from_a_peer_has_its_key_still() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        run = await laptop.create(key="nightly")
-        await laptop.meet(kitchen)
-        await kitchen.take(run.id)
-        await kitchen.complete(run.id, "done")
-        await laptop.meet(kitchen)
-        found = await laptop.run(run.id)
-        assert (found.key, found.output) == ("nightly", "done")
-        assert (await laptop.meet(kitchen)).sent == 0
-
-    asyncio.run(scene())
+async def test_a_run_that_comes_back_from_a_peer_has_its_key_still() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create(key="nightly")
+    await laptop.meet(kitchen)
+    await kitchen.take(run.id)
+    await kitchen.complete(run.id, "done")
+    await laptop.meet(kitchen)
+    found = await laptop.run(run.id)
+    assert (found.key, found.output) == ("nightly", "done")
+    assert (await laptop.meet(kitchen)).sent == 0
 
 
-def test_what_a_peer_calls_a_run_does_not_decide_what_is_created_here() -> None:
-    async def scene() -> None:
-        laptop = await Side("laptop").joined()
-        await laptop.exchange.peers.add("kitchen")
-        other = Workflow("other", shell="true", version=1)
-        now = laptop.store.clock()
-        run = transitions.create("r-1", other, {}, by="liar", now=now, key="backup-today")
-        await Liar(laptop).says(run, workflows=[other.to_json()])
-        await laptop.fleet.workflows.add(FLOW)
-        assert (await laptop.fleet.create("transcode", {}, key="backup-today")).workflow == "transcode"
-
-    asyncio.run(scene())
+async def test_what_a_peer_calls_a_run_does_not_decide_what_is_created_here() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    other = Workflow("other", shell="true", version=1)
+    now = laptop.store.clock()
+    run = transitions.create("r-1", other, {}, by="liar", now=now, key="backup-today")
+    await Liar(laptop).says(run, workflows=[other.to_json()])
+    await laptop.fleet.workflows.add(FLOW)
+    assert (await laptop.fleet.create("transcode", {}, key="backup-today")).workflow == "transcode"
 
 
-def test_a_device_of_a_peer_has_until_the_stores_meet_to_answer() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        await laptop.meet(kitchen)
-        await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen", assignment_timeout=30.0))
-        run = await laptop.fleet.create("cook", {})
-        assert (run.device, run.due_at) == ("kitchen", run.created_at + 3600.0)
-
-    asyncio.run(scene())
+async def test_a_device_of_a_peer_has_until_the_stores_meet_to_answer() -> None:
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen", assignment_timeout=30.0))
+    run = await laptop.fleet.create("cook", {})
+    assert (run.device, run.due_at) == ("kitchen", run.created_at + 3600.0)

@@ -3,7 +3,6 @@ device had begun, or because three hear of it from each other: somebody goes on 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 
 async def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -52,33 +51,30 @@ async def met(laptop: Side, kitchen: Side) -> None:
 
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("known", [True, False])
-def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(keep: str, known: bool) -> None:
+async def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(
+    keep: str, known: bool
+) -> None:
     """Whether there is a copy of the run in the file that was put back, or not."""
-
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        await laptop.meet(kitchen)
+    laptop, kitchen = await two()
+    await laptop.meet(kitchen)
+    old = copied(laptop.store)
+    run = await kitchen.create(keep=keep)
+    await laptop.meet(kitchen)
+    if known:
         old = copied(laptop.store)
-        run = await kitchen.create(keep=keep)
-        await laptop.meet(kitchen)
-        if known:
-            old = copied(laptop.store)
-        await begun(laptop, kitchen, run)
-        assert (await kitchen.run(run.id)).status is PROCESSING
-        await put_back(laptop, old)
-        await met(laptop, kitchen)
-        assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
-        judges = [await side.left_to(run.id) for side in (laptop, kitchen)]
-        assert judges == [None, await laptop.id()]
-        await laptop.take(run.id)
-        await laptop.complete(run.id, 1)
-        await met(laptop, kitchen)
-        assert (await kitchen.run(run.id)).status is COMPLETED
-
-    asyncio.run(scene())
+    await begun(laptop, kitchen, run)
+    assert (await kitchen.run(run.id)).status is PROCESSING
+    await put_back(laptop, old)
+    await met(laptop, kitchen)
+    assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
+    judges = [await side.left_to(run.id) for side in (laptop, kitchen)]
+    assert judges == [None, await laptop.id()]
+    await laptop.take(run.id)
+    await laptop.complete(run.id, 1)
+    await met(laptop, kitchen)
+    assert (await kitchen.run(run.id)).status is COMPLETED
 
 
-@in_a_loop
 async def test_also_if_the_peer_is_met_before_the_device_has_joined_again() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -94,7 +90,6 @@ async def test_also_if_the_peer_is_met_before_the_device_has_joined_again() -> N
     assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
 
 
-@in_a_loop
 async def test_what_it_is_working_on_again_is_not_taken_from_it() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -111,7 +106,6 @@ async def test_what_it_is_working_on_again_is_not_taken_from_it() -> None:
     assert (await kitchen.run(run.id)).status is COMPLETED
 
 
-@in_a_loop
 async def test_what_it_had_completed_is_done_again() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -130,7 +124,6 @@ async def test_what_it_had_completed_is_done_again() -> None:
     assert {told.output, *(one.output for one in told.superseded)} == {"first", "second"}
 
 
-@in_a_loop
 async def test_three_stores_that_leave_a_run_each_to_the_next_agree_on_one_judge() -> None:
     """Two were its judges while they did not hear of each other, and each heard of the other's record from a third."""
     sides = laptop, kitchen, garage = await three()

@@ -23,50 +23,43 @@ from asterism.peers.peer_client import MESSAGE
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
-from asterism.testing.virtual_time import run as in_virtual_time
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, three, two
 
 # -- what is no text ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\nb", "run-\udfff"])
-def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str) -> None:
+async def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str) -> None:
     """SQLite keeps no half characters."""
-
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path / "laptop.db")
-        laptop = await Side("laptop", store).joined()
-        await laptop.exchange.peers.add("kitchen")
-        answer = await Liar(laptop).says([name] + [None] * (len(row_codec.COLUMNS) - 1))
-        assert answer["cursor"]["number"] == 1
-        assert answer["refused"] == 1
-        [told] = await laptop.notices("refused")
-        assert told.startswith("peer kitchen: it is no record of a run")
-        await store.close()
-
-    asyncio.run(scene())
+    store = await SqliteStore.open(tmp_path / "laptop.db")
+    laptop = await Side("laptop", store).joined()
+    await laptop.exchange.peers.add("kitchen")
+    answer = await Liar(laptop).says([name] + [None] * (len(row_codec.COLUMNS) - 1))
+    assert answer["cursor"]["number"] == 1
+    assert answer["refused"] == 1
+    [told] = await laptop.notices("refused")
+    assert told.startswith("peer kitchen: it is no record of a run")
+    await store.close()
 
 
-def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path / "laptop.db")
-        laptop = await Side("laptop", store).joined()
-        await laptop.exchange.peers.add("kitchen")
-        liar = Liar(laptop)
-        run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
-        row = messages.record(1, "liar-store", run)["run"]
-        for place, value in enumerate(row):
-            if isinstance(value, str):
-                await liar.says([*row[:place], f"{value}\ud800", *row[place + 1 :]])
-        good = transitions.create("two", FLOW, {}, by="ann", now=laptop.store.clock())
-        await liar.says(good)
-        assert await laptop.store.run("two") is not None
-        await store.close()
-
-    asyncio.run(scene())
+async def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "laptop.db")
+    laptop = await Side("laptop", store).joined()
+    await laptop.exchange.peers.add("kitchen")
+    liar = Liar(laptop)
+    run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
+    row = messages.record(1, "liar-store", run)["run"]
+    for place, value in enumerate(row):
+        if isinstance(value, str):
+            await liar.says([*row[:place], f"{value}\ud800", *row[place + 1 :]])
+    good = transitions.create("two", FLOW, {}, by="ann", now=laptop.store.clock())
+    await liar.says(good)
+    assert await laptop.store.run("two") is not None
+    await store.close()
 
 
-def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_longer(
+@pytest.mark.virtual_time
+async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_longer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class LoopClock:
@@ -77,8 +70,7 @@ def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_lon
             await asyncio.sleep(seconds)
 
     tried: list[float] = []
-
-    async def scene() -> None:
+    with caplog.at_level(logging.INFO, "asterism.peers"):
         laptop, kitchen = await two()
         await laptop.exchange.peers.change("kitchen", url="https://kitchen:7420")
         laptop.fleet.clock = LoopClock()
@@ -92,9 +84,6 @@ def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_lon
         await asyncio.sleep(600.0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-    with caplog.at_level(logging.INFO, "asterism.peers"):
-        in_virtual_time(scene())
     gaps = [after - before for before, after in itertools.pairwise(tried)]
     assert gaps[0] < 8.0
     assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
@@ -113,7 +102,6 @@ async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], Met]:
     return [len(json.dumps(one)) for one in talk.said], met
 
 
-@in_a_loop
 async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() -> None:
     laptop, kitchen = await two()
     for number in range(60):
@@ -125,7 +113,6 @@ async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() ->
     assert messages.LARGEST_ALONE + messages.LARGEST_BATCH < MESSAGE
 
 
-@in_a_loop
 async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=32 << 20)
@@ -136,7 +123,6 @@ async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> No
     assert max(sizes) < messages.LARGEST_BATCH + 100_000
 
 
-@in_a_loop
 async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
     laptop, kitchen = await two()
     first = await laptop.create()
@@ -155,7 +141,6 @@ async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_o
     assert len(await laptop.notices("refused")) == 1
 
 
-@in_a_loop
 async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -174,7 +159,6 @@ async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the
     ]
 
 
-@in_a_loop
 async def test_forgetting_a_constellation_does_not_stop_the_meetings() -> None:
     laptop, kitchen, garage = await three()
     flow = Workflow("plan:nightly", argv=("true",), version=1)
@@ -195,10 +179,10 @@ async def test_forgetting_a_constellation_does_not_stop_the_meetings() -> None:
 
 
 @pytest.mark.parametrize("cursor", [None, "to and fro"])
-def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
+async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
     cursor: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+    with caplog.at_level("WARNING", "asterism.peers"):
         laptop = await Side("laptop").joined()
         await laptop.exchange.peers.add("kitchen")
         for _ in range(3):
@@ -217,28 +201,21 @@ def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
                 }  # fmt: skip
 
         await laptop.exchange.meet("kitchen", Chatty(laptop, laptop))
-
-    with caplog.at_level("WARNING", "asterism.peers"):
-        asyncio.run(scene())
     assert "the meeting with peer kitchen gets nowhere, and is ended" in caplog.text
 
 
 @pytest.mark.parametrize("field", ["protocol", "clock", "store", "feed", "cursor", "records"])
-def test_what_is_refused_does_not_come_back_whole(field: str) -> None:
-    async def scene() -> None:
-        laptop = await Side("laptop").joined()
-        await laptop.exchange.peers.add("kitchen")
-        with pytest.raises(PeerRefused) as refused:
-            await Liar(laptop).says(**{field: "x" * 1_000_000})
-        assert len(str(refused.value)) < 500
-
-    asyncio.run(scene())
+async def test_what_is_refused_does_not_come_back_whole(field: str) -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    with pytest.raises(PeerRefused) as refused:
+        await Liar(laptop).says(**{field: "x" * 1_000_000})
+    assert len(str(refused.value)) < 500
 
 
 # -- who is told what was refused --------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_who_calls_learns_what_the_other_side_refused_also_when_it_was_told_before() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
@@ -254,7 +231,6 @@ async def test_who_calls_learns_what_the_other_side_refused_also_when_it_was_tol
     assert (await laptop.meet(kitchen)).refused_there == ()
 
 
-@in_a_loop
 async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_are() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
@@ -266,7 +242,6 @@ async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_ar
     assert all(len(one) <= messages.LONGEST_REASON for one in met.refused_there)
 
 
-@in_a_loop
 async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_was() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -282,7 +257,6 @@ async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_w
 # -- a store that only syncs -------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_what_waits_in_a_store_without_devices_is_given_away_when_a_peer_says_which_it_has() -> None:
     laptop, kitchen = Side("laptop"), await Side("kitchen").joined()
     await laptop.knows(kitchen)
@@ -299,7 +273,6 @@ async def test_what_waits_in_a_store_without_devices_is_given_away_when_a_peer_s
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
-@in_a_loop
 async def test_who_only_answers_gives_away_what_waits_too() -> None:
     laptop, kitchen = await Side("laptop").joined(), Side("kitchen")
     await laptop.knows(kitchen)
@@ -310,7 +283,6 @@ async def test_who_only_answers_gives_away_what_waits_too() -> None:
     assert (await laptop.run(run.id)).device == "laptop"
 
 
-@in_a_loop
 async def test_while_a_device_is_there_or_somebody_is_elected_a_meeting_gives_nothing_away() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(FLOW)

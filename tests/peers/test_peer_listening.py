@@ -16,7 +16,7 @@ from asterism.core.errors import AsterismError
 from asterism.peers import listener
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.listener import CannotListen, listen, place_of
-from tests.cli.peer_desk import Scene, connected, played, scene, trusting
+from tests.cli.peer_desk import connected, serving_peer, trusting
 
 # -- the connection ----------------------------------------------------------------------------------------------------
 
@@ -33,8 +33,8 @@ async def close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_peer(tmp_path) as scene:
         reader, writer = await connected(scene.url)
         writer.write(b"GET /v1/meet HTTP/1.1\r\nhost: x\r\n\r\n")
         with suppress(ConnectionResetError):
@@ -43,51 +43,40 @@ def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.L
         async with scene.caller(await scene.token()) as caller:  # and the others are
             await caller.say({})
         assert scene.hearer.heard == 1
-
-    played(tmp_path, play)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         context = trusting()
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(OSError, match=r"TLSV1_ALERT_PROTOCOL_VERSION|reset by peer|^$"):  # told so, or hung up on
             await connected(scene.url, context)
 
-    played(tmp_path, play)
 
-
-def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(head=0.05)) as scene:
         for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
             reader, writer = await connected(scene.url, trusting())
             writer.write(said)
             await hung_up(reader)
             await close(writer)
 
-    played(tmp_path, play, Limits(head=0.05))
 
-
-def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path, Limits(handshake=0.05)) as scene:
         reader, writer = await connected(scene.url)
         await hung_up(reader)
         await close(writer)
 
-    played(tmp_path, play, Limits(handshake=0.05))
 
-
-def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as there:
-            caller = there.caller(await there.token())
-            await caller.say({})
-        with pytest.raises(PeerUnreachable):
-            await caller.say({})
-        await caller.close()
-
-    asyncio.run(main())
+async def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as there:
+        caller = there.caller(await there.token())
+        await caller.say({})
+    with pytest.raises(PeerUnreachable):
+        await caller.say({})
+    await caller.close()
 
 
 # -- where to listen ---------------------------------------------------------------------------------------------------
@@ -123,14 +112,15 @@ def test_a_machine_that_is_not_this_one_is_told() -> None:
 
 
 @pytest.mark.parametrize("module", ["starlette.applications", "uvicorn"])
-def test_what_is_missing_is_said_with_what_to_install(
+async def test_what_is_missing_is_said_with_what_to_install(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "asterism.base.http_server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     name = module.partition(".")[0]
     with pytest.raises(AsterismError, match=rf"peers are answered with {name}: install the extra 'peers'"):
-        played(tmp_path, lambda scene: asyncio.sleep(0))
+        async with serving_peer(tmp_path):
+            pass
 
 
 def test_the_default_is_this_machine_alone() -> None:

@@ -3,7 +3,6 @@ peer was removed and invited again, and when a peer lies about it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, in_a_loop, two
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}
 """It is kept apart."""
@@ -28,7 +27,6 @@ def put_back(side: Side, what: dict[str, Any]) -> None:
     side.exchange = Exchange(side.fleet)
 
 
-@in_a_loop
 async def test_all_comes_back_although_a_message_is_cut_for_something_large() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
@@ -44,7 +42,6 @@ async def test_all_comes_back_although_a_message_is_cut_for_something_large() ->
         assert (await laptop.run(run.id)).status is not FAILED
 
 
-@in_a_loop
 async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
     """A message was under way when the store noticed that it was put back."""
     laptop, kitchen = await two()
@@ -65,28 +62,24 @@ async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("who", ["both sides call", "two processes of one store call"])
-def test_only_what_changed_is_told_however_often_another_way_was_used(who: str) -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        for _ in range(50):
-            await laptop.create()
-        await laptop.meet(kitchen)
-        second = Exchange(laptop.fleet)
-        for _ in range(rollback_detection.KEPT + 2):
-            await laptop.create()
-            if who == "both sides call":
-                await kitchen.meet(laptop)
-            else:
-                await second.meet("kitchen", Direct(laptop, kitchen))
-        before = laptop.sent
+async def test_only_what_changed_is_told_however_often_another_way_was_used(who: str) -> None:
+    laptop, kitchen = await two()
+    for _ in range(50):
         await laptop.create()
-        await laptop.meet(kitchen)
-        assert laptop.sent - before == 1
+    await laptop.meet(kitchen)
+    second = Exchange(laptop.fleet)
+    for _ in range(rollback_detection.KEPT + 2):
+        await laptop.create()
+        if who == "both sides call":
+            await kitchen.meet(laptop)
+        else:
+            await second.meet("kitchen", Direct(laptop, kitchen))
+    before = laptop.sent
+    await laptop.create()
+    await laptop.meet(kitchen)
+    assert laptop.sent - before == 1
 
-    asyncio.run(scene())
 
-
-@in_a_loop
 async def test_who_was_removed_and_invited_again_was_not_put_back() -> None:
     """The processes that meet go on meanwhile."""
     laptop, kitchen = await two()
@@ -104,7 +97,6 @@ async def test_who_was_removed_and_invited_again_was_not_put_back() -> None:
     assert await laptop.store.register(marks_key(None)) is None
 
 
-@in_a_loop
 async def test_nor_was_who_was_removed_by_one_side_alone() -> None:
     laptop, kitchen = await two()
     await laptop.create()
@@ -154,31 +146,23 @@ LIES: dict[str, Callable[[int, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
-    async def scene() -> None:
-        laptop = await Side("laptop").joined()
-        await laptop.exchange.peers.add("kitchen")
-        await laptop.create()
-        await laptop.exchange.meet("kitchen", LyingServer(laptop, LIES[lie]))
-        assert len(await laptop.notices("restored")) <= 1
-
-    asyncio.run(scene())
+async def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    await laptop.create()
+    await laptop.exchange.meet("kitchen", LyingServer(laptop, LIES[lie]))
+    assert len(await laptop.notices("restored")) <= 1
 
 
-def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting_progress, "MOST_ROUNDS", 20)
-
-    async def scene() -> None:
-        laptop = await Side("laptop").joined()
-        await laptop.exchange.peers.add("kitchen")
-        endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})
-        await laptop.exchange.meet("kitchen", endless)
-        assert endless.said == 20
-
-    asyncio.run(scene())
+    laptop = await Side("laptop").joined()
+    await laptop.exchange.peers.add("kitchen")
+    endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})
+    await laptop.exchange.meet("kitchen", endless)
+    assert endless.said == 20
 
 
-@in_a_loop
 async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_an_hour() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -193,7 +177,6 @@ async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_a
         laptop.clock.now += 3600.0
 
 
-@in_a_loop
 async def test_who_says_with_every_message_that_it_was_put_back_is_noted_once_an_hour() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -203,7 +186,6 @@ async def test_who_says_with_every_message_that_it_was_put_back_is_noted_once_an
     assert len(await laptop.notices("restored")) == 1
 
 
-@in_a_loop
 async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -217,7 +199,6 @@ async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
         assert answer.turn < 100
 
 
-@in_a_loop
 async def test_turns_that_ran_out_begin_anew() -> None:
     laptop, kitchen = await two()
     await laptop.create()

@@ -12,8 +12,9 @@ import pytest
 from asterism.peers.exchange import Met, PeerUnreachable, Talk
 from asterism.peers.meetings import Meetings
 from asterism.peers.registry import Peer
-from asterism.testing.virtual_time import run as in_virtual_time
 from tests.peers.exchange_scenes import Direct, Side, two
+
+pytestmark = pytest.mark.virtual_time
 
 
 class LoopClock:
@@ -48,32 +49,29 @@ async def called() -> tuple[Side, Side, list[tuple[float, Met]]]:
     return laptop, kitchen, []
 
 
-def test_they_meet_when_something_happens_and_after_a_while_in_any_case() -> None:
-    async def scene() -> None:
-        laptop, kitchen, met = await called()
-        now = asyncio.get_running_loop().time
+async def test_they_meet_when_something_happens_and_after_a_while_in_any_case() -> None:
+    laptop, kitchen, met = await called()
+    now = asyncio.get_running_loop().time
 
-        def connect(peer: Peer) -> Talk:
-            return Direct(laptop, kitchen)
+    def connect(peer: Peer) -> Talk:
+        return Direct(laptop, kitchen)
 
-        meetings = Meetings(laptop.exchange, connect, on_met=lambda peer, one: met.append((now(), one)))
-        task = asyncio.create_task(meetings.run())
-        await asyncio.sleep(11.0)
-        assert [round(at) for at, _ in met] == [0, 5, 10]
-        await asyncio.sleep(1.0)
-        await laptop.create()
-        await asyncio.sleep(0.5)
-        assert met[-1][1].sent == 1
-        assert met[-1][0] == 12.0
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert len(asyncio.all_tasks()) == 1
-
-    in_virtual_time(scene())
+    meetings = Meetings(laptop.exchange, connect, on_met=lambda peer, one: met.append((now(), one)))
+    task = asyncio.create_task(meetings.run())
+    await asyncio.sleep(11.0)
+    assert [round(at) for at, _ in met] == [0, 5, 10]
+    await asyncio.sleep(1.0)
+    await laptop.create()
+    await asyncio.sleep(0.5)
+    assert met[-1][1].sent == 1
+    assert met[-1][0] == 12.0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(asyncio.all_tasks()) == 1
 
 
-def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
+async def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "asterism.peers"):
         laptop, kitchen, met = await called()
         dead = Dead()
         ways: list[Talk] = [dead]
@@ -87,52 +85,43 @@ def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: pytest.
         await asyncio.sleep(75.0)
         assert met
         task.cancel()
-
-    with caplog.at_level(logging.INFO, "asterism.peers"):
-        in_virtual_time(scene())
     told = [one.message for one in caplog.records if "peer kitchen" in one.message]
     assert told[0] == "cannot meet peer kitchen: nobody answers"
     assert told[-1].startswith("meeting peer kitchen again, after")
     assert len(told) < 15
 
 
-def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
-    async def scene() -> None:
-        laptop, kitchen, met = await called()
-        names: list[str] = []
+async def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
+    laptop, kitchen, met = await called()
+    names: list[str] = []
 
-        def connect(peer: Peer) -> Talk:
-            names.append(peer.name)
-            return Direct(laptop, kitchen)
+    def connect(peer: Peer) -> Talk:
+        names.append(peer.name)
+        return Direct(laptop, kitchen)
 
-        await laptop.exchange.peers.add("den")  # it calls us, we do not call it
-        task = asyncio.create_task(Meetings(laptop.exchange, connect).run())
-        await asyncio.sleep(3.0)
-        await laptop.exchange.peers.remove("kitchen")
-        names.clear()
-        await asyncio.sleep(30.0)
-        assert names == []
-        await laptop.exchange.peers.add("kitchen", url="https://kitchen:7420")
-        await asyncio.sleep(10.0)
-        assert set(names) == {"kitchen"}
-        task.cancel()
-        assert met == []
-
-    in_virtual_time(scene())
+    await laptop.exchange.peers.add("den")  # it calls us, we do not call it
+    task = asyncio.create_task(Meetings(laptop.exchange, connect).run())
+    await asyncio.sleep(3.0)
+    await laptop.exchange.peers.remove("kitchen")
+    names.clear()
+    await asyncio.sleep(30.0)
+    assert names == []
+    await laptop.exchange.peers.add("kitchen", url="https://kitchen:7420")
+    await asyncio.sleep(10.0)
+    assert set(names) == {"kitchen"}
+    task.cancel()
+    assert met == []
 
 
-def test_only_the_peers_that_are_named_are_called() -> None:
-    async def scene() -> None:
-        laptop, kitchen, _ = await called()
-        names: list[str] = []
+async def test_only_the_peers_that_are_named_are_called() -> None:
+    laptop, kitchen, _ = await called()
+    names: list[str] = []
 
-        def connect(peer: Peer) -> Talk:
-            names.append(peer.name)
-            return Direct(laptop, kitchen)
+    def connect(peer: Peer) -> Talk:
+        names.append(peer.name)
+        return Direct(laptop, kitchen)
 
-        task = asyncio.create_task(Meetings(laptop.exchange, connect, names=frozenset({"den"})).run())
-        await asyncio.sleep(20.0)
-        assert names == []
-        task.cancel()
-
-    in_virtual_time(scene())
+    task = asyncio.create_task(Meetings(laptop.exchange, connect, names=frozenset({"den"})).run())
+    await asyncio.sleep(20.0)
+    assert names == []
+    task.cancel()

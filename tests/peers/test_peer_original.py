@@ -8,16 +8,16 @@ from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
 from asterism.peers import ingest
 from asterism.peers.messages import PROTOCOL, record
-from asterism.peers.takeover import Adopting
+from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
-from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
 
 HOUR = 3600.0
 
 
 async def takes_over(side: Side, run_id: str) -> Run:
     """Its peers were not heard of for too long, so its own device has the run now."""
-    adopting = Adopting(side.fleet)
+    adopting = Takeover(side.fleet)
     await adopting.adopt(await side.store.sessions())
     side.clock.now += HOUR + 10.0
     await adopting.adopt(await side.store.sessions())
@@ -40,7 +40,6 @@ async def owners(run_id: str, *sides: Side) -> set[tuple[str, int]]:
     return {(f"{run.device}", run.epoch) for run in [await side.run(run_id) for side in sides]}
 
 
-@in_a_loop
 async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
@@ -55,7 +54,6 @@ async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     assert (await kitchen.run(run.id)).output == "soup"
 
 
-@in_a_loop
 async def test_by_epoch_the_replacement_keeps_it() -> None:
     """The other rule, and what it was without anybody saying that it is still at work."""
     laptop, kitchen, run = await taken_over("epoch")
@@ -63,7 +61,6 @@ async def test_by_epoch_the_replacement_keeps_it() -> None:
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-@in_a_loop
 async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
     """What the step does."""
     most, ingest.MOST_KEPT = ingest.MOST_KEPT, 0
@@ -75,7 +72,6 @@ async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
         ingest.MOST_KEPT = most
 
 
-@in_a_loop
 async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create(keep="original")
@@ -84,13 +80,12 @@ async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
         await laptop.meet(side)
     await takes_over(kitchen, run.id)
     garage.clock.now += HOUR + 20.0
-    await Adopting(garage.fleet).adopt(await garage.store.sessions())
+    await Takeover(garage.fleet).adopt(await garage.store.sessions())
     await kitchen.meet(garage)
     await kitchen.meet(garage)
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
-@in_a_loop
 async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
     laptop, kitchen, run = await taken_over()
     [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
@@ -100,7 +95,6 @@ async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-@in_a_loop
 async def test_who_kept_it_and_died_then_is_replaced_all_the_same() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
@@ -122,7 +116,6 @@ async def _told(side: Side, run: Run) -> dict[str, object]:
     }  # fmt: skip
 
 
-@in_a_loop
 async def test_a_result_counts_more_than_who_was_first() -> None:
     laptop, kitchen, run = await taken_over()
     await kitchen.complete(run.id, "stew")
@@ -131,7 +124,6 @@ async def test_a_result_counts_more_than_who_was_first() -> None:
     assert (await laptop.run(run.id)).output == "stew"
 
 
-@in_a_loop
 async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
@@ -144,7 +136,6 @@ async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     assert await laptop.run(run.id) == mine
 
 
-@in_a_loop
 async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_without_end() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))

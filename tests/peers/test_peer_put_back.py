@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 from pathlib import Path
@@ -17,7 +16,7 @@ from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
 from asterism.testing.sim import peer_stores
 from asterism.testing.sim.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, three, two
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -34,7 +33,6 @@ async def has(side: Side, run_ids: list[str]) -> bool:
     return all([await side.store.run(run_id) is not None for run_id in run_ids])
 
 
-@in_a_loop
 async def test_what_a_store_does_after_it_was_put_back_is_told() -> None:
     """Its numbers have passed those that the peer has heard of before."""
     laptop, kitchen = await two()
@@ -50,7 +48,6 @@ async def test_what_a_store_does_after_it_was_put_back_is_told() -> None:
     assert met.put_back == "here"
 
 
-@in_a_loop
 async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
     laptop, kitchen = await two()
     await runs(kitchen, 5)
@@ -67,7 +64,6 @@ async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
     assert (await kitchen.notices("restored"))[0].startswith("this store was put back from an older copy of itself")
 
 
-@in_a_loop
 async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
@@ -80,7 +76,6 @@ async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
     assert (await laptop.run(lost[0])).status is CREATED
 
 
-@in_a_loop
 async def test_also_if_more_has_to_be_told_than_goes_into_one_message() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
@@ -91,7 +86,6 @@ async def test_also_if_more_has_to_be_told_than_goes_into_one_message() -> None:
     assert await has(laptop, lost)
 
 
-@in_a_loop
 async def test_also_if_nothing_is_in_the_copy() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
@@ -105,7 +99,6 @@ async def test_also_if_nothing_is_in_the_copy() -> None:
     assert (met.sent, met.taken, met.put_back) == (0, 0, None)
 
 
-@in_a_loop
 async def test_it_is_said_once_and_all_is_quiet_afterwards() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
@@ -124,7 +117,6 @@ async def test_it_is_said_once_and_all_is_quiet_afterwards() -> None:
     assert (met.sent, met.taken, met.put_back) == (0, 0, None)
 
 
-@in_a_loop
 async def test_it_is_noticed_a_second_time() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
@@ -141,7 +133,6 @@ async def test_it_is_noticed_a_second_time() -> None:
         kitchen.clock.now += 3600.0
 
 
-@in_a_loop
 async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> None:
     """What was told by then is known, and what was told after that is not."""
     laptop, kitchen = await two()
@@ -158,7 +149,6 @@ async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> N
     assert await has(kitchen, new)
 
 
-@in_a_loop
 async def test_nobody_is_said_to_be_put_back_who_was_only_broken_off() -> None:
     laptop, kitchen = await two()
     for number in range(3 * rollback_detection.KEPT):
@@ -171,7 +161,6 @@ async def test_nobody_is_said_to_be_put_back_who_was_only_broken_off() -> None:
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
 
-@in_a_loop
 async def test_a_message_that_never_arrives_does_not_make_the_peers_mark_forgotten() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 1)
@@ -185,7 +174,6 @@ async def test_a_message_that_never_arrives_does_not_make_the_peers_mark_forgott
         assert not part.anew
 
 
-@in_a_loop
 async def test_a_mark_of_long_ago_is_told_everything_and_accuses_nobody() -> None:
     """The kitchen was put back: the laptop has forgotten the marks of that time."""
     laptop, kitchen = await two()
@@ -205,7 +193,6 @@ async def test_a_mark_of_long_ago_is_told_everything_and_accuses_nobody() -> Non
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
 
-@in_a_loop
 async def test_each_peer_has_marks_of_its_own() -> None:
     laptop, kitchen, garage = await three()
     await runs(laptop, 2)
@@ -222,7 +209,6 @@ async def test_each_peer_has_marks_of_its_own() -> None:
     assert await garage.notices("restored") == []
 
 
-@in_a_loop
 async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is_said() -> None:
     """Its own device said it, and only its own store would know."""
     laptop, kitchen = await two()
@@ -238,7 +224,6 @@ async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is
     assert "laptop is a device of ours, and has not said" in (await laptop.notices("refused"))[0]
 
 
-@in_a_loop
 async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 3)
@@ -251,7 +236,6 @@ async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:
     assert (laptop.sent, met.put_back) == (0, None)
 
 
-@in_a_loop
 async def test_a_peer_that_says_so_of_us_costs_one_telling() -> None:
     """It may lie: then it is told everything, as if it had asked for it."""
     laptop = await Side("laptop").joined()
@@ -268,40 +252,36 @@ async def test_a_peer_that_says_so_of_us_costs_one_telling() -> None:
     assert len(await laptop.notices("restored")) == 1
 
 
-def test_a_file_that_is_copied_back_is_noticed(tmp_path: Path) -> None:
+async def test_a_file_that_is_copied_back_is_noticed(tmp_path: Path) -> None:
     """As with ``cp``: nobody has it open."""
+    clock = StillClock()
 
-    async def scene() -> None:
-        clock = StillClock()
+    async def opened(name: str) -> Side:
+        store = await SqliteStore.open(tmp_path / f"{name}.db", clock=lambda: 1_000_000.0 + clock.now)
+        side = Side(name, store)
+        side.clock = clock
+        return side
 
-        async def opened(name: str) -> Side:
-            store = await SqliteStore.open(tmp_path / f"{name}.db", clock=lambda: 1_000_000.0 + clock.now)
-            side = Side(name, store)
-            side.clock = clock
-            return side
-
-        laptop, kitchen = await (await opened("laptop")).joined(), await (await opened("kitchen")).joined()
-        await laptop.knows(kitchen)
-        await kitchen.knows(laptop)
-        await runs(laptop, 3)
-        await laptop.meet(kitchen)
-        await laptop.store.close()
-        shutil.copy(tmp_path / "laptop.db", tmp_path / "copy.db")
-        laptop = await opened("laptop")
-        lost = await runs(laptop, 3)
-        await laptop.meet(kitchen)
-        await laptop.store.close()
-        shutil.copy(tmp_path / "copy.db", tmp_path / "laptop.db")
-        laptop = await opened("laptop")
-        new = await runs(laptop, 8)
-        met = await laptop.meet(kitchen)
-        assert await has(kitchen, new)
-        assert await has(laptop, lost)
-        assert met.put_back == "here"
-        await laptop.store.close()
-        await kitchen.store.close()
-
-    asyncio.run(scene())
+    laptop, kitchen = await (await opened("laptop")).joined(), await (await opened("kitchen")).joined()
+    await laptop.knows(kitchen)
+    await kitchen.knows(laptop)
+    await runs(laptop, 3)
+    await laptop.meet(kitchen)
+    await laptop.store.close()
+    shutil.copy(tmp_path / "laptop.db", tmp_path / "copy.db")
+    laptop = await opened("laptop")
+    lost = await runs(laptop, 3)
+    await laptop.meet(kitchen)
+    await laptop.store.close()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "laptop.db")
+    laptop = await opened("laptop")
+    new = await runs(laptop, 8)
+    met = await laptop.meet(kitchen)
+    assert await has(kitchen, new)
+    assert await has(laptop, lost)
+    assert met.put_back == "here"
+    await laptop.store.close()
+    await kitchen.store.close()
 
 
 async def first_met(laptop: Side, kitchen: Side) -> Side:
@@ -310,12 +290,8 @@ async def first_met(laptop: Side, kitchen: Side) -> Side:
     return laptop
 
 
-def test_the_line_is_dead_when_it_is_said_to_be() -> None:
+async def test_the_line_is_dead_when_it_is_said_to_be() -> None:
     """What these scenes rely on."""
-
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        with pytest.raises(PeerUnreachable):
-            await Direct(laptop, kitchen, breaks=0).say({})
-
-    asyncio.run(scene())
+    laptop, kitchen = await two()
+    with pytest.raises(PeerUnreachable):
+        await Direct(laptop, kitchen, breaks=0).say({})

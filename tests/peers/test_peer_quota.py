@@ -6,7 +6,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.peers.quota import Quota
 from asterism.store.protocol import Usage, feed_of
-from tests.peers.exchange_scenes import FLOW, Liar, Side, in_a_loop, two
+from tests.peers.exchange_scenes import FLOW, Liar, Side, two
 
 
 async def used(side: Side, other: Side) -> Usage:
@@ -17,7 +17,6 @@ async def known(side: Side, runs: list[Run]) -> list[bool]:
     return [await side.store.run(run.id) is not None for run in runs]
 
 
-@in_a_loop
 async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_room() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=2)
@@ -34,7 +33,6 @@ async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_ro
     assert (await used(kitchen, laptop)).runs == 3
 
 
-@in_a_loop
 async def test_room_that_was_made_by_forgetting_is_made_use_of() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=1, keep=50)
@@ -51,7 +49,6 @@ async def test_room_that_was_made_by_forgetting_is_made_use_of() -> None:
     assert await known(kitchen, [second]) == [True]
 
 
-@in_a_loop
 async def test_nothing_else_of_a_meeting_waits_for_what_does_not_fit() -> None:
     """Results of our own runs come, and what is new at the sender is told to us, too."""
     laptop, kitchen = await two()
@@ -67,7 +64,6 @@ async def test_nothing_else_of_a_meeting_waits_for_what_does_not_fit() -> None:
     assert await used(kitchen, laptop) == Usage()
 
 
-@in_a_loop
 async def test_bytes_of_records_and_of_large_things_have_limits_of_their_own() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_bytes=6000, peer_blobs=1000)
@@ -88,7 +84,6 @@ async def test_bytes_of_records_and_of_large_things_have_limits_of_their_own() -
     assert await kitchen.store.blob(blob) is None
 
 
-@in_a_loop
 async def test_a_peer_that_says_its_records_are_another_s_has_them_counted_all_the_same() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
@@ -101,7 +96,6 @@ async def test_a_peer_that_says_its_records_are_another_s_has_them_counted_all_t
     assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
 
 
-@in_a_loop
 async def test_a_record_that_grows_is_counted_too() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
@@ -115,7 +109,6 @@ async def test_a_record_that_grows_is_counted_too() -> None:
     assert await laptop.run("grows") == run
 
 
-@in_a_loop
 async def test_without_a_quota_a_peer_stores_what_it_likes() -> None:
     """What the safeguard does."""
     laptop, kitchen = await two()

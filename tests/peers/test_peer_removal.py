@@ -13,14 +13,14 @@ from asterism.core.run.session import ENDED
 from asterism.fleet.run_explanation import why
 from asterism.peers.registry import UnknownPeer
 from asterism.peers.removal import held_runs, remove
-from asterism.peers.takeover import Adopting
+from asterism.peers.takeover import Takeover
 from asterism.store.protocol import Query
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 
 async def offered(side: Side) -> list[str]:
     """What a device here could take, once the monitor has passed over it all."""
-    adopting = Adopting(side.fleet)
+    adopting = Takeover(side.fleet)
     for _ in range(2):
         await adopting.adopt(await side.store.sessions())
         side.clock.now += 4000.0
@@ -39,7 +39,6 @@ async def assigned_here(laptop: Side, kitchen: Side) -> Run:
     return found
 
 
-@in_a_loop
 async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -53,7 +52,6 @@ async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> 
     assert reason.text == "it is held: it was left to peer laptop, which was removed"
 
 
-@in_a_loop
 async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> None:
     for later in (False, True):
         laptop, kitchen = await two()
@@ -69,7 +67,6 @@ async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> No
         assert await held_runs(kitchen.store, [run.id]) == {}
 
 
-@in_a_loop
 async def test_what_was_given_to_a_device_of_ours_is_taken_back_before_it_answers() -> None:
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
@@ -94,7 +91,6 @@ async def start(side: Side, run: Run, grant: Grant) -> Run:
     return await side.fleet.ledger.change(run, lambda one, _: transitions.start(one, grant, side.store.clock()))
 
 
-@in_a_loop
 async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None:
     for adopt in (False, True):
         laptop, kitchen = await two()
@@ -105,7 +101,6 @@ async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None
         assert (await kitchen.run(run.id)).status is PROCESSING
 
 
-@in_a_loop
 async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_and_its_start_is_fenced() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
@@ -119,7 +114,6 @@ async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_an
     assert await offered(kitchen) == [run.id]
 
 
-@in_a_loop
 async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
@@ -134,7 +128,6 @@ async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
     assert (removed.held, [one.id for one in removed.running]) == ([], [run.id])
 
 
-@in_a_loop
 async def test_what_was_claimed_and_is_to_be_cancelled_ends_with_the_removal() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
@@ -146,7 +139,6 @@ async def test_what_was_claimed_and_is_to_be_cancelled_ends_with_the_removal() -
         await start(kitchen, run, grant)
 
 
-@in_a_loop
 async def test_a_run_of_the_peer_that_is_ours_to_judge_and_waits_is_paused() -> None:
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
@@ -165,7 +157,6 @@ async def test_a_run_of_the_peer_that_is_ours_to_judge_and_waits_is_paused() -> 
     assert await offered(kitchen) == [run.id]
 
 
-@in_a_loop
 async def test_our_own_run_in_the_hands_of_the_peer_is_held_and_one_that_it_was_offered_is_not() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -179,7 +170,6 @@ async def test_our_own_run_in_the_hands_of_the_peer_is_held_and_one_that_it_was_
     assert {one.state for one in await kitchen.store.sessions(ended=True) if one.device == "laptop"} <= {ENDED}
 
 
-@in_a_loop
 async def test_a_peer_that_comes_back_judges_its_runs_as_before() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
@@ -195,7 +185,6 @@ async def test_a_peer_that_comes_back_judges_its_runs_as_before() -> None:
     assert (await kitchen.run(run.id)).ended
 
 
-@in_a_loop
 async def test_what_is_held_here_is_not_held_elsewhere() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create()
@@ -209,7 +198,6 @@ async def test_what_is_held_here_is_not_held_elsewhere() -> None:
     assert await garage.left_to(run.id) == await laptop.id()
 
 
-@in_a_loop
 async def test_nobody_is_adopted_who_never_was_a_peer() -> None:
     laptop, _ = await two()
     for adopt in (False, True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from asterism.core.history import Entry
 from asterism.core.series.machine import Series
 from asterism.peers.exchange import Exchange
@@ -12,67 +10,54 @@ from asterism.testing.sim import peer_stores
 from tests.peers.exchange_scenes import Liar, two
 
 
-def test_what_another_store_held_and_is_ours_to_judge_is_let_go_by_our_own_series() -> None:
+async def test_what_another_store_held_and_is_ours_to_judge_is_let_go_by_our_own_series() -> None:
     """The kitchen had adopted it while it was cut off, and held it behind a run of its own."""
-
-    async def scene() -> None:
-        laptop, _ = await two()
-        run = await laptop.create(series="alpha")
-        assert not run.held
-        entries = (*run.story, Entry(5.0, "adopted", None, "peer laptop was not heard of"), Entry(6.0, "x", None, "y"))
-        await Liar(laptop).says(run.changed(held=True, story=entries), by=await laptop.id())
-        found = await laptop.run(run.id)
-        assert found.story[-1].what == "its turn"
-        assert (found.held, await laptop.left_to(run.id)) == (False, None)
-
-    asyncio.run(scene())
+    laptop, _ = await two()
+    run = await laptop.create(series="alpha")
+    assert not run.held
+    entries = (*run.story, Entry(5.0, "adopted", None, "peer laptop was not heard of"), Entry(6.0, "x", None, "y"))
+    await Liar(laptop).says(run.changed(held=True, story=entries), by=await laptop.id())
+    found = await laptop.run(run.id)
+    assert found.story[-1].what == "its turn"
+    assert (found.held, await laptop.left_to(run.id)) == (False, None)
 
 
-def test_it_waits_for_its_turn_in_our_own_series() -> None:
-    async def scene() -> None:
-        laptop, _ = await two()
-        first = await laptop.create(series="alpha")
-        second = await laptop.create(series="alpha")
-        told = second.changed(story=(*second.story, Entry(5.0, "adopted", None, "x")))
-        series = await laptop.store.register("series/alpha")
-        alone = Series("alpha").claim(first.id, 1.0)
-        await laptop.store.commit([PutRegister("series/alpha", alone.to_json(), series.revision)])
-        await Liar(laptop).says(told, by=await laptop.id())
-        assert (await laptop.run(second.id)).held
-        assert (await laptop.fleet.ledger.series("alpha")).position(second.id) == 1
-
-    asyncio.run(scene())
+async def test_it_waits_for_its_turn_in_our_own_series() -> None:
+    laptop, _ = await two()
+    first = await laptop.create(series="alpha")
+    second = await laptop.create(series="alpha")
+    told = second.changed(story=(*second.story, Entry(5.0, "adopted", None, "x")))
+    series = await laptop.store.register("series/alpha")
+    alone = Series("alpha").claim(first.id, 1.0)
+    await laptop.store.commit([PutRegister("series/alpha", alone.to_json(), series.revision)])
+    await Liar(laptop).says(told, by=await laptop.id())
+    assert (await laptop.run(second.id)).held
+    assert (await laptop.fleet.ledger.series("alpha")).position(second.id) == 1
 
 
-def test_what_comes_back_to_a_store_that_was_put_back_finds_its_place() -> None:
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        await laptop.create()
-        await laptop.meet(kitchen)
-        old = peer_stores.copy_of(laptop.store)
-        first = await laptop.create(series="alpha")
-        second = await laptop.create(series="alpha")
-        await laptop.meet(kitchen)
-        peer_stores.put_back(laptop.store, old)
-        laptop.exchange = Exchange(laptop.fleet)
-        await laptop.meet(kitchen)
-        held = {run_id: (await laptop.run(run_id)).held for run_id in (first.id, second.id)}
-        series = await laptop.fleet.ledger.series("alpha")
-        assert held == {run_id: run_id != series.active for run_id in held}
-        assert {series.active, *series.queue} == set(held)
-
-    asyncio.run(scene())
+async def test_what_comes_back_to_a_store_that_was_put_back_finds_its_place() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.meet(kitchen)
+    old = peer_stores.copy_of(laptop.store)
+    first = await laptop.create(series="alpha")
+    second = await laptop.create(series="alpha")
+    await laptop.meet(kitchen)
+    peer_stores.put_back(laptop.store, old)
+    laptop.exchange = Exchange(laptop.fleet)
+    await laptop.meet(kitchen)
+    held = {run_id: (await laptop.run(run_id)).held for run_id in (first.id, second.id)}
+    series = await laptop.fleet.ledger.series("alpha")
+    assert held == {run_id: run_id != series.active for run_id in held}
+    assert {series.active, *series.queue} == set(held)
 
 
-def test_a_series_that_cannot_be_read_stops_no_meeting() -> None:
-    async def scene() -> None:
-        laptop, _ = await two()
-        run = await laptop.create(series="alpha")
-        series = await laptop.store.register("series/alpha")
-        await laptop.store.commit([PutRegister("series/alpha", {"no": "series"}, series.revision)])
-        told = run.changed(held=True, story=(*run.story, Entry(5.0, "adopted", None, "x")))
-        answer = await Liar(laptop).says(told, by=await laptop.id())
-        assert answer["refused"] == 0
-        assert (await laptop.run(run.id)).held
-
-    asyncio.run(scene())
+async def test_a_series_that_cannot_be_read_stops_no_meeting() -> None:
+    laptop, _ = await two()
+    run = await laptop.create(series="alpha")
+    series = await laptop.store.register("series/alpha")
+    await laptop.store.commit([PutRegister("series/alpha", {"no": "series"}, series.revision)])
+    told = run.changed(held=True, story=(*run.story, Entry(5.0, "adopted", None, "x")))
+    answer = await Liar(laptop).says(told, by=await laptop.id())
+    assert answer["refused"] == 0
+    assert (await laptop.run(run.id)).held

@@ -3,7 +3,6 @@ is a sentence."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -21,23 +20,23 @@ from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.registry import PeerRefused, Peers
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
-from tests.cli.peer_desk import MOST, Said, Scene, connected, played, sentence, trusting
+from tests.cli.peer_desk import MOST, Said, connected, sentence, serving_peer, trusting
 
 # -- who is listened to ------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_is_who_its_token_says(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_a_peer_is_who_its_token_says(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
                 message = {"peer": "somebody else", "n": [1, "ü"]}
                 assert await caller.say(message) == {"peer": name, "message": message}
 
-    played(tmp_path, play)
 
-
-def test_a_wrong_token_is_refused_before_anything_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def play(scene: Scene) -> None:
+async def test_a_wrong_token_is_refused_before_anything_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving_peer(tmp_path) as scene:
         right = await scene.token()
         for token in (right[:-1], right + "x", "nonsense"):
             async with scene.caller(token) as caller:
@@ -49,12 +48,10 @@ def test_a_wrong_token_is_refused_before_anything_is_read(tmp_path: Path, caplog
         ]
         assert right not in caplog.text
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Basic YTpi", "bearer\tx"])
-def test_without_a_token_nobody_is_listened_to(tmp_path: Path, header: str | None) -> None:
-    async def play(scene: Scene) -> None:
+async def test_without_a_token_nobody_is_listened_to(tmp_path: Path, header: str | None) -> None:
+    async with serving_peer(tmp_path) as scene:
         await scene.token()
         async with scene.client() as client:
             headers = {"authorization": header} if header is not None else {}
@@ -64,20 +61,16 @@ def test_without_a_token_nobody_is_listened_to(tmp_path: Path, header: str | Non
                 assert "the token is not known here" in sentence(answer)
         assert scene.hearer.heard == 0
 
-    played(tmp_path, play)
 
-
-def test_the_scheme_is_spelt_as_one_likes(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_the_scheme_is_spelt_as_one_likes(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         headers = {"authorization": f"bearer  {await scene.token()}"}
         async with scene.client() as client:
             assert (await client.post("/v1/meet", headers=headers, content=b"{}")).status_code == 200
 
-    played(tmp_path, play)
 
-
-def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         async with scene.caller("wrong") as wrong, scene.caller(await scene.token()) as good:
             for _ in range(authentication.FAILURES + 5):
                 with pytest.raises((PeerRefused, PeerUnreachable)):
@@ -85,11 +78,9 @@ def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp_path:
             await good.say({})
         assert scene.hearer.heard == 1
 
-    played(tmp_path, play)
 
-
-def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         right = await scene.token()
         async with scene.caller("wrong") as wrong, scene.caller(right) as good:
             for _ in range(authentication.FAILURES):
@@ -105,29 +96,23 @@ def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: Path) -
                 await wrong.say({})
             await good.say({})
 
-    played(tmp_path, play)
 
-
-def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "ADDRESSES", 3)
-
-    async def main() -> None:
-        store = await SqliteStore.open(tmp_path / "kitchen.db")
-        guard = Guard(store, Peers(store), lambda: 0.0)
-        for number in range(50):
-            with pytest.raises(RequestRefused):
-                await guard.admit("Bearer x", f"10.0.0.{number}")
-        assert len(guard._failures) == 3
-        await store.close()
-
-    asyncio.run(main())
+    store = await SqliteStore.open(tmp_path / "kitchen.db")
+    guard = Guard(store, Peers(store), lambda: 0.0)
+    for number in range(50):
+        with pytest.raises(RequestRefused):
+            await guard.admit("Bearer x", f"10.0.0.{number}")
+    assert len(guard._failures) == 3
+    await store.close()
 
 
 # -- invitations -------------------------------------------------------------------------------------------------------
 
 
-def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         invitation = await scene.invitation()
         async with scene.caller(invitation) as caller:
             with pytest.raises(PeerRefused, match="401: the token is not known here"):
@@ -145,11 +130,9 @@ def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_path: Pat
                 await thief.say({})
         assert scene.hearer.heard == 3
 
-    played(tmp_path, play)
 
-
-def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         used, unused = await scene.invitation("used", valid_for=60), await scene.invitation("unused", valid_for=60)
         async with scene.caller("a", used) as caller, scene.caller("b", unused) as other:
             await caller.say({})
@@ -158,11 +141,9 @@ def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
             with pytest.raises(PeerRefused, match="403: the invitation of unused has run out: ask for a new one"):
                 await other.say({})
 
-    played(tmp_path, play)
 
-
-def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         first = await scene.invitation(valid_for=60)
         scene.clock[0] += 61
         second = await scene.invitation(valid_for=60)
@@ -171,31 +152,24 @@ def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp
             with pytest.raises(PeerRefused, match="401: the invitation is not known here"):
                 await early.say({})
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"secret_sha256": 5}', b'{"secret_sha256": "xy"}', b'{"secret_sha256": NaN}']
 )
-def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body: bytes) -> None:
-    async def play(scene: Scene) -> None:
+async def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body: bytes) -> None:
+    async with serving_peer(tmp_path) as scene:
         invitation = await scene.invitation()
         async with scene.client(invitation) as client:
             assert (await client.post("/v1/accept", content=body)).status_code == 400
         assert (await scene.hearer.peers.get("laptop")).token_sha256 is None
 
-    played(tmp_path, play)
 
-
-def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
-        async with scene.caller(await scene.token()) as caller:
+async def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene, scene.caller(await scene.token()) as caller:
+        await caller.say({})
+        await scene.hearer.peers.remove("laptop")
+        with pytest.raises(PeerRefused, match="401"):
             await caller.say({})
-            await scene.hearer.peers.remove("laptop")
-            with pytest.raises(PeerRefused, match="401"):
-                await caller.say({})
-
-    played(tmp_path, play)
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
@@ -217,22 +191,18 @@ def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> N
         (b'{"n": ' + b"9" * 10_000 + b"}", "not JSON"),
     ],
 )
-def test_garbage_is_refused_with_a_sentence(tmp_path: Path, body: bytes, why: str) -> None:
-    async def play(scene: Scene) -> None:
-        async with scene.client(await scene.token()) as client:
-            answer = await client.post("/v1/meet", content=body)
-            assert answer.status_code == 400
-            assert why in sentence(answer)
-
-    played(tmp_path, play)
+async def test_garbage_is_refused_with_a_sentence(tmp_path: Path, body: bytes, why: str) -> None:
+    async with serving_peer(tmp_path) as scene, scene.client(await scene.token()) as client:
+        answer = await client.post("/v1/meet", content=body)
+        assert answer.status_code == 400
+        assert why in sentence(answer)
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_has_come(
+async def test_a_body_that_is_too_large_is_refused_before_it_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_server, "MESSAGE", 1000)
-
-    async def play(scene: Scene) -> None:
+    async with serving_peer(tmp_path) as scene:
         async with scene.client(await scene.token()) as client:
             large = b'{"text": "' + b"x" * 1000 + b'"}'
             answer = await client.post("/v1/meet", content=large)
@@ -254,11 +224,9 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_come(
             assert sent < 100_000_000
         assert scene.hearer.heard == 0
 
-    played(tmp_path, play)
 
-
-def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def play(scene: Scene) -> None:
+async def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_peer(tmp_path) as scene:
         token = await scene.token()
         _, writer = await connected(scene.url, trusting())
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 100\r\n\r\n{{"
@@ -269,14 +237,12 @@ def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.LogCap
         async with scene.caller(token) as caller:  # by the time it is answered, the other was, too
             await caller.say({})
         assert scene.hearer.heard == 1
-
-    played(tmp_path, play)
     assert not [record for record in caplog.records if record.name.startswith("asterism")]
 
 
 @pytest.mark.parametrize("limits", [Limits(gap=0.05), Limits(head=0.05, rate=10_000_000)], ids=["pause", "pace"])
-def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -> None:
-    async def play(scene: Scene) -> None:
+async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -> None:
+    async with serving_peer(tmp_path, limits) as scene:
         reader, writer = await connected(scene.url, trusting())
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {await scene.token()}\r\n"
         writer.write(f"{head}content-length: 100\r\n\r\n{{".encode())
@@ -284,8 +250,6 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -
         assert b" 408 " in status
         writer.close()
         await writer.wait_closed()
-
-    played(tmp_path, play, limits)
 
 
 @pytest.mark.parametrize(
@@ -297,49 +261,42 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -
         (Said("a secret of the house"), 500, "something went wrong here; the log of this peer says what"),
     ],
 )
-def test_what_goes_wrong_is_answered_with_what_a_peer_may_know(
+async def test_what_goes_wrong_is_answered_with_what_a_peer_may_know(
     tmp_path: Path, error: Exception, status: int, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def play(scene: Scene) -> None:
+
+    caplog.set_level(logging.WARNING)
+    async with serving_peer(tmp_path) as scene:
         scene.hearer.error = error
         async with scene.client(await scene.token()) as client:
             answer = await client.post("/v1/meet", content=b"{}")
             assert (answer.status_code, sentence(answer)) == (status, why)
         assert str(error) in caplog.text
 
-    caplog.set_level(logging.WARNING)
-    played(tmp_path, play)
+
+async def test_other_paths_and_methods_are_told_apart(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene, scene.client(await scene.token()) as client:
+        for method, path, status in (("GET", "/", 404), ("GET", "/v1/meet", 405), ("DELETE", "/v1/blobs/x", 405)):
+            answer = await client.request(method, path)
+            assert (answer.status_code, sentence(answer)) == (
+                status,
+                f"{method} {path} is nothing that a peer asks for",
+            )
+        assert "server" not in answer.headers
 
 
-def test_other_paths_and_methods_are_told_apart(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
-        async with scene.client(await scene.token()) as client:
-            for method, path, status in (("GET", "/", 404), ("GET", "/v1/meet", 405), ("DELETE", "/v1/blobs/x", 405)):
-                answer = await client.request(method, path)
-                assert (answer.status_code, sentence(answer)) == (
-                    status,
-                    f"{method} {path} is nothing that a peer asks for",
-                )
-            assert "server" not in answer.headers
-
-    played(tmp_path, play)
-
-
-def test_answers_are_json(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
-        async with scene.client(await scene.token()) as client:
-            answer = await client.post("/v1/meet", content=b'{"a": 1}')
-            assert answer.headers["content-type"] == "application/x-ndjson"
-            assert json.loads(answer.content) == {"peer": "laptop", "message": {"a": 1}}
-
-    played(tmp_path, play)
+async def test_answers_are_json(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene, scene.client(await scene.token()) as client:
+        answer = await client.post("/v1/meet", content=b'{"a": 1}')
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert json.loads(answer.content) == {"peer": "laptop", "message": {"a": 1}}
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------------
 
 
-def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
+async def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -> None:
+    async with serving_peer(tmp_path) as scene:
         data = bytes(range(256)) * 10
         name = hashlib.sha256(data).hexdigest()
         scene.hearer.wanted = {name: len(data)}
@@ -356,12 +313,10 @@ def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -> None
             with pytest.raises(PeerRefused, match="413: that is too much: at most 5,000 bytes are taken"):
                 await caller.give(name, b"x" * (MOST + 1))
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("store", ["", "store of attic"])
-def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path, store: str) -> None:
-    async def play(scene: Scene) -> None:
+async def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path, store: str) -> None:
+    async with serving_peer(tmp_path) as scene:
         scene.hearer.blobs, scene.hearer.wanted = {"ab" * 32: b"secret"}, {"ab" * 32: 6}
         await scene.token("attic")
         async with scene.client(await scene.token()) as client:
@@ -370,13 +325,10 @@ def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path, store
                 answer = await client.request(method, f"/v1/blobs/{'ab' * 32}?run=r1", content=b"", headers=headers)
                 assert (answer.status_code, b"secret" in answer.content) == (403, False)
 
-    played(tmp_path, play)
 
-
-def test_what_nobody_has_asked_for_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_what_nobody_has_asked_for_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     """By its head alone: 59 MB would be read otherwise, as often as somebody likes."""
-
-    async def play(scene: Scene) -> None:
+    async with serving_peer(tmp_path, most=60_000_000) as scene:
         token = await scene.token()
         scene.hearer.wanted = {"cd" * 32: 7}
         for blob, length, why in (("ab", 59_000_000, b"409"), ("cd", 59_000_000, b"409"), ("cd", 70_000_000, b"413")):
@@ -386,5 +338,3 @@ def test_what_nobody_has_asked_for_is_refused_before_it_is_sent(tmp_path: Path) 
             assert why in await reader.readline()
             writer.close()
             await writer.wait_closed()
-
-    played(tmp_path, play, most=60_000_000)

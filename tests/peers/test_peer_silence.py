@@ -11,16 +11,16 @@ from asterism.core.run.session import ABROAD, ENDED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.peers.registry import Peer
-from asterism.peers.takeover import WATCHED, Adopting
+from asterism.peers.takeover import WATCHED, Takeover
 from asterism.peers.trust import Trust
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import Conflict
-from tests.peers.exchange_scenes import FLOW, Side, in_a_loop, three, two
+from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
 
 
-async def a_pass(side: Side, adopting: Adopting) -> None:
+async def a_pass(side: Side, adopting: Takeover) -> None:
     await adopting.adopt(await side.store.sessions())
 
 
@@ -59,10 +59,9 @@ async def passed_over() -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-@in_a_loop
 async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_nothing_is_left_to_it() -> None:
     laptop, kitchen, run = await passed_over()
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     for _ in range(3):
         laptop.clock.now += 2000.0
         kitchen.clock.now += 2000.0
@@ -72,7 +71,6 @@ async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_noth
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-@in_a_loop
 async def test_what_was_passed_over_is_heard_when_the_peer_is_removed_although_nothing_is_left_to_it() -> None:
     laptop, kitchen, run = await passed_over()
     await laptop.exchange.peers.remove("garage")
@@ -80,7 +78,6 @@ async def test_what_was_passed_over_is_heard_when_the_peer_is_removed_although_n
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-@in_a_loop
 async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None:
     laptop, kitchen, garage = await three()
     attic = await Side("attic").joined()
@@ -89,7 +86,7 @@ async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None
     for other in (kitchen, garage, attic):
         await other.create()
         await laptop.meet(other)
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     for name in ("kitchen", "garage"):
         assert await cursor_of(laptop, "attic") > 0
         await laptop.exchange.peers.remove(name)
@@ -98,10 +95,9 @@ async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None
         await laptop.meet(attic)
 
 
-@in_a_loop
 async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
     laptop, kitchen, run = await passed_over()
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     await a_pass(laptop, adopting)
     for side in (laptop, kitchen):
         side.clock.now += HOUR + 10.0
@@ -123,12 +119,11 @@ async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-@in_a_loop
 async def test_the_others_are_asked_again_once_however_many_monitors_there_are() -> None:
     laptop, kitchen, _ = await passed_over()
     asked = []
     for _ in range(4):
-        adopting = Adopting(laptop.fleet)
+        adopting = Takeover(laptop.fleet)
         for seconds in (10.0, HOUR + 10.0):
             await a_pass(laptop, adopting)
             for side in (laptop, kitchen):
@@ -140,12 +135,11 @@ async def test_the_others_are_asked_again_once_however_many_monitors_there_are()
     assert asked == [True, False, False, False]
 
 
-@in_a_loop
 async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often() -> None:
     laptop, kitchen, garage = await three()
     await laptop.fleet.configure(peer_timeout=60.0)
     await kitchen.create()
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     asked = []
     for minute in range(220):
         await laptop.meet(kitchen)
@@ -161,7 +155,6 @@ async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often(
     assert asked[-1] >= 138  # what was passed over before it was gone for good is asked for
 
 
-@in_a_loop
 async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_what_was_left() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -176,14 +169,13 @@ async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_wh
     assert await laptop.left_to(run.id) is None
 
 
-@in_a_loop
 async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
     """The peer may be there: nobody was here to hear it."""
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
     laptop.clock.now += DAY
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     for _ in range(5):
         await a_pass(laptop, adopting)
         laptop.clock.now += WATCHED / 5 - 1.0
@@ -194,12 +186,11 @@ async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
     assert await laptop.left_to(run.id) is None
 
 
-@in_a_loop
 async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await meet_with_a_clock_far_ahead(laptop, kitchen)
-    adopting = Adopting(laptop.fleet)
+    adopting = Takeover(laptop.fleet)
     await a_pass(laptop, adopting)
     laptop.clock.now += HOUR - 10.0  # nobody knows for how long it has been silent: an hour of that is watched
     await a_pass(laptop, adopting)
@@ -210,12 +201,11 @@ async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day()
     assert (await laptop.run(run.id)).story[-1].why == "peer kitchen was not heard of for 3610 s"
 
 
-@in_a_loop
 async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets_no_work() -> None:
     laptop, kitchen = await two()
     await meet_with_a_clock_far_ahead(laptop, kitchen)
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen"))
-    await a_pass(laptop, Adopting(laptop.fleet))
+    await a_pass(laptop, Takeover(laptop.fleet))
     laptop.clock.now += 2.0  # what a fleet knows of its devices may be a second old
     run = await laptop.fleet.create("cook", {})
     assert (run.status, run.device) == (CREATED, None)
@@ -227,7 +217,6 @@ async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets
     assert again.device == "kitchen"
 
 
-@in_a_loop
 async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()

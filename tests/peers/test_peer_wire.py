@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asterism.core.run import transitions
 from asterism.peers.messages import record
 from asterism.peers.wire import NotStrictJson, Unreadable, decode, encode, strict
-from tests.peers.exchange_scenes import FLOW, Direct, Side, in_a_loop, two
+from tests.peers.exchange_scenes import FLOW, Direct, Side, two
 
 BAD = {
     "NaN": b"NaN",
@@ -86,40 +86,31 @@ class Tampered(Direct):
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
-    @in_a_loop
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
-        line = b'{"record":' + bad + b"}"
-        met = await laptop.exchange.meet("kitchen", Tampered(laptop, kitchen, line, line))
-        assert all([await kitchen.store.run(run.id) for run in ours])
-        assert all([await laptop.store.run(run.id) for run in theirs])
-        assert met.refused >= 1
-        assert any("not JSON" in one for one in met.refused_there)
-
-    scene()
+async def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
+    laptop, kitchen = await two()
+    ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
+    line = b'{"record":' + bad + b"}"
+    met = await laptop.exchange.meet("kitchen", Tampered(laptop, kitchen, line, line))
+    assert all([await kitchen.store.run(run.id) for run in ours])
+    assert all([await laptop.store.run(run.id) for run in theirs])
+    assert met.refused >= 1
+    assert any("not JSON" in one for one in met.refused_there)
 
 
 @pytest.mark.parametrize("bad", [value for name, value in BAD.items() if name != "no UTF-8"])
-def test_nor_is_what_stands_inside_of_a_record(bad: bytes) -> None:
+async def test_nor_is_what_stands_inside_of_a_record(bad: bytes) -> None:
     """The input and the state of a run are JSON within JSON."""
-
-    @in_a_loop
-    async def scene() -> None:
-        laptop, kitchen = await two()
-        await kitchen.create()
-        await laptop.meet(kitchen)
-        good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
-        forged = record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
-        forged["run"][9] = json.dumps({"text": "HERE"}).replace('"HERE"', bad.decode())
-        feed = feed_message(await kitchen.id(), [forged, record(8, "x", good)])
-        answer = await laptop.exchange.answer("kitchen", decode(encode(feed)))
-        assert answer["refused"] == 1
-        assert await laptop.store.run("good") is not None
-        assert await laptop.store.run("forged") is None
-
-    scene()
+    laptop, kitchen = await two()
+    await kitchen.create()
+    await laptop.meet(kitchen)
+    good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
+    forged = record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
+    forged["run"][9] = json.dumps({"text": "HERE"}).replace('"HERE"', bad.decode())
+    feed = feed_message(await kitchen.id(), [forged, record(8, "x", good)])
+    answer = await laptop.exchange.answer("kitchen", decode(encode(feed)))
+    assert answer["refused"] == 1
+    assert await laptop.store.run("good") is not None
+    assert await laptop.store.run("forged") is None
 
 
 def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
@@ -130,7 +121,6 @@ def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@in_a_loop
 async def test_a_record_with_a_number_that_is_none_costs_that_record_alone() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)

@@ -98,7 +98,8 @@ def test_the_forms_of_after(written: str, edges: list[tuple[str, str, str | None
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"), [("2", 2), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("1.5m", 90), ("2h", 7200)]
+    ("written", "seconds"),
+    [("2", 2), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("1.5m", 90), ("2h", 7200), ("1d", 86_400)],
 )
 def test_durations(written: str, seconds: float) -> None:
     assert only(f"{{shell: x, timeout: {written}}}").timeout == seconds

@@ -41,8 +41,8 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("shell: x\nretries: many", 6, "retries is a whole number, not 'many'"),
         ("shell: x\nretries: -1", 6, "retries is 0 or more, not -1"),
         ("shell: x\nretries: true", 6, "retries is a whole number, not true"),
-        ("shell: x\ntimeout: 5x", 6, "timeout is a number of seconds, or text such as 500ms, 10s, 5m or 2h, not '5x'"),
-        ("shell: x\ntimeout: [1]", 6, "timeout is a number of seconds"),
+        ("shell: x\ntimeout: 5x", 6, "timeout: '5x' is not a valid duration (examples: 30s, 5m, 2h)"),
+        ("shell: x\ntimeout: [1]", 6, "timeout: a list is not a valid duration"),
         ("shell: x\ntimeout: 0", 6, "timeout is above 0"),
         ("shell: x\nbackoff: -1", 6, "backoff is 0 or more"),
         ("shell: x\npriority: urgent", 6, "priority is 'low', 'normal', 'high' or 'critical', not 'urgent'"),
@@ -122,7 +122,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line(text: str, line: int, told:
 def test_a_tab_is_called_by_its_name() -> None:
     [only] = mistakes("asterism: 1\ntasks:\n\ta: {shell: x}\n")
     assert only.line == 3
-    assert only.text.endswith("; it is indented with a tab, and YAML wants spaces")
+    assert only.text.endswith("; the line is indented with a tab, and YAML requires spaces")
 
 
 def test_a_cycle_is_told_with_its_path_where_it_closes() -> None:
@@ -246,7 +246,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_bytes(b"asterism: 1\nid: \xff\n")
-    assert check(str(bad)) == (None, [Mistake(2, "this is not text in UTF-8")])
+    assert check(str(bad)) == (None, [Mistake(2, "the file is not text in UTF-8")])
     with pytest.raises(FileNotFoundError):
         check(str(tmp_path / "none.yaml"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from asterism.base.yaml_lines import read
+from asterism.base.yaml_lines import parse_yaml
 from asterism.planfile import examine, json_schema
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def test_the_schema_is_one() -> None:
 
 
 def test_the_example_fits_the_schema() -> None:
-    data, mistakes = read((ROOT / "examples" / "plan.yaml").read_text("utf-8"))
+    data, mistakes = parse_yaml((ROOT / "examples" / "plan.yaml").read_text("utf-8"))
     assert mistakes == []
     assert judged(data)
 
@@ -62,7 +62,7 @@ def test_the_example_fits_the_schema() -> None:
 )
 def test_the_schema_and_the_models_agree(task: str, good: bool) -> None:
     text = f"asterism: 1\ntasks:\n  a: {{shell: x}}\n  it: {task}\n"
-    data, _ = read(text)
+    data, _ = parse_yaml(text)
     found, _ = examine(text, "plan")
     assert judged(data) is good
     assert (found is not None) is good

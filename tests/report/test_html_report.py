@@ -23,7 +23,7 @@ from asterism.report import (
     TaskRow,
     report,
 )
-from asterism.report.times import duration, tick, tick_step
+from asterism.report.times import tick, tick_step
 
 VOID = {"meta", "link", "input", "br"}
 
@@ -267,24 +267,6 @@ def test_only_the_script_of_the_page_may_run() -> None:
 
 def test_the_same_data_gives_the_same_page() -> None:
     assert report(RUN) == report(RUN)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.0, "0 s"),
-        (0.00042, "0.42 ms"),
-        (0.34, "340 ms"),
-        (0.9999, "1.0 s"),
-        (12.34, "12.3 s"),
-        (59.97, "1 min 00 s"),
-        (125.0, "2 min 05 s"),
-        (3_780.0, "1 h 03 min"),
-        (-2.0, "-2.0 s"),
-    ],
-)
-def test_durations_are_written_for_people(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(

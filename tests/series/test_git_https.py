@@ -3,13 +3,13 @@ never tried again."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -44,15 +44,13 @@ def remote(tmp_path: Path, trusted: Path) -> Iterator[str]:
         yield f"{address}/remote.git"
 
 
-def using(url: str, scene: Callable[[GitRegister], Awaitable[None]], **environment: str) -> None:
-    async def main() -> None:
-        register = GitRegister(url, environment={**os.environ, **environment})
-        try:
-            await scene(register)
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def using(url: str, **environment: str) -> AsyncIterator[GitRegister]:
+    register = GitRegister(url, environment={**os.environ, **environment})
+    try:
+        yield register
+    finally:
+        await register.close()
 
 
 def asterism(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -98,25 +96,22 @@ def test_many_claim_at_once_over_https(remote: str, trusted: Path, tmp_path: Pat
     assert Counter(one.code for one in ended) == {0: 1, 75: 4}, [one.err for one in ended if one.code not in (0, 75)]
 
 
-def test_the_swap_and_the_history_are_the_same_over_https(remote: str, trusted: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_the_swap_and_the_history_are_the_same_over_https(remote: str, trusted: Path) -> None:
+    async with using(remote, GIT_SSL_CAINFO=str(trusted)) as register:
         first = await register.swap(NAME, None, "one", "the first")
         await register.swap(NAME, first, "two", "the second")
         with pytest.raises(Moved):
             await register.swap(NAME, first, "late", "late")
         assert [one.message for one in await register.history(NAME, 9)] == ["the second", "the first"]
 
-    using(remote, scene, GIT_SSL_CAINFO=str(trusted))
 
-
-def test_the_authority_that_the_settings_of_git_name_is_trusted(remote: str, trusted: Path, tmp_path: Path) -> None:
+async def test_the_authority_that_the_settings_of_git_name_is_trusted(
+    remote: str, trusted: Path, tmp_path: Path
+) -> None:
     settings = tmp_path / "gitconfig"
     settings.write_text(f'[http "{remote.rpartition("/")[0]}"]\n\tsslCAInfo = {trusted}\n')
-
-    async def scene(register: GitRegister) -> None:
+    async with using(remote, GIT_CONFIG_GLOBAL=str(settings)) as register:
         assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
-
-    using(remote, scene, GIT_CONFIG_GLOBAL=str(settings))
 
 
 def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
@@ -168,17 +163,13 @@ class Exchanged(GitRegister):
         return seen
 
 
-def test_a_push_that_meets_a_certificate_it_does_not_trust_has_not_begun(remote: str, trusted: Path) -> None:
+async def test_a_push_that_meets_a_certificate_it_does_not_trust_has_not_begun(remote: str, trusted: Path) -> None:
     """So there is nothing to be unsure of, and nothing to try again."""
-
-    async def main() -> None:
-        register = Exchanged(remote)
-        register.files = (trusted, certificate(trusted.parent))
-        try:
-            with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*certificate"):
-                await claim(register, NAME, Claim(1), patience=EAGER)
-            assert register.reads == 1
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+    register = Exchanged(remote)
+    register.files = (trusted, certificate(trusted.parent))
+    try:
+        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*certificate"):
+            await claim(register, NAME, Claim(1), patience=EAGER)
+        assert register.reads == 1
+    finally:
+        await register.close()

@@ -6,7 +6,8 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def using(url: str, scene: Callable[[GitRegister], Awaitable[None]], **terms: object) -> None:
-    async def main() -> None:
-        register = GitRegister(url, **terms)  # type: ignore[arg-type]
-        try:
-            await scene(register)
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def using(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
+    register = GitRegister(url, **terms)
+    try:
+        yield register
+    finally:
+        await register.close()
 
 
 def told(path: Path, *words: str) -> str:
@@ -57,8 +56,8 @@ def told(path: Path, *words: str) -> str:
 # -- what it leaves ----------------------------------------------------------------------------------------------------
 
 
-def test_on_the_remote_there_is_one_ref_and_nothing_else(remote: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_on_the_remote_there_is_one_ref_and_nothing_else(remote: Path) -> None:
+    async with using(f"file://{remote}") as register:
         first = await register.swap(NAME, None, "one\n", "the first")
         await register.swap(NAME, first, "two\n", "the second")
         assert told(remote, "for-each-ref", "--format=%(refname) %(objecttype)") == f"{REF} commit\n"
@@ -66,55 +65,44 @@ def test_on_the_remote_there_is_one_ref_and_nothing_else(remote: Path) -> None:
         assert told(remote, "ls-tree", "--name-only", REF) == "series.json\n"
         assert told(remote, "show", f"{REF}:series.json") == "two\n"
 
-    using(f"file://{remote}", scene)
 
-
-def test_nothing_is_left_behind_here(remote: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_left_behind_here(remote: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = temporary.parent / "checkout"
     subprocess.run(["git", "clone", "--quiet", str(remote), str(checkout)], check=True, capture_output=True)
     before = {path: path.stat().st_mtime_ns for path in checkout.rglob("*")}
     monkeypatch.chdir(checkout)
-
-    async def scene(register: GitRegister) -> None:
+    async with using("../remote.git") as register:
         await register.swap(NAME, None, "one", "m")
         await register.read(NAME)
         assert len(os.listdir(temporary)) == 1
-
-    using("../remote.git", scene)
     assert list(temporary.iterdir()) == []
     assert {path: path.stat().st_mtime_ns for path in checkout.rglob("*")} == before
 
 
-def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote: Path, monkeypatch: Any) -> None:
+async def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote: Path, monkeypatch: Any) -> None:
     other = remote.parent / "other.git"
     bare_repository(other)
     monkeypatch.setenv("GIT_DIR", str(other))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / "index"))
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         await register.swap(NAME, None, "one", "m")
-
-    using(f"file://{remote}", scene)
     monkeypatch.delenv("GIT_DIR")
     assert told(remote, "for-each-ref")
     assert not told(other, "for-each-ref")
     assert not list((other / "objects").glob("??"))
 
 
-def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
+async def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
     old, young, foreign = (temporary / name for name in (f"{LITTER}old", f"{LITTER}young", "another"))
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         await register.read(NAME)
-
-    using(f"file://{remote}", scene)
     assert sorted(temporary.iterdir()) == sorted([young, foreign])
 
 
-def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_path: Path, monkeypatch: Any) -> None:
+async def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_path: Path, monkeypatch: Any) -> None:
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "pre-push").write_text("#!/bin/sh\nexit 1\n")
@@ -124,11 +112,8 @@ def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_path: Pa
         f"[core]\n\thooksPath = {hooks}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n\tpushOption = x\n"
     )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         await register.swap(NAME, None, "one", "m")
-
-    using(f"file://{remote}", scene)
 
 
 # -- what cannot be used -----------------------------------------------------------------------------------------------
@@ -140,72 +125,60 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         GitRegister(url)
 
 
-def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with using(f"file://{tmp_path}/nowhere.git") as register:
         for attempt in (register.read(NAME), register.names(), register.history(NAME, 3)):
             with pytest.raises(RegisterUnavailable, match="does not appear to be a git repository"):
                 await attempt
         with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*does not appear to be a git repository"):
             await register.swap(NAME, None, "x", "m")
 
-    using(f"file://{tmp_path}/nowhere.git", scene)
 
-
-def test_a_password_is_not_shown() -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_a_password_is_not_shown() -> None:
+    async with using("http://ann:hunter2@127.0.0.1:1/remote.git") as register:
         with pytest.raises(RegisterUnavailable) as caught:
             await register.read(NAME)
         assert "hunter2" not in str(caught.value)
         assert "127.0.0.1" in str(caught.value)
 
-    using("http://ann:hunter2@127.0.0.1:1/remote.git", scene)
 
-
-def test_without_the_program_it_says_so(remote: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_without_the_program_it_says_so(remote: Path) -> None:
+    async with using(f"file://{remote}", environment={"PATH": "/nowhere"}) as register:
         with pytest.raises(RegisterUnavailable, match="there is no program git"):
             await register.read(NAME)
 
-    using(f"file://{remote}", scene, environment={"PATH": "/nowhere"})
 
-
-def test_a_remote_that_rejects_is_told_in_its_own_words(remote: Path) -> None:
+async def test_a_remote_that_rejects_is_told_in_its_own_words(remote: Path) -> None:
     hook = remote / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho 'only ann may push here' >&2\nexit 1\n")
     hook.chmod(0o755)
     told = r"rejects the change of series RFC-093: .*hook declined.* \(only ann may push here\)$"
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match=told):
             await register.swap(NAME, None, "x", "m")
         assert await register.read(NAME) == Snapshot(None, None)
-
-    using(f"file://{remote}", scene)
 
 
 # -- what became of a push ---------------------------------------------------------------------------------------------
 
 
-def test_what_somebody_pushed_by_hand_is_not_free_and_can_be_replaced(remote: Path, tmp_path: Path) -> None:
+async def test_what_somebody_pushed_by_hand_is_not_free_and_can_be_replaced(remote: Path, tmp_path: Path) -> None:
     """A branch, or even a file, under the name of a series: it is taken, and who mends it replaces exactly that."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(remote), str(clone)], check=True, capture_output=True)
     (clone / "note").write_text("mine")
     blob = told(clone, "hash-object", "-w", "note").strip()
     told(clone, "push", "--quiet", str(remote), f"{blob}:{REF}")
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         seen = await register.read(NAME)
         assert seen == Snapshot("", blob)
         token = await register.swap(NAME, blob, "mended", "m")
         assert await register.read(NAME) == Snapshot("mended", token)
 
-    using(f"file://{remote}", scene)
 
-
-def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None:
+    async with using(f"file://{remote}") as register:
         first = await register.swap(NAME, None, "one", "m")
         other, late = GitRegister(register.url), GitRegister(register.url)
         second = await other.swap(NAME, first, "two", "m")
@@ -214,8 +187,6 @@ def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None
         assert await register.read(NAME) == Snapshot("two", second)
         await other.close()
         await late.close()
-
-    using(f"file://{remote}", scene)
 
 
 @pytest.mark.parametrize(
@@ -254,19 +225,17 @@ class Witness(GitRegister):
         (f"!\tx:{REF}\t[remote rejected] (deny updating a hidden ref)\n", RegisterUnavailable),
     ],
 )
-def test_what_a_push_says_decides_and_not_only_its_exit_code(remote: Path, says: str, kind: type[Exception]) -> None:
+async def test_what_a_push_says_decides_and_not_only_its_exit_code(
+    remote: Path, says: str, kind: type[Exception]
+) -> None:
     """Nobody has changed anything here, whatever it says: that is not somebody who was first."""
-
-    async def main() -> None:
-        register = Witness(f"file://{remote}")
-        register.says = says
-        try:
-            with pytest.raises(kind):
-                await register.swap(NAME, None, "x", "m")
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+    register = Witness(f"file://{remote}")
+    register.says = says
+    try:
+        with pytest.raises(kind):
+            await register.swap(NAME, None, "x", "m")
+    finally:
+        await register.close()
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -294,18 +263,15 @@ def ended(file: Path) -> None:
     assert gone(int(line) for line in (file.read_text().split() if file.exists() else []))
 
 
-def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: tuple[Path, dict[str, str]]) -> None:
+async def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: tuple[Path, dict[str, str]]) -> None:
     file, environment = frozen
-
-    async def scene(register: GitRegister) -> None:
+    async with using("file:///x.git", timeout=0.5, environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"does not answer: git fetch took longer than 0\.5 s"):
             await register.read(NAME)
-
-    using("file:///x.git", scene, timeout=0.5, environment=environment)
     ended(file)
 
 
-def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
+async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
     frozen: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is there before its parent knows of it: at that very moment the parent is interrupted."""
@@ -319,29 +285,23 @@ def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
         await asyncio.sleep(0)
         return process
 
-    async def scene(register: GitRegister) -> None:
-        nonlocal reading
+    reading: asyncio.Future[Any]
+    async with using("file:///x.git", environment=environment) as register:
         monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
         reading = asyncio.ensure_future(register.read(NAME))
         with pytest.raises(asyncio.CancelledError):
             await reading
-
-    reading: asyncio.Future[Any]
-    using("file:///x.git", scene, environment=environment)
     ended(file)
 
 
-def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, dict[str, str]]) -> None:
+async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, dict[str, str]]) -> None:
     file, environment = frozen
-
-    async def scene(register: GitRegister) -> None:
+    async with using("file:///x.git", environment=environment) as register:
         reading = asyncio.ensure_future(register.read(NAME))
         await asyncio.to_thread(noted, file)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-
-    using("file:///x.git", scene, environment=environment)
     ended(file)
 
 

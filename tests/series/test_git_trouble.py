@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,15 +37,13 @@ def remote(tmp_path: Path) -> Path:
     return tmp_path / "remote.git"
 
 
-def using(url: str, scene: Callable[[GitRegister], Awaitable[None]], **terms: Any) -> None:
-    async def main() -> None:
-        register = GitRegister(url, **terms)
-        try:
-            await scene(register)
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def using(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
+    register = GitRegister(url, **terms)
+    try:
+        yield register
+    finally:
+        await register.close()
 
 
 def told(path: Path, *words: str, given: str = "") -> str:
@@ -70,7 +69,7 @@ def appeared(path: Path) -> None:
 # -- ending git --------------------------------------------------------------------------------------------------------
 
 
-def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
+async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
     remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that stays would stop everybody else for good."""
@@ -80,8 +79,7 @@ def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
     hook = script(remote / "hooks" / "reference-transaction", locked)
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         swapping = asyncio.ensure_future(register.swap(NAME, None, "{}", "m"))
         await asyncio.to_thread(appeared, mark)
         assert locks(remote)
@@ -92,11 +90,9 @@ def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
         hook.unlink()
         assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
 
-    using(f"file://{remote}", scene)
-
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_git_that_does_not_want_to_end_is_made_to(
+async def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
     """Also if it says more than anybody reads, and if whoever waits for its end is interrupted once more."""
@@ -110,8 +106,7 @@ def test_a_git_that_does_not_want_to_end_is_made_to(
         return signalled(group, how)
 
     monkeypatch.setattr(git_register, "_signalled", witnessed)
-
-    async def scene(register: GitRegister) -> None:
+    async with using("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
         reading = asyncio.ensure_future(register._run("x"))
         await asyncio.to_thread(appeared, mark)
         reading.cancel()
@@ -122,30 +117,25 @@ def test_a_git_that_does_not_want_to_end_is_made_to(
             await reading
         assert await asyncio.to_thread(gone, [int(mark.read_text())])
 
-    using("file:///x.git", scene, environment={"PATH": f"{program.parent}:{os.environ['PATH']}"})
-
 
 # -- refs and locks ----------------------------------------------------------------------------------------------------
 
 
-def test_a_ref_that_ends_in_the_same_words_is_another(remote: Path) -> None:
+async def test_a_ref_that_ends_in_the_same_words_is_another(remote: Path) -> None:
     """As a backup of all refs has it, below a name of its own."""
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         await claim(register, NAME, Claim(1))
         told(remote, "update-ref", f"refs/backup/{REF}", told(remote, "rev-parse", REF).strip())
         told(remote, "update-ref", "-d", REF)
         assert await register.read(NAME) == Snapshot(None, None)
         assert (await claim(register, NAME, Claim(2))).after == (await state(register))
 
-    using(f"file://{remote}", scene)
-
 
 async def state(register: GitRegister) -> Series:
     return Series.from_text((await register.read(NAME)).text, NAME)
 
 
-def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remote: Path) -> None:
+async def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remote: Path) -> None:
     asked = []
 
     class Contradicting(GitRegister):
@@ -155,34 +145,28 @@ def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remot
                 return git_register._Answer(128, b"", f"fatal: couldn't find remote ref {REF}")
             return await super()._run(*words, given=given, **terms)
 
-    async def main() -> None:
-        register = Contradicting(f"file://{remote}")
-        other = GitRegister(f"file://{remote}")
-        await claim(other, NAME, Claim(1))
-        try:
-            with pytest.raises(RegisterUnavailable, match="cannot be read: fatal: couldn't find remote ref"):
-                await register.read(NAME)
-        finally:
-            await register.close()
-            await other.close()
-
-    asyncio.run(main())
+    register = Contradicting(f"file://{remote}")
+    other = GitRegister(f"file://{remote}")
+    await claim(other, NAME, Claim(1))
+    try:
+        with pytest.raises(RegisterUnavailable, match="cannot be read: fatal: couldn't find remote ref"):
+            await register.read(NAME)
+    finally:
+        await register.close()
+        await other.close()
     assert asked == ["fetch", "ls-remote"] * 3
 
 
-def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Path) -> None:
+async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Path) -> None:
     blob = told(remote, "hash-object", "-w", "--stdin", given="x").strip()
     told(remote, "update-ref", "refs/asterism/series", blob)  # where the folder of the series should be
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
             await claim(register, NAME, Claim(1), patience=EAGER)
 
-    using(f"file://{remote}", scene)
 
-
-def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
-    async def scene(register: GitRegister) -> None:
+async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
+    async with using(f"file://{remote}") as register:
         token = await register.swap(NAME, None, "one", "m")
         lock = remote / f"{REF}.lock"
         lock.touch()
@@ -198,25 +182,20 @@ def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes
         with pytest.raises(RegisterUnavailable, match=r"rejects the change of series RFC-093: .*remote rejected"):
             await register.swap(NAME, token, "three", "m")
 
-    using(f"file://{remote}", scene)
-
 
 @pytest.mark.parametrize("tries", [1, 3, 5])
-def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_tries_there_are(
+async def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_tries_there_are(
     remote: Path, tries: int
 ) -> None:
     lock = remote / f"{REF}.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
             await claim(register, NAME, Claim(1), patience=replace(EAGER, tries=tries))
 
-    using(f"file://{remote}", scene)
 
-
-def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(remote: Path, tmp_path: Path) -> None:
+async def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(remote: Path, tmp_path: Path) -> None:
     """By another user than its owner, whom a test cannot always be: these are the words that git had for one."""
     said = "error: remote unpack failed: unable to create temporary object directory"
     rejected = "!\t$last\t[remote rejected] (unpacker error)"
@@ -224,23 +203,20 @@ def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(remote:
     lines = ['case " $* " in *" push "*)', *push, ";;", "esac", f'exec {shutil.which("git")} "$@"']
     program = script(tmp_path / "bin" / "git", *lines)
 
-    async def scene(register: GitRegister) -> None:
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    async with using(f"file://{remote}", environment=environment) as register:
         told = r"\[remote rejected\] \(unpacker error\) \(remote unpack failed: unable to create temporary"
         with pytest.raises(RegisterUnavailable, match=told):
             await claim(register, NAME, Claim(1), patience=EAGER)
-
-    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    using(f"file://{remote}", scene, environment=environment)
 
 
 # -- the private repository --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, whole: bool) -> None:
+async def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, whole: bool) -> None:
     """A sweeper may take the folder, or its oldest files one by one. Either way no history is lost."""
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}") as register:
         await claim(register, NAME, Claim(1))
         seen = await register.read(NAME)
         swept = register._directory
@@ -254,13 +230,11 @@ def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, whole: bo
         assert [one.message for one in await register.history(NAME, 9)] == ["the second", "claim #1"]
         assert not swept.exists()
 
-    using(f"file://{remote}", scene)
-
 
 # -- surroundings ------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_surroundings_say_of_commits_is_not_heard(remote: Path, tmp_path: Path) -> None:
+async def test_what_the_surroundings_say_of_commits_is_not_heard(remote: Path, tmp_path: Path) -> None:
     (tmp_path / "grafts").write_text("x\n")
     around = {
         **os.environ,
@@ -269,14 +243,11 @@ def test_what_the_surroundings_say_of_commits_is_not_heard(remote: Path, tmp_pat
         "GIT_GRAFT_FILE": str(tmp_path / "grafts"),
         "GIT_SHALLOW_FILE": str(tmp_path / "grafts"),
     }
-
-    async def scene(register: GitRegister) -> None:
+    async with using(f"file://{remote}", environment=around) as register:
         began = time.time() - 2
         await claim(register, NAME, Claim(1))
         assert (await register.history(NAME, 1))[0].at > began
         assert int(told(remote, "log", "-1", "--format=%at", REF)) > began
-
-    using(f"file://{remote}", scene, environment=around)
 
 
 class _Locked(BaseHTTPRequestHandler):
@@ -301,34 +272,29 @@ def locked_server() -> Iterator[str]:
     server.server_close()
 
 
-def test_nobody_is_asked_for_a_password(locked_server: str, tmp_path: Path) -> None:
+async def test_nobody_is_asked_for_a_password(locked_server: str, tmp_path: Path) -> None:
     mark = tmp_path / "asked"
     program = script(tmp_path / "ask", f"touch {mark}", "echo x")
 
-    async def scene(register: GitRegister) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "GIT_ASKPASS"}
+    async with using(locked_server, environment={**kept, "SSH_ASKPASS": str(program), "DISPLAY": ":0"}) as register:
         with pytest.raises(RegisterUnavailable, match="could not read Username"):
             await register.read(NAME)
-
-    kept = {name: value for name, value in os.environ.items() if name != "GIT_ASKPASS"}
-    using(locked_server, scene, environment={**kept, "SSH_ASKPASS": str(program), "DISPLAY": ":0"})
     assert not mark.exists()
 
 
-def test_a_password_that_git_puts_into_an_address_is_not_shown(tmp_path: Path) -> None:
+async def test_a_password_that_git_puts_into_an_address_is_not_shown(tmp_path: Path) -> None:
     around = {
         **os.environ,
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "url.http://ann:hun@ter2@127.0.0.1:1/.insteadOf",
         "GIT_CONFIG_VALUE_0": "mine:",
     }
-
-    async def scene(register: GitRegister) -> None:
+    async with using("mine:remote.git", environment=around) as register:
         with pytest.raises(RegisterUnavailable) as caught:
             await register.read(NAME)
         assert "ter2" not in str(caught.value)
         assert "hun" not in str(caught.value)
-
-    using("mine:remote.git", scene, environment=around)
 
 
 # -- ssh ---------------------------------------------------------------------------------------------------------------
@@ -343,10 +309,9 @@ def over_ssh(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 
 
 @pytest.mark.parametrize("form", ["git@example.invalid:{}", "ssh://git@example.invalid:2222{}"])
-def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str, str]], form: str) -> None:
+async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str, str]], form: str) -> None:
     notes, environment = over_ssh
-
-    async def scene(register: GitRegister) -> None:
+    async with using(form.format(remote), environment=environment) as register:
         first = await claim(register, NAME, Claim(1), patience=EAGER)
         second = await claim(register, NAME, Claim(2), patience=EAGER)
         assert (first.after.active, second.after.active, second.after.queue) == (1, 1, (2,))
@@ -354,23 +319,19 @@ def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str,
         assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
         with pytest.raises(Moved):
             await register.swap(NAME, first.token, "x", "late")
-
-    using(form.format(remote), scene, environment=environment)
     said = notes.read_text()
     assert "git@example.invalid git-receive-pack" in said
     assert "git@example.invalid git-upload-pack" in said
     assert told(remote, "for-each-ref", "--format=%(refname)") == f"{REF}\n"
 
 
-def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> None:
+async def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> None:
     said = "git@example.invalid: Permission denied (publickey)."
     program = script(tmp_path / "ssh", f'echo "{said}" >&2', "exit 255")
 
-    async def scene(register: GitRegister) -> None:
+    environment = {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}
+    async with using(f"git@example.invalid:{remote}", environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"cannot be reached: .*Permission denied \(publickey\)"):
             await claim(register, NAME, Claim(1), patience=EAGER)
         with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*Permission denied \(publickey\)"):
             await register.swap(NAME, None, "x", "m")
-
-    environment = {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}
-    using(f"git@example.invalid:{remote}", scene, environment=environment)

@@ -97,31 +97,24 @@ async def used(register: SeriesRegister) -> Series:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("texts", [["{"], ["{", "]", "7"], ['{"active_issue": 1}'], ['{"revision": 1}']])
-def test_a_state_that_cannot_be_read_goes_on_where_its_history_ends(
+async def test_a_state_that_cannot_be_read_goes_on_where_its_history_ends(
     place: str, texts: list[str], tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with PLACES[place](tmp_path) as (register, spoil):
-            before = await used(register)
-            for text in texts:
-                await spoil(text)
-            after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
-            assert after.revision > before.revision
-            assert (after.active, after.queue) == (1, (2,))
-            assert after == Series.from_text((await register.read(SERIES)).text, SERIES)
-
-    asyncio.run(scene())
+    async with PLACES[place](tmp_path) as (register, spoil):
+        before = await used(register)
+        for text in texts:
+            await spoil(text)
+        after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
+        assert after.revision > before.revision
+        assert (after.active, after.queue) == (1, (2,))
+        assert after == Series.from_text((await register.read(SERIES)).text, SERIES)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_of_a_state_that_is_lost_the_history_tells_what_it_can(place: str, tmp_path: Path) -> None:
+async def test_of_a_state_that_is_lost_the_history_tells_what_it_can(place: str, tmp_path: Path) -> None:
     """A store keeps it beside the state; a ref takes it along."""
-
-    async def scene() -> None:
-        async with PLACES[place](tmp_path) as (register, spoil):
-            before = await used(register)
-            await spoil(None)
-            after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
-            assert after.revision == (before.revision + 1 if place == "store" else 1)
-
-    asyncio.run(scene())
+    async with PLACES[place](tmp_path) as (register, spoil):
+        before = await used(register)
+        await spoil(None)
+        after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
+        assert after.revision == (before.revision + 1 if place == "store" else 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -26,64 +26,59 @@ from asterism.store.store_errors import (
 NAME = "RFC-093"
 
 
-def play(scene: Callable[[StoreRegister, MemoryStore], Awaitable[None]]) -> None:
-    store = MemoryStore()
-    asyncio.run(scene(StoreRegister(store), store))
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
-def test_issues_and_runs_of_one_name_are_two_series() -> None:
-    async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        await store.commit([PutRegister(f"series/{NAME}", Series(NAME).claim("r1", 1.0).to_json(), None)])
-        await claim(register, NAME, Claim(7))
-        assert await register.names() == [NAME]
-        found = await store.register(f"series/{NAME}")
-        assert found is not None
-        assert Series.from_json(found.value).active == "r1"
-
-    play(scene)
+@pytest.fixture
+def register(store: MemoryStore) -> StoreRegister:
+    return StoreRegister(store)
 
 
-def test_old_changes_are_forgotten_and_the_last_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_issues_and_runs_of_one_name_are_two_series(register: StoreRegister, store: MemoryStore) -> None:
+    await store.commit([PutRegister(f"series/{NAME}", Series(NAME).claim("r1", 1.0).to_json(), None)])
+    await claim(register, NAME, Claim(7))
+    assert await register.names() == [NAME]
+    found = await store.register(f"series/{NAME}")
+    assert found is not None
+    assert Series.from_json(found.value).active == "r1"
+
+
+async def test_old_changes_are_forgotten_and_the_last_ones_kept(
+    register: StoreRegister, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_register, "KEPT", 10)
     monkeypatch.setattr(store_register, "TIDY_EVERY", 5)
-
-    async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        token = None
-        for number in range(1, 43):
-            token = await register.swap(NAME, token, str(number), f"change {number}")
-            await register.swap(f"{NAME}/x", None, "other", "m") if number == 1 else None
-        assert [one.text for one in await register.history(NAME, 99)] == [str(n) for n in range(42, 30, -1)]
-        assert len(await register.history(f"{NAME}/x", 99)) == 1
-
-    play(scene)
+    token = None
+    for number in range(1, 43):
+        token = await register.swap(NAME, token, str(number), f"change {number}")
+        await register.swap(f"{NAME}/x", None, "other", "m") if number == 1 else None
+    assert [one.text for one in await register.history(NAME, 99)] == [str(n) for n in range(42, 30, -1)]
+    assert len(await register.history(f"{NAME}/x", 99)) == 1
 
 
-def test_a_store_that_was_restored_goes_on_counting_changes() -> None:
+async def test_a_store_that_was_restored_goes_on_counting_changes(register: StoreRegister, store: MemoryStore) -> None:
     """Revisions of registers begin anew there; the order of the history does not."""
-
-    async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        token = None
-        for number in range(3):
-            token = await register.swap(NAME, token, str(number), f"change {number}")
-        restored = MemoryStore()
-        await restored.load(store.dump())
-        again = StoreRegister(restored)
-        seen = await again.read(NAME)
-        await again.swap(NAME, seen.token, "3", "change 3")
-        assert [one.text for one in await again.history(NAME, 9)] == ["3", "2", "1", "0"]
-
-    play(scene)
+    token = None
+    for number in range(3):
+        token = await register.swap(NAME, token, str(number), f"change {number}")
+    restored = MemoryStore()
+    await restored.load(store.dump())
+    again = StoreRegister(restored)
+    seen = await again.read(NAME)
+    await again.swap(NAME, seen.token, "3", "change 3")
+    assert [one.text for one in await again.history(NAME, 9)] == ["3", "2", "1", "0"]
 
 
-def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended() -> None:
-    async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        await store.commit([PutRegister(f"{store_register.STATES}{NAME}", [1, 2], None)])
-        seen = await register.read(NAME)
-        assert seen.text == "[1, 2]"
-        await register.swap(NAME, seen.token, "mended", "m")
-        assert (await register.read(NAME)).text == "mended"
-
-    play(scene)
+async def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended(
+    register: StoreRegister, store: MemoryStore
+) -> None:
+    await store.commit([PutRegister(f"{store_register.STATES}{NAME}", [1, 2], None)])
+    seen = await register.read(NAME)
+    assert seen.text == "[1, 2]"
+    await register.swap(NAME, seen.token, "mended", "m")
+    assert (await register.read(NAME)).text == "mended"
 
 
 class Failing(MemoryStore):
@@ -116,17 +111,13 @@ def test_what_the_store_says_is_said_in_the_words_of_a_register(error: StoreErro
         asyncio.run(StoreRegister(store).swap(NAME, None, "x", "m"))
 
 
-def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
+async def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
     store = Failing()
     store.error = StoreUnavailable("gone")
     register = StoreRegister(store)
-
-    async def scene() -> None:
-        for attempt in (register.read(NAME), register.names(), register.history(NAME, 1)):
-            with pytest.raises(RegisterUnavailable, match="gone"):
-                await attempt
-
-    asyncio.run(scene())
+    for attempt in (register.read(NAME), register.names(), register.history(NAME, 1)):
+        with pytest.raises(RegisterUnavailable, match="gone"):
+            await attempt
 
 
 @pytest.mark.parametrize(
@@ -138,12 +129,11 @@ def test_a_store_that_is_out_of_reach_is_told_by_who_reads() -> None:
         {"at": 1, "message": "", "text": "", "token": "", "x": 1},
     ],
 )
-def test_a_change_that_something_else_wrote_is_shown_as_such(value: object) -> None:
-    async def scene(register: StoreRegister, store: MemoryStore) -> None:
-        await claim(register, NAME, Claim(7))
-        await store.commit([PutRegister(f"{store_register.CHANGES}{NAME}/000000000009-x", value, None)])
-        strange, ours = await register.history(NAME, 9)
-        assert (strange.message, strange.text) == ("written by something else", repr(value))
-        assert ours.message == "claim #7"
-
-    play(scene)
+async def test_a_change_that_something_else_wrote_is_shown_as_such(
+    register: StoreRegister, store: MemoryStore, value: object
+) -> None:
+    await claim(register, NAME, Claim(7))
+    await store.commit([PutRegister(f"{store_register.CHANGES}{NAME}/000000000009-x", value, None)])
+    strange, ours = await register.history(NAME, 9)
+    assert (strange.message, strange.text) == ("written by something else", repr(value))
+    assert ours.message == "claim #7"

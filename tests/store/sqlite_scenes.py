@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,14 +24,6 @@ Result = TypeVar("Result")
 FLOW = Workflow("transcode", argv=("true",), version=1)
 KITCHEN = Session("kitchen-1", "kitchen", 1.0, slots=4)
 ME = Owner("kitchen", "kitchen-1")
-
-
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(test(*arguments, **named))
-
-    return run
 
 
 def run(number: int, **more: Any) -> Run:

@@ -58,7 +58,7 @@ class TestSqlite(SharedStoreConformance):
         return await store_engines.open_sqlite(self._opened[id(store)])
 
     async def elsewhere(self, store: Store) -> Elsewhere:
-        return Elsewhere("store_engines:open_sqlite", self._opened[id(store)])
+        return Elsewhere("tests.store.store_engines:open_sqlite", self._opened[id(store)])
 
 
 class TestSqliteOnASlowDisk(TestSqlite):
@@ -98,7 +98,7 @@ class TestPostgres(SharedStoreConformance):
     async def elsewhere(self, store: Store) -> Elsewhere:
         schema = self._opened[id(store)]
         self._shared.add(schema)
-        return Elsewhere("store_engines:open_postgres", self._server.url(schema=schema))
+        return Elsewhere("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
 
 # -- what a store does when its clock is set back, which only those can show that are given one ------------------------
@@ -128,59 +128,46 @@ def test_memory_knows_no_heartbeat_from_the_future() -> None:
     asyncio.run(has_an_heir_after_the_clock_was_set_back(MemoryStore(lambda: clock[0]), clock))
 
 
-def test_sqlite_knows_no_heartbeat_from_the_future(tmp_path: Path) -> None:
+async def test_sqlite_knows_no_heartbeat_from_the_future(tmp_path: Path) -> None:
     clock = [100.0]
-
-    async def scene() -> None:
-        store = await SqliteStore.open(tmp_path / "fleet.db", clock=lambda: clock[0])
-        await has_an_heir_after_the_clock_was_set_back(store, clock)
-
-    asyncio.run(scene())
+    store = await SqliteStore.open(tmp_path / "fleet.db", clock=lambda: clock[0])
+    await has_an_heir_after_the_clock_was_set_back(store, clock)
 
 
 # -- the reference, which is stricter than an engine can be ------------------------------------------------------------
 
 
-def test_memory_refuses_a_change_of_what_is_written_once() -> None:
-    async def scene() -> None:
-        store = MemoryStore()
-        run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
+async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
+    store = MemoryStore()
+    run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
+    await store.commit([PutRun(run, None)])
+    for change in ({"priority": 1}, {"key": "k"}, {"pinned": "kitchen"}, {"series": "s"}, {"timeout": 1.0}):
+        with pytest.raises(ValueError, match="cannot change any more"):
+            await store.commit([PutRun(run.changed(revision=2, **change), 1)])
+    await store.commit([PutRun(run.changed(revision=2, input={"x": 2}), 1)])
+    found = await store.run("r1")
+    assert found is not None
+    assert found.input == {"x": 1}
+
+
+async def test_memory_does_not_pile_up_what_was_offered_once() -> None:
+    store = MemoryStore()
+    flow = Workflow("transcode", argv=("true",))
+    for number in range(5000):
+        run = create(f"r{number}", flow, {}, by="tester", now=1.0)
         await store.commit([PutRun(run, None)])
-        for change in ({"priority": 1}, {"key": "k"}, {"pinned": "kitchen"}, {"series": "s"}, {"timeout": 1.0}):
-            with pytest.raises(ValueError, match="cannot change any more"):
-                await store.commit([PutRun(run.changed(revision=2, **change), 1)])
-        await store.commit([PutRun(run.changed(revision=2, input={"x": 2}), 1)])
-        found = await store.run("r1")
-        assert found is not None
-        assert found.input == {"x": 1}
-
-    asyncio.run(scene())
+        await store.commit([PutRun(cancel(run, 2.0, "tester"), 1)])
+    assert len(store._queue) <= 1000
+    assert await store.check() == []
 
 
-def test_memory_does_not_pile_up_what_was_offered_once() -> None:
-    async def scene() -> None:
-        store = MemoryStore()
-        flow = Workflow("transcode", argv=("true",))
-        for number in range(5000):
-            run = create(f"r{number}", flow, {}, by="tester", now=1.0)
-            await store.commit([PutRun(run, None)])
-            await store.commit([PutRun(cancel(run, 2.0, "tester"), 1)])
-        assert len(store._queue) <= 1000
-        assert await store.check() == []
-
-    asyncio.run(scene())
-
-
-def test_memory_notices_what_contradicts_itself() -> None:
-    async def scene() -> None:
-        store = MemoryStore()
-        run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
-        await store.commit([PutRun(run.changed(session="nobody-1"), None)])
-        found = await store.check()
-        for words in ("is created, owned by nobody-1", "which is not known", "which is not kept any more"):
-            assert any(words in problem for problem in found), found
-
-    asyncio.run(scene())
+async def test_memory_notices_what_contradicts_itself() -> None:
+    store = MemoryStore()
+    run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
+    await store.commit([PutRun(run.changed(session="nobody-1"), None)])
+    found = await store.check()
+    for words in ("is created, owned by nobody-1", "which is not known", "which is not kept any more"):
+        assert any(words in problem for problem in found), found
 
 
 # -- the suite itself --------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreError, StoreMissing
 from asterism.store.url import VARIABLE, default_file, open_store
-from tests.store.sqlite_scenes import in_a_loop
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,6 @@ async def file_of(url: str | None) -> Path:
         await store.close()
 
 
-@in_a_loop
 async def test_three_slashes_are_relative_and_four_are_from_the_root(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "home")
     assert await file_of("sqlite:///fleet.db") == tmp_path / "fleet.db"
@@ -46,7 +44,6 @@ async def test_three_slashes_are_relative_and_four_are_from_the_root(tmp_path: P
     assert sorted(os.listdir(tmp_path)) == ["a fleet%20?.db", "fleet.db", "home", "other.db"]
 
 
-@in_a_loop
 async def test_memory_is_memory() -> None:
     for url in ("memory:", "memory://"):
         store = await open_store(url)
@@ -54,14 +51,12 @@ async def test_memory_is_memory() -> None:
         await store.close()
 
 
-@in_a_loop
 async def test_what_the_environment_names_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sqlite:///named.db")
     assert await file_of(None) == tmp_path / "named.db"
     assert await file_of("sqlite:///said.db") == tmp_path / "said.db"
 
 
-@in_a_loop
 async def test_without_a_word_it_is_a_file_in_the_data_directory_for_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +85,6 @@ def test_each_system_has_its_own_place_for_data(platform: str, environment: dict
     assert found == Path(os.path.expanduser(expected)) / "asterism" / "fleet.db"
 
 
-@in_a_loop
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(os.open(tmp_path / "file", os.O_CREAT))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -99,7 +93,6 @@ async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("named", ["fleet.db", "./fleet"])
-@in_a_loop
 async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = await open_store(named)
@@ -120,14 +113,12 @@ async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypa
         ("mysql://ann:secret@host/fleet", "stores of the kind 'mysql' are not known: a store is sqlite:///"),
     ],
 )
-@in_a_loop
 async def test_a_url_that_names_no_store_is_refused_with_what_was_meant(url: str, words: str) -> None:
     with pytest.raises(StoreError, match=words) as raised:
         await open_store(url)
     assert "secret" not in str(raised.value)
 
 
-@in_a_loop
 async def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("asterism.store.postgres")]:
         monkeypatch.delitem(sys.modules, name)
@@ -137,7 +128,6 @@ async def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: p
             await open_store(f"{scheme}://ann:secret@localhost/fleet")
 
 
-@in_a_loop
 async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     PostgresStore = (await asyncio.to_thread(import_module, "asterism.store.postgres")).PostgresStore
     opened: list[str] = []
@@ -152,7 +142,6 @@ async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.Monkey
     assert opened == ["postgresql://ann@localhost/fleet", "postgres://localhost/fleet"]
 
 
-@in_a_loop
 async def test_without_create_no_store_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("ASTERISM_STORE", raising=False)

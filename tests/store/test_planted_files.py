@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -91,21 +90,18 @@ def test_a_planted_file_in_place_of_a_large_thing_is_not_followed_and_does_not_h
         assert type(caught.value).__name__ == "StoreUnavailable"
 
 
-def test_a_planted_identity_or_token_file_is_refused(tmp_path: Path, give_away: Give) -> None:
-    async def main() -> None:
-        async with opened(tmp_path / "laptop.db") as store:
-            identity = identity_of(store)
-            Tokens(store).put("kitchen", Token("token"))
-            assert identity_of(store) == identity
-            give_away(identity.path)
-            with pytest.raises(UnusableSecret, match="belongs to another user"):
-                identity_of(store)
-            tokens = tmp_path / "laptop.db-peers.json"
-            give_away(tokens)
-            with pytest.raises(UnusableSecret, match="belongs to another user"):
-                Tokens(store).get("kitchen")
-
-    asyncio.run(main())
+async def test_a_planted_identity_or_token_file_is_refused(tmp_path: Path, give_away: Give) -> None:
+    async with opened(tmp_path / "laptop.db") as store:
+        identity = identity_of(store)
+        Tokens(store).put("kitchen", Token("token"))
+        assert identity_of(store) == identity
+        give_away(identity.path)
+        with pytest.raises(UnusableSecret, match="belongs to another user"):
+            identity_of(store)
+        tokens = tmp_path / "laptop.db-peers.json"
+        give_away(tokens)
+        with pytest.raises(UnusableSecret, match="belongs to another user"):
+            Tokens(store).get("kitchen")
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from tests.store.postgres_scenes import in_a_loop, looking, opened, waits_for_a_lock
+from tests.store.postgres_scenes import looking, opened, waits_for_a_lock
 
 ONE_STATEMENT = """
 WITH beaten AS (
@@ -52,14 +52,12 @@ async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
 _EXPECTED = '{"expected": [{"id": "kitchen-1", "revision": 1}]}'
 
 
-@in_a_loop
 async def test_a_beat_that_waited_for_a_commit_answers_with_what_that_commit_left(postgres_url: str) -> None:
     answer = await _taken_away_meanwhile(postgres_url, lambda store, session: store.beat(session, {}, ()))
     assert answer.alive
     assert answer.held == []
 
 
-@in_a_loop
 async def test_within_one_statement_it_would_answer_with_what_was_there_before(postgres_url: str) -> None:
     """The reason why a heartbeat is a function: a statement sees what was there when it began, however long it waited
     since."""
@@ -71,7 +69,6 @@ async def test_within_one_statement_it_would_answer_with_what_was_there_before(p
     assert await _taken_away_meanwhile(postgres_url, in_one_statement) == ["r0001"]
 
 
-@in_a_loop
 async def test_a_run_is_not_taken_away_after_a_beat_that_came_in_while_it_was_looked_at(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as monitor, looking(postgres_url) as other:
         kitchen = a_session()
@@ -91,7 +88,6 @@ async def test_a_run_is_not_taken_away_after_a_beat_that_came_in_while_it_was_lo
         assert await store.run(run.id) == run
 
 
-@in_a_loop
 async def test_a_beat_is_stamped_with_the_servers_time(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, a_session())
@@ -102,7 +98,6 @@ async def test_a_beat_is_stamped_with_the_servers_time(postgres_url: str) -> Non
         assert before <= beat_at <= answer.now <= after
 
 
-@in_a_loop
 async def test_output_with_anything_in_it_can_be_reported(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         kitchen = a_session()
@@ -114,7 +109,6 @@ async def test_output_with_anything_in_it_can_be_reported(postgres_url: str) -> 
         assert await store.reports([run.id, "no \0 name"]) == {run.id: told}
 
 
-@in_a_loop
 async def test_what_was_reported_is_forgotten_with_the_grant(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         kitchen = a_session()
@@ -183,7 +177,6 @@ def test_if_the_servers_clock_was_set_the_next_sample_shows_it(jump: float) -> N
     assert clock() == pytest.approx(5000.0 + jump + 0.25)
 
 
-@in_a_loop
 async def test_setting_our_own_clock_changes_nothing(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url) as store:
         before = store.clock()
@@ -191,7 +184,6 @@ async def test_setting_our_own_clock_changes_nothing(postgres_url: str, monkeypa
         assert 0.0 <= store.clock() - before < 3600.0
 
 
-@in_a_loop
 async def test_the_clock_is_right_as_soon_as_the_store_is_open(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         doubt = store.clock._error + 0.001

@@ -13,7 +13,7 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
-from tests.store.postgres_scenes import Wire, in_a_loop, looking, opened
+from tests.store.postgres_scenes import Wire, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -43,7 +43,6 @@ async def _across(wire: Wire, server: Server, schema: str, **options: Any) -> Po
     return store
 
 
-@in_a_loop
 async def test_a_commit_whose_answer_was_lost_may_have_happened(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "answer_lost")
@@ -55,7 +54,6 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(postgres_server:
         await store.close()
 
 
-@in_a_loop
 async def test_a_commit_that_never_arrived_may_be_repeated(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "request_lost")
@@ -67,7 +65,6 @@ async def test_a_commit_that_never_arrived_may_be_repeated(postgres_server: Serv
         await store.close()
 
 
-@in_a_loop
 async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "group_lost")
@@ -79,7 +76,6 @@ async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_ser
         await store.close()
 
 
-@in_a_loop
 async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_broken")
@@ -91,7 +87,6 @@ async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Se
         await store.close()
 
 
-@in_a_loop
 async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_lost")
@@ -102,7 +97,6 @@ async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(post
         await store.close()
 
 
-@in_a_loop
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +117,6 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
         await store.close()
 
 
-@in_a_loop
 async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "cancelled")
@@ -137,7 +130,6 @@ async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_se
         await store.close()
 
 
-@in_a_loop
 async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await added(store, a_run(1))
@@ -155,7 +147,6 @@ async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(p
 # -- the server goes away ----------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_server_that_is_not_there_is_unavailable(fragile: Server) -> None:
     url = fragile.url(schema="not_there")
     fragile.stop()
@@ -164,35 +155,30 @@ async def test_a_server_that_is_not_there_is_unavailable(fragile: Server) -> Non
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
-def test_the_same_store_works_again_when_the_server_is_back(fragile: Server, how: str) -> None:
-    @in_a_loop
-    async def scene() -> None:
-        async with opened(fragile.url(schema=f"back_{how}")) as store:
-            await joined(store, KITCHEN)
-            await added(store, a_run(1))
-            await (asyncio.to_thread(fragile.kill) if how == "kill" else asyncio.to_thread(fragile.stop, how))
-            for attempt in (
-                lambda: store.commit([PutRun(a_run(2), None)]),
-                lambda: store.commit([PutRun(a_run(2), None), PutRegister("a", 1, None)]),
-                lambda: store.take(offer(), taking(KITCHEN)),
-                lambda: store.beat(KITCHEN.id, {}, ()),
-                lambda: store.find(Query()),
-                lambda: store.run("r0001"),
-                lambda: store.keep_blob(b"something"),
-            ):
-                with pytest.raises(StoreUnavailable):
-                    await attempt()
-            before = store.clock()
-            await asyncio.to_thread(fragile.start)
-            await store.commit([PutRun(a_run(2), None)])
-            assert ids(await store.find(Query())) == ["r0001", "r0002"]
-            assert (await store.beat(KITCHEN.id, {}, ())).alive
-            assert store.clock() > before
-
-    scene()
+async def test_the_same_store_works_again_when_the_server_is_back(fragile: Server, how: str) -> None:
+    async with opened(fragile.url(schema=f"back_{how}")) as store:
+        await joined(store, KITCHEN)
+        await added(store, a_run(1))
+        await (asyncio.to_thread(fragile.kill) if how == "kill" else asyncio.to_thread(fragile.stop, how))
+        for attempt in (
+            lambda: store.commit([PutRun(a_run(2), None)]),
+            lambda: store.commit([PutRun(a_run(2), None), PutRegister("a", 1, None)]),
+            lambda: store.take(offer(), taking(KITCHEN)),
+            lambda: store.beat(KITCHEN.id, {}, ()),
+            lambda: store.find(Query()),
+            lambda: store.run("r0001"),
+            lambda: store.keep_blob(b"something"),
+        ):
+            with pytest.raises(StoreUnavailable):
+                await attempt()
+        before = store.clock()
+        await asyncio.to_thread(fragile.start)
+        await store.commit([PutRun(a_run(2), None)])
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]
+        assert (await store.beat(KITCHEN.id, {}, ())).alive
+        assert store.clock() > before
 
 
-@in_a_loop
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_in_the_middle(fragile: Server) -> None:
     async with opened(fragile.url(schema="killed")) as store:
         acknowledged: set[str] = set()

@@ -24,7 +24,7 @@ from asterism.testing.store_conformance.sample_records import (
     joined,
     started,
 )
-from tests.store.postgres_scenes import in_a_loop, limited, looking, opened, waits_for_a_lock
+from tests.store.postgres_scenes import limited, looking, opened, waits_for_a_lock
 
 
 class Groups:
@@ -46,7 +46,6 @@ async def outcomes(store: PostgresStore, *batches: Sequence[Any]) -> list[Any]:
     return await asyncio.gather(*(store.commit(batch) for batch in batches), return_exceptions=True)
 
 
-@in_a_loop
 async def test_writes_of_one_run_each_go_together(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         groups = Groups(store)
@@ -55,7 +54,6 @@ async def test_writes_of_one_run_each_go_together(postgres_url: str) -> None:
         assert len(await store.find(Query())) == 50
 
 
-@in_a_loop
 async def test_each_member_of_a_group_learns_what_became_of_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         kitchen = a_session()
@@ -79,7 +77,6 @@ async def test_each_member_of_a_group_learns_what_became_of_it(postgres_url: str
         assert (await store.run("r0001")) == old[1]
 
 
-@in_a_loop
 async def test_of_two_writes_of_one_run_in_the_queue_the_first_goes_through(postgres_url: str) -> None:
     async with opened(postgres_url, committers=1) as store:
         kitchen = a_session()
@@ -98,7 +95,6 @@ async def test_of_two_writes_of_one_run_in_the_queue_the_first_goes_through(post
         assert await store.run(run.id) == first
 
 
-@in_a_loop
 async def test_of_two_new_runs_with_one_key_in_a_group_one_is_refused(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         came = await outcomes(store, *([PutRun(a_run(number, key="order-7"), None)] for number in range(5)))
@@ -107,7 +103,6 @@ async def test_of_two_new_runs_with_one_key_in_a_group_one_is_refused(postgres_u
         assert len(await store.find(Query())) == 1
 
 
-@in_a_loop
 async def test_one_that_cannot_be_stored_does_not_take_the_others_down(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         batches = [[PutRun(a_run(number), None)] for number in range(20)]
@@ -119,7 +114,6 @@ async def test_one_that_cannot_be_stored_does_not_take_the_others_down(postgres_
         assert len(await store.find(Query())) == 18
 
 
-@in_a_loop
 async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         groups = Groups(store)
@@ -130,7 +124,6 @@ async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_u
         assert groups.sizes == [1]
 
 
-@in_a_loop
 async def test_a_record_that_another_process_has_locked_holds_up_only_itself(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +142,6 @@ async def test_a_record_that_another_process_has_locked_holds_up_only_itself(
         await store.commit([PutRun(started(runs[2]), runs[2].revision)])
 
 
-@in_a_loop
 async def test_two_commits_that_stand_in_each_others_way_both_go_through(postgres_url: str) -> None:
     """New keys are not locked in the order of the ids, so two batches can wait for each other. The server ends one of
     them, and it is tried again."""
@@ -189,7 +181,6 @@ async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRu
         await commit
 
 
-@in_a_loop
 async def test_a_batch_with_several_kinds_of_writes_is_all_or_nothing(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         kitchen = a_session()
@@ -212,7 +203,6 @@ async def test_a_batch_with_several_kinds_of_writes_is_all_or_nothing(postgres_u
         assert [notice.message for _, notice in await store.notices()] == ["something \0 strange"]
 
 
-@in_a_loop
 async def test_whoever_has_seen_a_notice_never_finds_an_earlier_one_that_is_new(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         transaction = other.transaction()
@@ -226,7 +216,6 @@ async def test_whoever_has_seen_a_notice_never_finds_an_earlier_one_that_is_new(
         assert [notice.message for _, notice in await store.notices()] == ["second"]
 
 
-@in_a_loop
 async def test_a_commit_that_nobody_waits_for_any_more_is_not_begun(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await store.commit([PutRun(a_run(1), None)])
@@ -238,7 +227,6 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_not_begun(postgres_url
         assert ids(await store.find(Query())) == ["r0001", "r0003"]
 
 
-@in_a_loop
 async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str) -> None:
     async with opened(postgres_url) as other:
         store = await PostgresStore.open(postgres_url)
@@ -249,7 +237,6 @@ async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str)
         assert len(await other.find(Query())) == 10
 
 
-@in_a_loop
 async def test_commits_of_several_runs_go_together_and_one_that_is_refused_takes_none_along(postgres_url: str) -> None:
     async with opened(postgres_url, committers=1) as store:
         kitchen = a_session()

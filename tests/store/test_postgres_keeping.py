@@ -30,13 +30,12 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from tests.store.postgres_scenes import in_a_loop, looking, opened
+from tests.store.postgres_scenes import looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
 
 
-@in_a_loop
 async def test_a_dump_is_of_one_instant_however_slowly_it_is_read(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await added(store, *(a_run(number) for number in range(500)))
@@ -51,7 +50,6 @@ async def test_a_dump_is_of_one_instant_however_slowly_it_is_read(postgres_url: 
         assert [line["register"]["value"] for line in lines if "register" in line] == ["before"]
 
 
-@in_a_loop
 async def test_a_dump_that_nobody_finishes_reading_holds_nothing_up(postgres_url: str) -> None:
     async with opened(postgres_url, connections=2) as store:
         await added(store, *(a_run(number) for number in range(500)))
@@ -63,7 +61,6 @@ async def test_a_dump_that_nobody_finishes_reading_holds_nothing_up(postgres_url
         assert len(await store.find(Query())) == 500
 
 
-@in_a_loop
 async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postgres_server: Server) -> None:
     async with opened(postgres_url) as store, opened(postgres_server.url(schema="restored")) as other:
         await added(store, *(a_run(number, given={"text": "\0 \ud83d ü"}) for number in range(1200)))
@@ -93,43 +90,33 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("damage", "found"), DAMAGE)
-def test_damage_is_found(postgres_url: str, damage: str, found: str) -> None:
-    @in_a_loop
-    async def scene() -> None:
-        async with opened(postgres_url) as store, looking(postgres_url) as other:
-            blob = await store.keep_blob(b"something")
-            await joined(store, KITCHEN)
-            await added(
-                store,
-                a_run(1, given={"$blob": blob, "size": 9}),
-                held_by(a_run(2), KITCHEN),
-                completed(held_by(a_run(3), KITCHEN)),
-            )
-            await store.commit([PutRegister("a", 1, None), Notice(1.0, "kind", "message")])
-            assert await store.check() == []
-            await other.execute(damage)
-            [problem] = await store.check()
-            assert found in problem
-
-    scene()
+async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        blob = await store.keep_blob(b"something")
+        await joined(store, KITCHEN)
+        await added(
+            store,
+            a_run(1, given={"$blob": blob, "size": 9}),
+            held_by(a_run(2), KITCHEN),
+            completed(held_by(a_run(3), KITCHEN)),
+        )
+        await store.commit([PutRegister("a", 1, None), Notice(1.0, "kind", "message")])
+        assert await store.check() == []
+        await other.execute(damage)
+        [problem] = await store.check()
+        assert found in problem
 
 
-def test_a_server_that_is_careless_about_crashes_is_reported() -> None:
+async def test_a_server_that_is_careless_about_crashes_is_reported() -> None:
     with Server({"full_page_writes": "off", "fsync": "off"}) as server:
-
-        @in_a_loop
-        async def scene() -> None:
-            async with opened(server.url()) as store:
-                problems = await store.check()
-                assert [problem.split(":")[0] for problem in problems] == [
-                    "the server runs with fsync = off",
-                    "the server runs with full_page_writes = off",
-                ]
-
-        scene()
+        async with opened(server.url()) as store:
+            problems = await store.check()
+            assert [problem.split(":")[0] for problem in problems] == [
+                "the server runs with fsync = off",
+                "the server runs with full_page_writes = off",
+            ]
 
 
-@in_a_loop
 async def test_a_commit_is_durable_even_if_the_servers_default_is_not(postgres_server: Server) -> None:
     postgres_server.sql("CREATE DATABASE careless")
     postgres_server.sql("ALTER DATABASE careless SET synchronous_commit = off")
@@ -139,7 +126,6 @@ async def test_a_commit_is_durable_even_if_the_servers_default_is_not(postgres_s
         assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
 
 
-@in_a_loop
 async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         name = await store.keep_blob(b"something")
@@ -151,7 +137,6 @@ async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_u
         assert await store.blob(name) == b"something"  # for a run refers to it
 
 
-@in_a_loop
 async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
@@ -170,7 +155,6 @@ async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_u
         assert await other.fetchval("SELECT count(*) FROM blob_uses") == 0
 
 
-@in_a_loop
 async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(store, KITCHEN)
@@ -182,7 +166,6 @@ async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) 
         assert ids(await store.find(Query())) == []
 
 
-@in_a_loop
 async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +179,6 @@ async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes
         assert [await store.prune(FAR, 4) for _ in range(4)] == [4, 4, 2, 0]
 
 
-@in_a_loop
 async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
@@ -215,7 +197,6 @@ async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url:
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
 
 
-@in_a_loop
 async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgotten_when_no_run_needs_it(
     postgres_url: str,
 ) -> None:

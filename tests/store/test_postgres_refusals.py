@@ -23,7 +23,7 @@ from asterism.store.store_errors import (
     StoreUnavailable,
 )
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, held_by, joined, started
-from tests.store.postgres_scenes import connected, in_a_loop, limited, looking, opened
+from tests.store.postgres_scenes import connected, limited, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -62,22 +62,18 @@ async def _with_trouble(url: str, body: str) -> None:
         ("XX000", StoreUnavailable, "strange"),
     ],
 )
-def test_what_the_server_cannot_do_has_a_name(postgres_url: str, state: str, kind: type[Exception], words: str) -> None:
+async def test_what_the_server_cannot_do_has_a_name(
+    postgres_url: str, state: str, kind: type[Exception], words: str
+) -> None:
     said = {"53200": "no memory", "58030": "input", "XX000": "strange"}.get(state, "said")
-
-    @in_a_loop
-    async def scene() -> None:
-        async with opened(postgres_url) as store:
-            await _with_trouble(postgres_url, f"RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'")
-            with pytest.raises(kind, match=words):
-                await store.commit([PutRun(a_run("x1"), None)])
-            assert await store.find(Query()) == []
-            await store.commit([PutRun(a_run("r1"), None)])
-
-    scene()
+    async with opened(postgres_url) as store:
+        await _with_trouble(postgres_url, f"RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'")
+        with pytest.raises(kind, match=words):
+            await store.commit([PutRun(a_run("x1"), None)])
+        assert await store.find(Query()) == []
+        await store.commit([PutRun(a_run("r1"), None)])
 
 
-@in_a_loop
 async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await _with_trouble(postgres_url, "RAISE EXCEPTION 'no space' USING ERRCODE = '53100'")
@@ -88,7 +84,6 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
         assert await store.find(Query()) == []
 
 
-@in_a_loop
 async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
         assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before we would give up ourselves
@@ -100,7 +95,6 @@ async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str, mon
         await store.commit([PutRun(a_run("r1"), None)])
 
 
-@in_a_loop
 async def test_a_server_set_to_read_only_is_waited_for_and_not_opened(fragile: Server) -> None:
     url = fragile.url(schema="read_only")
     async with opened(url) as store:
@@ -134,7 +128,6 @@ async def _reloaded(server: Server, store: PostgresStore, value: str) -> None:
             pass
 
 
-@in_a_loop
 async def test_a_user_who_may_only_read_is_told_so(postgres_server: Server) -> None:
     url = postgres_server.url(schema="reader")
     async with opened(url):
@@ -160,7 +153,6 @@ async def _one_more(url: str) -> Any:
         return None
 
 
-@in_a_loop
 async def test_a_server_with_too_many_connections_says_so_and_is_used_again_later(fragile: Server) -> None:
     url = fragile.url(schema="crowded")
     async with opened(url) as store:
@@ -184,13 +176,11 @@ async def test_a_server_with_too_many_connections_says_so_and_is_used_again_late
 # -- it cannot be opened -----------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_database_that_is_not_there_is_missing(postgres_server: Server) -> None:
     with pytest.raises(StoreMissing, match="no such database"):
         await PostgresStore.open(postgres_server.url("nothing_here"))
 
 
-@in_a_loop
 async def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -200,32 +190,25 @@ async def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.Monke
         await PostgresStore.open("postgresql://me:secret@nowhere/fleet")
 
 
-@in_a_loop
 async def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
     with pytest.raises(StoreMissing, match="PostgreSQL 99 or later is needed, and the server is 1"):
         await PostgresStore.open(postgres_url)
 
 
-def test_a_wrong_password_is_refused_and_never_repeated() -> None:
+async def test_a_wrong_password_is_refused_and_never_repeated() -> None:
     with Server(password="right one") as server:
-
-        @in_a_loop
-        async def scene() -> None:
-            async with opened(server.url()) as store:
-                assert store.url.startswith("postgresql://postgres:***@/postgres?host=")
-                await store.commit([PutRegister("a", 1, None)])
-            with pytest.raises(StoreMissing, match="refuses the login") as caught:
-                await PostgresStore.open(server.url().replace("right%20one", "quite-wrong"))
-            chain: BaseException | None = caught.value
-            while chain is not None:
-                assert "quite-wrong" not in str(chain)
-                chain = chain.__cause__ or chain.__context__
-
-        scene()
+        async with opened(server.url()) as store:
+            assert store.url.startswith("postgresql://postgres:***@/postgres?host=")
+            await store.commit([PutRegister("a", 1, None)])
+        with pytest.raises(StoreMissing, match="refuses the login") as caught:
+            await PostgresStore.open(server.url().replace("right%20one", "quite-wrong"))
+        chain: BaseException | None = caught.value
+        while chain is not None:
+            assert "quite-wrong" not in str(chain)
+            chain = chain.__cause__ or chain.__context__
 
 
-@in_a_loop
 async def test_a_store_that_was_closed_says_so(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         pass
@@ -239,7 +222,6 @@ async def test_a_store_that_was_closed_says_so(postgres_url: str) -> None:
             await attempt()
 
 
-@in_a_loop
 async def test_connections_that_nobody_uses_are_closed_after_a_while(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +239,6 @@ def _held(number: int) -> Run:
     return held_by(a_run(number), KITCHEN)
 
 
-@in_a_loop
 async def test_a_conflict_and_a_refusal_leave_the_connection_as_it_is(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN)

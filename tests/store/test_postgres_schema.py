@@ -12,7 +12,7 @@ from asterism.store.postgres import PostgresStore, schema
 from asterism.store.postgres.queries import Migration, migrations
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreMissing, StoreReadOnly, UnknownSchema
-from tests.store.postgres_scenes import in_a_loop, looking, opened
+from tests.store.postgres_scenes import looking, opened
 from tests.store.postgres_server import Server
 
 OPENS = """
@@ -44,7 +44,6 @@ async def _process(*arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
-@in_a_loop
 async def test_two_processes_may_make_the_store_at_the_same_time(postgres_url: str) -> None:
     processes = [await _process(postgres_url, name) for name in ("one", "two")]
     for process in processes:
@@ -57,7 +56,6 @@ async def test_two_processes_may_make_the_store_at_the_same_time(postgres_url: s
         assert await other.fetchval("SELECT count(*) FROM migrations") == len(migrations())
 
 
-@in_a_loop
 async def test_many_may_open_a_new_store_at_the_same_time(postgres_url: str) -> None:
     stores = await asyncio.gather(*(PostgresStore.open(postgres_url) for _ in range(5)))
     await asyncio.gather(*(store.close() for store in stores))
@@ -65,7 +63,6 @@ async def test_many_may_open_a_new_store_at_the_same_time(postgres_url: str) -> 
         assert await other.fetchval("SELECT count(*) FROM migrations") == len(migrations())
 
 
-@in_a_loop
 async def test_an_older_store_is_brought_forward_and_keeps_what_it_has(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +78,6 @@ async def test_an_older_store_is_brought_forward_and_keeps_what_it_has(
         assert [tuple(row) for row in await other.fetch("SELECT * FROM more")] == [(1, None)]
 
 
-@in_a_loop
 async def test_a_migration_that_fails_leaves_everything_as_it_was(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +95,6 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
         pass
 
 
-@in_a_loop
 async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +107,6 @@ async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
         await PostgresStore.open(postgres_url)
 
 
-@in_a_loop
 async def test_a_store_that_shall_not_be_made_is_missing(postgres_server: Server) -> None:
     url = postgres_server.url(schema="never_made")
     with pytest.raises(StoreMissing, match="no store in schema 'never_made'"):
@@ -120,7 +114,6 @@ async def test_a_store_that_shall_not_be_made_is_missing(postgres_server: Server
     assert postgres_server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'never_made'").strip() == "0"
 
 
-@in_a_loop
 async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
     first, second = postgres_server.url(schema="first_of_two"), postgres_server.url()
     async with opened(first) as one, opened(second, schema="second_of_two") as two:
@@ -130,7 +123,6 @@ async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
         watch.close()
 
 
-@in_a_loop
 async def test_a_user_who_may_make_tables_but_no_schemas_is_given_one(postgres_server: Server) -> None:
     postgres_server.sql(
         "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; CREATE SCHEMA given AUTHORIZATION guest; "
@@ -142,7 +134,6 @@ async def test_a_user_who_may_make_tables_but_no_schemas_is_given_one(postgres_s
         await PostgresStore.open(postgres_server.url(schema="not_given").replace("postgres@", "guest@"))
 
 
-@in_a_loop
 async def test_tables_that_are_gone_are_said_to_be_gone(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await other.execute("DROP TABLE registers")

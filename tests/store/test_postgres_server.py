@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.store import postgres_server
-from tests.store.postgres_scenes import connected, in_a_loop
+from tests.store.postgres_scenes import connected
 from tests.store.postgres_server import NoServer, Server
 
 ROOT = Path(__file__).parents[2]
@@ -29,26 +28,21 @@ async def _serving() -> tuple[asyncio.subprocess.Process, str]:
 
 
 @pytest.mark.parametrize("how", ["its input ends", "kill -9"])
-def test_the_server_ends_with_whoever_started_it(how: str) -> None:
-    @in_a_loop
-    async def scene() -> None:
-        process, url = await _serving()
-        connection = await connected(url)
-        lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
-        if how == "kill -9":
-            process.send_signal(signal.SIGKILL)
-        else:
-            assert process.stdin is not None
-            process.stdin.close()
-        await process.wait()
-        await lost.wait()
-        folders.append(Path(url.partition("host=")[2]))
-
-    folders: list[Path] = []
-    scene()
-    while folders[0].exists():  # the last thing that is done, and nobody tells us
-        time.sleep(0.01)
+async def test_the_server_ends_with_whoever_started_it(how: str) -> None:
+    process, url = await _serving()
+    connection = await connected(url)
+    lost = asyncio.Event()
+    connection.add_termination_listener(lambda _: lost.set())
+    if how == "kill -9":
+        process.send_signal(signal.SIGKILL)
+    else:
+        assert process.stdin is not None
+        process.stdin.close()
+    await process.wait()
+    await lost.wait()
+    folder = Path(url.partition("host=")[2])
+    while folder.exists():  # the last thing that is done, and nobody tells us
+        await asyncio.sleep(0.01)
 
 
 def test_it_makes_its_data_durable_and_listens_to_no_network(postgres_server: Server) -> None:

@@ -26,7 +26,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from tests.store.postgres_scenes import in_a_loop, limited, looking, opened
+from tests.store.postgres_scenes import limited, looking, opened
 
 KITCHEN = a_session()
 GARAGE = a_session("garage-1", "garage")
@@ -51,7 +51,6 @@ async def _take(store: PostgresStore, session: Any, limit: int = 10, step: Any =
     return ids(await store.take(offer(session.device, limit, **more), step or taking(session)))
 
 
-@in_a_loop
 async def test_devices_that_ask_at_the_same_time_are_served_together(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +67,6 @@ async def test_devices_that_ask_at_the_same_time_are_served_together(
             assert ids(await store.find(Query(session=session.id))) == sorted(runs)
 
 
-@in_a_loop
 async def test_when_there_is_little_everybody_gets_some(postgres_url: str) -> None:
     async with opened(postgres_url, takers=1) as store:
         await joined(store, KITCHEN, GARAGE)
@@ -77,7 +75,6 @@ async def test_when_there_is_little_everybody_gets_some(postgres_url: str) -> No
         assert (first, second) == (["r0000", "r0002"], ["r0001", "r0003"])
 
 
-@in_a_loop
 async def test_those_who_are_served_together_still_get_only_what_they_may_have(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN, GARAGE)
@@ -96,7 +93,6 @@ async def test_those_who_are_served_together_still_get_only_what_they_may_have(p
         assert ids(await store.find(Query(offered=True))) == ["r0003", "r0005"]
 
 
-@in_a_loop
 async def test_a_step_that_raises_spoils_it_for_nobody_else(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN, GARAGE)
@@ -118,7 +114,6 @@ def _only(*wanted: str, session: Any = KITCHEN) -> Callable[[Run], Run | None]:
     return lambda run: take(run) if run.id in wanted else None
 
 
-@in_a_loop
 async def test_a_picky_device_finds_what_it_will_have_behind_all_it_refuses(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +130,6 @@ async def test_a_picky_device_finds_what_it_will_have_behind_all_it_refuses(
         assert other == ["r0000", "r0001", "r0002"]
 
 
-@in_a_loop
 async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_PAGE", 20)
     async with opened(postgres_url) as store:
@@ -147,7 +141,6 @@ async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monk
         assert len(kitchen) <= 15
 
 
-@in_a_loop
 async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SEEN", 100)
     async with opened(postgres_url) as store:
@@ -159,7 +152,6 @@ async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkey
         assert seen == {f"r{number:04d}" for number in range(len(seen))}
 
 
-@in_a_loop
 async def test_what_one_refuses_far_down_the_queue_is_not_kept_from_others(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(store, KITCHEN, GARAGE)
@@ -178,7 +170,6 @@ async def test_what_one_refuses_far_down_the_queue_is_not_kept_from_others(postg
         assert len(got) == 90  # of all but those at the head, which may have been locked while they were judged
 
 
-@in_a_loop
 async def test_what_another_is_taking_is_passed_over_and_nobody_waits(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
@@ -196,7 +187,6 @@ async def test_what_another_is_taking_is_passed_over_and_nobody_waits(postgres_u
         assert await _take(store, KITCHEN, 20, picky) == [f"r{number:04d}" for number in range(20, 25)]
 
 
-@in_a_loop
 async def test_several_kinds_come_in_one_order(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN)
@@ -213,7 +203,6 @@ async def test_several_kinds_come_in_one_order(postgres_url: str) -> None:
         assert got == ids(wanted)
 
 
-@in_a_loop
 async def test_a_kind_that_a_device_refuses_is_passed_over_as_a_whole(postgres_url: str) -> None:
     """However many of them wait, what is read of the queue stays the same."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
@@ -237,7 +226,6 @@ async def test_a_kind_that_a_device_refuses_is_passed_over_as_a_whole(postgres_u
 _READ = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelid = 'runs_offered'::regclass"
 
 
-@in_a_loop
 async def test_a_run_that_cannot_be_read_does_not_stop_the_queue(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,7 +239,6 @@ async def test_a_run_that_cannot_be_read_does_not_stop_the_queue(
         assert [problem.split(" cannot")[0] for problem in await store.check()] == ["run r0000", "run r0002"]
 
 
-@in_a_loop
 async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
     async with opened(postgres_url, takers=1) as store:
         await joined(store, KITCHEN, GARAGE)
@@ -264,7 +251,6 @@ async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
         assert len(await store.find(Query(offered=True))) == 3
 
 
-@in_a_loop
 async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_stated_time(postgres_url: str) -> None:
     # a sixth of that is how long it may hold a lock and do nothing, and how long the others wait for one
     async with opened(postgres_url, timeout=600.0) as frozen, opened(postgres_url) as store:
@@ -287,7 +273,6 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
             await ended.wait()
 
 
-@in_a_loop
 async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
         assert await connection.fetchval("SHOW lock_timeout") == "10s"

@@ -21,7 +21,7 @@ from asterism.testing.store_conformance.sample_records import (
     held_by,
     joined,
 )
-from tests.store.postgres_scenes import in_a_loop, looking, opened
+from tests.store.postgres_scenes import looking, opened
 
 PATIENCE = 300.0
 KITCHEN = a_session()
@@ -51,7 +51,6 @@ async def _listening(store: Any, *topics: str) -> Any:
     return watch
 
 
-@in_a_loop
 async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         watch = await _listening(store, OFFERED)
@@ -70,7 +69,6 @@ async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: 
         assert await other.wait() == 0
 
 
-@in_a_loop
 async def test_what_a_process_told_last_goes_out_before_it_closes(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         watch = await _listening(store, OFFERED)
@@ -79,7 +77,6 @@ async def test_what_a_process_told_last_goes_out_before_it_closes(postgres_url: 
         assert await watch.wait(PATIENCE)
 
 
-@in_a_loop
 async def test_only_those_are_woken_whom_it_concerns(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(other, KITCHEN)
@@ -95,7 +92,6 @@ async def test_only_those_are_woken_whom_it_concerns(postgres_url: str) -> None:
         assert [await watch.wait(0.0) for watch in (kitchen, garage, offered)] == [False] * 3
 
 
-@in_a_loop
 async def test_what_we_told_ourselves_does_not_come_back_as_news(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         mine, theirs = await _listening(store, OFFERED, "mark"), await _listening(other, OFFERED, "mark")
@@ -109,7 +105,6 @@ async def test_what_we_told_ourselves_does_not_come_back_as_news(postgres_url: s
         assert not await mine.wait(0.0)
 
 
-@in_a_loop
 async def test_when_the_listening_connection_is_lost_everybody_is_woken_and_it_is_opened_again(
     postgres_url: str,
 ) -> None:
@@ -129,7 +124,6 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 
 """
 
 
-@in_a_loop
 async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +137,6 @@ async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
         assert "is not ours" in caplog.text
 
 
-@in_a_loop
 async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(postgres_url) as store:
         store._telling._channel = "x" * 100  # the server refuses it
@@ -153,7 +146,6 @@ async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pyte
         assert await store.run("r0001") is not None
 
 
-@in_a_loop
 async def test_what_happens_in_quick_succession_is_told_together(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

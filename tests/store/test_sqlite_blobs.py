@@ -14,7 +14,7 @@ import pytest
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreCorrupt, StoreFull, StoreUnavailable, StoreUnwritable
-from tests.store.sqlite_scenes import completed, in_a_loop, opened, run
+from tests.store.sqlite_scenes import completed, opened, run
 
 DATA = b"a large thing"
 NAME = hashlib.sha256(DATA).hexdigest()
@@ -47,7 +47,6 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob("*/*"))
 
 
-@in_a_loop
 async def test_they_lie_beside_the_store_under_the_hash_of_what_is_in_them(tmp_path: Path, folder: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         assert await store.keep_blob(DATA) == NAME
@@ -119,7 +118,6 @@ def test_one_that_cannot_be_read_is_out_of_reach(blobs: Blobs, folder: Path) -> 
         blobs.read(NAME)
 
 
-@in_a_loop
 async def test_what_no_run_refers_to_goes_after_a_while(tmp_path: Path, folder: Path, clock: Clock) -> None:
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
         used = await store.keep_blob(b"used")
@@ -199,7 +197,6 @@ def test_what_a_killed_writer_left_is_swept_away(blobs: Blobs, folder: Path, clo
     assert files(folder) == [f"{NAME[:2]}/{NAME}"]
 
 
-@in_a_loop
 async def test_what_is_forgotten_while_a_backup_is_made_is_whole_in_it(tmp_path: Path, clock: Clock) -> None:
     """The tables are as they were when it began, and so is what is kept beside them."""
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:

@@ -17,7 +17,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
 from asterism.store.sqlite import SqliteStore, table_dump
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_a_loop, in_the_writer, opened, run
+from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ async def furnished(store: SqliteStore) -> None:
     await store.beat("kitchen-1", {"os": "linux"}, [Report("run-00001", 1, Progress(1, 2), "tail")])
 
 
-@in_a_loop
 async def test_all_is_well(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
@@ -85,7 +84,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("statement", "problem"), WRONG.items())
-@in_a_loop
 async def test_what_is_wrong_is_named(file: Path, statement: str, problem: str) -> None:
     async with opened(file) as store:
         await furnished(store)
@@ -95,7 +93,6 @@ async def test_what_is_wrong_is_named(file: Path, statement: str, problem: str) 
         assert [one for one in found if problem in one], found
 
 
-@in_a_loop
 async def test_blobs_are_looked_at_too(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
@@ -108,7 +105,6 @@ async def test_blobs_are_looked_at_too(file: Path) -> None:
         assert await store.check() == [f"run run-00004 refers to {name}, which is not kept any more"]
 
 
-@in_a_loop
 async def test_an_index_that_disagrees_with_its_table_is_named(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
@@ -128,7 +124,6 @@ async def test_an_index_that_disagrees_with_its_table_is_named(file: Path) -> No
 # -- dumps -------------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_dump, "PAGE", 10)
     await filled(file, 55)
@@ -143,7 +138,6 @@ async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypat
         assert len(await ids(store)) == 75
 
 
-@in_a_loop
 async def test_a_dump_can_be_given_up(file: Path) -> None:
     await filled(file, 5)
     async with opened(file) as store:
@@ -153,7 +147,6 @@ async def test_a_dump_can_be_given_up(file: Path) -> None:
         await store.commit([PutRun(run(9), None)])
 
 
-@in_a_loop
 async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +164,6 @@ async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
             [line async for line in dump]
 
 
-@in_a_loop
 async def test_what_is_taken_along_is_all_there(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)

@@ -37,7 +37,6 @@ from tests.store.sqlite_scenes import (
     filled,
     held_up,
     ids,
-    in_a_loop,
     in_the_writer,
     opened,
     run,
@@ -53,7 +52,6 @@ def file(tmp_path: Path) -> Path:
 # -- full --------------------------------------------------------------------------------------------------------------
 
 
-@in_a_loop
 async def test_a_full_disk_fails_the_whole_group_and_room_helps(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
@@ -185,7 +183,6 @@ def test_a_file_that_cannot_be_made_for_another_reason_is_not_there(tmp_path: Pa
         asyncio.run(filled(tmp_path / ("x" * 300), 1))
 
 
-@in_a_loop
 async def test_a_store_that_becomes_read_only_can_still_be_read(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
@@ -209,7 +206,6 @@ def locked(file: Path) -> Iterator[sqlite3.Connection]:
             other.execute("ROLLBACK")
 
 
-@in_a_loop
 async def test_a_file_that_is_locked_for_too_long_is_busy_and_can_be_read(file: Path) -> None:
     async with opened(file, busy_timeout=0.02) as store:
         await store.commit([PutRun(run(0), None)])
@@ -223,7 +219,6 @@ async def test_a_file_that_is_locked_for_too_long_is_busy_and_can_be_read(file: 
         assert await ids(store) == ["run-00000", "run-00001"]
 
 
-@in_a_loop
 async def test_whoever_meets_a_lock_waits_for_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     met = asyncio.Event()
@@ -279,23 +274,18 @@ def test_a_file_that_was_cut_off_is_corrupt(file: Path) -> None:
         asyncio.run(filled(file, 1))
 
 
-def test_a_file_that_is_damaged_further_in_is_corrupt_when_it_comes_to_that(file: Path) -> None:
-    asyncio.run(filled(file, 1000))
+async def test_a_file_that_is_damaged_further_in_is_corrupt_when_it_comes_to_that(file: Path) -> None:
+    await filled(file, 1000)
     damage(file, 10 * 4096)
-
-    async def use() -> None:
-        async with opened(file) as store:
-            [first, *_] = await store.check()
-            assert first.startswith("the file: ")
-            with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged.*asterism store check"):
-                await store.find(Query())
-            with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged"):
-                await store.commit([PutRun(run(one), None) for one in range(1000, 2000)])
-
-    asyncio.run(use())
+    async with opened(file) as store:
+        [first, *_] = await store.check()
+        assert first.startswith("the file: ")
+        with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged.*asterism store check"):
+            await store.find(Query())
+        with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged"):
+            await store.commit([PutRun(run(one), None) for one in range(1000, 2000)])
 
 
-@in_a_loop
 async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_from_work(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,7 +306,6 @@ async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_fr
         assert "run run-00001 cannot be read" in problem
 
 
-@in_a_loop
 async def test_text_that_is_no_text_is_corrupt(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(1), None)])
@@ -333,7 +322,6 @@ def empty(file: Path) -> Path:
     return file
 
 
-@in_a_loop
 async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(empty: Path) -> None:
     looking = asyncio.create_task(SqliteStore.open(empty, create=False, busy_timeout=60.0))
     done, _ = await asyncio.wait([looking], timeout=0.1)
@@ -345,7 +333,6 @@ async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(em
         await store.close()
 
 
-@in_a_loop
 async def test_a_file_that_stays_empty_is_damaged(empty: Path) -> None:
     with pytest.raises(StoreCorrupt, match="is empty"):
         await SqliteStore.open(empty, create=False, busy_timeout=0.01)

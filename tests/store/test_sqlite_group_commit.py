@@ -25,7 +25,6 @@ from tests.store.sqlite_scenes import (
     completed,
     held_up,
     ids,
-    in_a_loop,
     in_the_writer,
     opened,
     run,
@@ -44,7 +43,6 @@ def inserts(said: list[str]) -> list[int]:
     return [part.count("INSERT INTO runs") for part in "\n".join(said).split("COMMIT")]
 
 
-@in_a_loop
 async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_wake_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +64,6 @@ async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_
     assert groups.count(500) == 1
 
 
-@in_a_loop
 async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MOST", 10)
     said: list[str] = []
@@ -78,7 +75,6 @@ async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(inserts(said))[-4:] == [5, 10, 10, 10]
 
 
-@in_a_loop
 async def test_one_alone_needs_no_transaction_around_its_statement(tmp_path: Path) -> None:
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
@@ -88,7 +84,6 @@ async def test_one_alone_needs_no_transaction_around_its_statement(tmp_path: Pat
         assert [line.split()[0] for line in said if "data_version" not in line][-1:] == ["INSERT"]
 
 
-@in_a_loop
 async def test_a_conflict_in_one_batch_does_not_disturb_the_others(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
@@ -104,7 +99,6 @@ async def test_a_conflict_in_one_batch_does_not_disturb_the_others(tmp_path: Pat
         assert await ids(store) == ["run-00001", "run-00002", "run-00005"]
 
 
-@in_a_loop
 async def test_of_two_in_one_group_who_want_the_same_one_wins(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None), PutSession(KITCHEN, None)])
@@ -138,7 +132,6 @@ async def test_of_two_in_one_group_who_want_the_same_one_wins(tmp_path: Path) ->
     ],
     ids=["surrogate", "large number", "null", "object"],
 )
-@in_a_loop
 async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path: Path, bad: Run) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         found = await outcomes(
@@ -149,7 +142,6 @@ async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path
         assert await ids(store) == ["run-00001"]
 
 
-@in_a_loop
 async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         with pytest.raises(TypeError, match="a set is not JSON"):
@@ -162,7 +154,6 @@ async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path)
             await store.commit(["nonsense"])  # type: ignore[list-item]
 
 
-@in_a_loop
 async def test_who_gives_up_waiting_does_not_disturb_the_others(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         async with held_up(store):
@@ -176,7 +167,6 @@ async def test_who_gives_up_waiting_does_not_disturb_the_others(tmp_path: Path) 
         assert {"run-00000", "run-00002", "run-00009"} <= set(await ids(store))
 
 
-@in_a_loop
 async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
@@ -194,7 +184,6 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
         assert taken.epoch == 1
 
 
-@in_a_loop
 async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_path: Path) -> None:
     before = threading.enumerate()  # of another test, and perhaps about to end
     store = await SqliteStore.open(tmp_path / "fleet.db")
@@ -226,7 +215,6 @@ CALLS: list[Callable[[SqliteStore], Awaitable[Any]]] = [
 ]
 
 
-@in_a_loop
 async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
     await store.close()
@@ -236,7 +224,6 @@ async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:
             await call(store)
 
 
-@in_a_loop
 async def test_opening_can_be_cancelled(tmp_path: Path) -> None:
     opening = asyncio.create_task(SqliteStore.open(tmp_path / "fleet.db"))
     await asyncio.sleep(0)
@@ -288,7 +275,6 @@ def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return found
 
 
-@in_a_loop
 async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +287,6 @@ async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
         assert threads == [threading.get_ident()]
 
 
-@in_a_loop
 async def test_a_disk_that_becomes_slow_is_left_to_the_thread_and_one_that_becomes_quick_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +302,6 @@ async def test_a_disk_that_becomes_slow_is_left_to_the_thread_and_one_that_becom
         assert [thread == here for thread in threads] == [False, True]
 
 
-@in_a_loop
 async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
@@ -342,7 +326,6 @@ async def lonely(store: SqliteStore) -> None:
         await asyncio.sleep(0)
 
 
-@in_a_loop
 async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same_turn_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +341,6 @@ async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same
         assert await ids(store) == ["run-00001", "run-00002", "run-00003"]
 
 
-@in_a_loop
 async def test_where_many_come_all_of_a_turn_are_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +355,6 @@ async def test_where_many_come_all_of_a_turn_are_one_transaction(
     assert max(inserts(said)) == 10
 
 
-@in_a_loop
 async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
@@ -409,7 +390,6 @@ def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkey
     assert found == [("acknowledged",)]
 
 
-@in_a_loop
 async def test_conflicts_say_nothing_of_the_disk(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         slow = 10 * writer.QUICK

@@ -14,7 +14,7 @@ import pytest
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreMissing, StoreUnavailable
-from tests.store.sqlite_scenes import completed, filled, ids, in_a_loop, in_the_writer, opened, run
+from tests.store.sqlite_scenes import completed, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -22,7 +22,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "fleet.db"
 
 
-@in_a_loop
 async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match=r"there is no directory .*nowhere for the store fleet\.db; make it first"):
         await SqliteStore.open(tmp_path / "nowhere" / "fleet.db")
@@ -33,7 +32,6 @@ async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-@in_a_loop
 async def test_a_file_that_was_moved_away_is_missed_until_it_is_back(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
@@ -49,7 +47,6 @@ async def test_a_file_that_was_moved_away_is_missed_until_it_is_back(file: Path)
         assert await store.check() == []
 
 
-@in_a_loop
 async def test_a_commit_into_a_file_that_vanishes_under_it_is_not_acknowledged(file: Path) -> None:
     async with opened(file) as store:
         with pytest.raises(StoreUnavailable, match="was removed or replaced"):
@@ -58,7 +55,6 @@ async def test_a_commit_into_a_file_that_vanishes_under_it_is_not_acknowledged(f
         await store.commit([PutRun(run(0), None)])
 
 
-@in_a_loop
 async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
@@ -75,7 +71,6 @@ async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Pat
         assert {"run-00000", "run-00002"} <= set(await ids(store))
 
 
-@in_a_loop
 async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_are_whole(file: Path) -> None:
     backup, old = file.with_name("backup.db"), file.with_name("old.db")
     await filled(backup, 40)
@@ -95,7 +90,6 @@ async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_
             assert await store.check() == []
 
 
-@in_a_loop
 async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
     backup = file.with_name("backup.db")
     await filled(backup, 3)
@@ -111,7 +105,6 @@ async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
                     await asyncio.sleep(0)  # the writer goes over first
 
 
-@in_a_loop
 async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one(file: Path) -> None:
     backup = file.with_name("backup.db")
     await filled(backup, 3)

@@ -14,7 +14,7 @@ import pytest
 
 from asterism.store.protocol import ENDED, OFFERED, PutRun, Query
 from tests.store.sqlite_child import RIVALS
-from tests.store.sqlite_scenes import filled, ids, in_a_loop, opened, run
+from tests.store.sqlite_scenes import filled, ids, opened, run
 
 Process = subprocess.Popen[str]
 
@@ -56,8 +56,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "fleet.db"
 
 
-def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
-    asyncio.run(filled(file, RIVALS))
+async def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
+    await filled(file, RIVALS)
     with child("claim_all", file, "kitchen") as kitchen, child("claim_all", file, "laptop") as laptop:
         begin(kitchen, laptop)
         won = {
@@ -65,32 +65,24 @@ def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
         }
     assert won["kitchen"] | won["laptop"] == set(range(RIVALS))
     assert not won["kitchen"] & won["laptop"]
-
-    async def look() -> None:
-        async with opened(file) as store:
-            for found in await store.find(Query()):
-                assert found.revision == 2
-                assert int(found.id.removeprefix("run-")) in won[found.device or ""]
-
-    asyncio.run(look())
+    async with opened(file) as store:
+        for found in await store.find(Query()):
+            assert found.revision == 2
+            assert int(found.id.removeprefix("run-")) in won[found.device or ""]
 
 
-def test_what_was_acknowledged_to_hundreds_at_once_survives_kill_9(file: Path) -> None:
+async def test_what_was_acknowledged_to_hundreds_at_once_survives_kill_9(file: Path) -> None:
     with child("write_for_ever", file) as process:
         begin(process)
         assert process.stdout is not None
         acknowledged = [int(process.stdout.readline()) for _ in range(1500)]
         process.kill()
         acknowledged += [int(line) for line in process.stdout.read().split("\n")[:-1]]
-
-    async def look() -> None:
-        async with opened(file) as store:
-            found = set(await ids(store))
-            assert {f"run-{number:05}" for number in acknowledged} <= found
-            assert await store.check() == []
-            await store.commit([PutRun(run(99_999), None)])
-
-    asyncio.run(look())
+    async with opened(file) as store:
+        found = set(await ids(store))
+        assert {f"run-{number:05}" for number in acknowledged} <= found
+        assert await store.check() == []
+        await store.commit([PutRun(run(99_999), None)])
 
 
 def test_processes_that_open_a_new_file_at_once_make_its_tables_once(file: Path) -> None:
@@ -102,7 +94,6 @@ def test_processes_that_open_a_new_file_at_once_make_its_tables_once(file: Path)
     assert os.listdir(file.parent) == ["fleet.db"]
 
 
-@in_a_loop
 async def test_what_another_process_commits_wakes_every_watch(file: Path) -> None:
     async with opened(file) as store:
         with child("commit_once", file) as process:

@@ -16,7 +16,7 @@ from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
 from asterism.store.sqlite.queries import QUERIES
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
-from tests.store.sqlite_scenes import filled, ids, in_a_loop, in_the_writer, opened, run
+from tests.store.sqlite_scenes import filled, ids, in_the_writer, opened, run
 
 LATEST = schema.LATEST
 
@@ -38,7 +38,7 @@ def test_a_new_file_says_whose_it_is_and_how_far_it_has_come(file: Path) -> None
     ]  # fmt: skip
 
 
-def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
+async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
     """Its log, and what is large and kept beside it, too."""
 
     async def scene() -> None:
@@ -51,13 +51,13 @@ def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
 
     before = os.umask(0o022)
     try:
-        asyncio.run(scene())
+        await scene()
     finally:
         os.umask(before)
 
 
-def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
-    asyncio.run(filled(file, 1))
+async def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
+    await filled(file, 1)
     file.chmod(0o664)
 
     async def scene() -> None:
@@ -67,7 +67,7 @@ def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
 
     before = os.umask(0o002)
     try:
-        asyncio.run(scene())
+        await scene()
     finally:
         os.umask(before)
     assert file.stat().st_mode & 0o777 == 0o664
@@ -80,7 +80,6 @@ def test_the_columns_are_those_of_the_codec(file: Path) -> None:
     assert [name for _, name, *_ in sql(file, "PRAGMA table_info(sessions)")] == list(row_codec.SESSION_COLUMNS)
 
 
-@in_a_loop
 async def test_every_commit_is_synchronous(file: Path) -> None:
     async with opened(file) as store:
         full = await in_the_writer(store, lambda cursor: cursor.execute("PRAGMA synchronous").fetchone())
@@ -119,7 +118,6 @@ def test_a_file_of_a_later_version_is_refused_and_left_alone(file: Path) -> None
     assert file.read_bytes() == content
 
 
-@in_a_loop
 async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(1), None)])
@@ -250,7 +248,6 @@ def test_the_statements_of_every_day_use_an_index(file: Path, name: str, index: 
     assert index in plan(file, anything)
 
 
-@in_a_loop
 async def test_nobody_is_woken_by_what_was_committed_here_for_others(file: Path) -> None:
     async with opened(file) as store:
         watch = store.watch(frozenset({OFFERED}))
@@ -263,7 +260,6 @@ async def test_nobody_is_woken_by_what_was_committed_here_for_others(file: Path)
         watch.close()
 
 
-@in_a_loop
 async def test_the_url_names_the_file_as_it_was_given(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     store = await SqliteStore.open("fleet.db")

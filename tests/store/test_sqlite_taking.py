@@ -13,7 +13,7 @@ from asterism.core.run.run import Run
 from asterism.store.protocol import Offer, PutRun, PutSession
 from asterism.store.sqlite import SqliteStore, queue
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, held_up, in_a_loop, opened, run
+from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, held_up, opened, run
 
 ANY: frozenset[str] = frozenset()
 
@@ -40,7 +40,6 @@ async def offering(store: SqliteStore, *runs: Run) -> None:
     await store.commit([PutSession(KITCHEN, None), *(PutRun(one, None) for one in runs)])
 
 
-@in_a_loop
 async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(3000)))
@@ -49,7 +48,6 @@ async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[
         assert len(looks) == 1
 
 
-@in_a_loop
 async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}
@@ -63,7 +61,6 @@ async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: P
         assert max(look.over for look in looks) == queue.MOST.over
 
 
-@in_a_loop
 async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(created_at=100.0 + one // 50) for one in range(2500)))
@@ -78,7 +75,6 @@ async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]
         assert len(looks) > 2
 
 
-@in_a_loop
 async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
@@ -92,7 +88,6 @@ async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list
         assert len(looks) == 1
 
 
-@in_a_loop
 async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(2500)))
@@ -115,7 +110,6 @@ async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.
         assert written[0] < len(looks)
 
 
-@in_a_loop
 async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +133,6 @@ async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
             await store.take(Offer("kitchen", ANY, 10_000.0, 3), take)
 
 
-@in_a_loop
 async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(20)))
@@ -149,7 +142,6 @@ async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_pat
         assert sorted(taken) == [f"run-{one:05}" for one in range(20)]
 
 
-@in_a_loop
 async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, run(1))

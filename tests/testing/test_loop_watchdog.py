@@ -53,25 +53,18 @@ def test_a_step_that_computes_for_too_long_is_named(watchdog: Watchdog, kind: st
     assert stall.seconds > LIMIT
 
 
-def test_a_callback_is_named_too_and_where_it_was(watchdog: Watchdog) -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().call_soon(compute, 8 * LIMIT)
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
+async def test_a_callback_is_named_too_and_where_it_was(watchdog: Watchdog) -> None:
+    asyncio.get_running_loop().call_soon(compute, 8 * LIMIT)
+    await asyncio.sleep(0)
     [stall] = watchdog.stalls
     assert stall.step == "the callback compute"
     assert "compute" in stall.where
 
 
-def test_waiting_is_no_stall(watchdog: Watchdog) -> None:
+async def test_waiting_is_no_stall(watchdog: Watchdog) -> None:
     """Neither for a timer nor, on a busy machine, for the processor: a step that sleeps uses none of it."""
-
-    async def main() -> None:
-        await asyncio.sleep(2 * LIMIT)
-        time.sleep(4 * LIMIT)  # noqa: ASYNC251 # what a busy machine does to a step
-
-    asyncio.run(main())
+    await asyncio.sleep(2 * LIMIT)
+    time.sleep(4 * LIMIT)  # noqa: ASYNC251 # what a busy machine does to a step
     assert watchdog.stalls == []
 
 

@@ -8,9 +8,9 @@ import sys
 
 PLAYED = """
 import hashlib, logging
-from asterism.testing.sim import peers, plans, simulate
+from asterism.testing.sim import peer_world, plan_world, simulate
 logging.getLogger("asterism").setLevel(logging.CRITICAL)
-for play, seeds in ((simulate, 12), (plans.play, 8), (peers.play, 3)):
+for play, seeds in ((simulate, 12), (plan_world.play, 8), (peer_world.play, 3)):
     for seed in range(seeds):
         world = play(seed)
         log = getattr(world, "log", world.witness.log)  # of a plan: until all is over and those left are sent home

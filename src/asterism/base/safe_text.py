@@ -27,6 +27,9 @@ from typing import IO, Any
 JOINERS = "\u200c\u200d"
 """They change no order and hide nothing, and some scripts and emoji are written with them."""
 
+DESCRIBED_LENGTH = 60
+"""The longest text that ``describe_value`` returns."""
+
 _OUTSIDE_ASCII = re.compile(r"[^ -~]")
 _NOT_A_LINE = re.compile(r"[^ -~\n\t]")
 
@@ -48,6 +51,18 @@ def clean_error(text: str) -> str:
     """The text of an error. The lines after the first are indented where we write several; a line break without an
     indentation came from outside, and is a space."""
     return re.sub(r"\n(?!  )", " ", clean_lines(text))
+
+
+def describe_value(value: Any) -> str:
+    """A value of a file in a few words, for a message about it. A large list or mapping is not written out."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= DESCRIBED_LENGTH else f"{text[: DESCRIBED_LENGTH - 1]}…"
 
 
 def _visible(found: re.Match[str]) -> str:

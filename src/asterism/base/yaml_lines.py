@@ -1,13 +1,20 @@
-"""YAML text as plain data that remembers its lines.
+"""YAML with line numbers: parse a file into plain data that knows the line of each value.
 
-The data model is that of JSON: a plain ``true``, ``null`` or number is one, everything else is text, so that ``on``
-and ``2026-01-01`` mean what they look like. Keys are always text. The text is read event by event: no recursion,
-whatever the nesting, and an alias shares what it stands for instead of copying it.
+The data model is that of JSON: a plain ``true``, ``null`` or number is one, everything else is text, so ``on`` and
+``2026-01-01`` stay text. Keys are always text. The parser works event by event: it does not recurse, however deep the
+nesting, and an alias shares its value instead of copying it.
+
+Plan files, workflow files and device policy files are read with it. All return mistakes as a list, to report every
+mistake of a file at once::
+
+    data, mistakes = parse_yaml(text)
+    mistakes.append(Mistake(line_of(data, ("tasks", "build")), "task 'build' runs nothing"))
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,35 +24,41 @@ import yaml
 
 from asterism.base.safe_text import clean
 
-DEEPEST = 50
-LARGEST = 10_000_000
-"""How many values a file may stand for when its aliases are written out."""
+MAX_DEPTH = 50
+"""How deep lists and mappings may be nested."""
+
+MAX_VALUES = 10_000_000
+"""How many values a file may contain, counting each alias as a copy."""
+
+LONGEST_NUMBER = 300
+"""The longest plain text that is read as a number, in characters."""
 
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
-_CONSTANTS: dict[str, Any] = {"": None, "~": None} | {
-    spelt: value
+_CONSTANTS: dict[str, Any] = {"": None} | {
+    spelling: value
     for word, value in (("null", None), ("true", True), ("false", False))
-    for spelt in (word, word.title(), word.upper())
+    for spelling in (word, word.title(), word.upper())
 }
-_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq")}
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the quick one is missing where PyYAML has no libyaml
+_TEXT_AND_COLLECTION_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq")}
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML without libyaml lacks the fast one
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One thing that is wrong in a file, as a sentence. A ``warning`` does not keep the file from being used."""
+    """One mistake in a file, as a sentence. A file that has only warnings can be used."""
 
     line: int
     text: str
     warning: bool = False
 
-    def told(self, name: str) -> str:
-        """As a line that editors and terminals can jump to: ``plan.yaml:7: …``. It is one line, whatever is in it."""
+    def format(self, name: str) -> str:
+        """``plan.yaml:7: …``, on one line: the form that editors and terminals can jump to."""
         return clean(f"{name}:{self.line}: {'warning: ' if self.warning else ''}{self.text}")
 
 
-class Block(dict[str, Any]):
-    """A mapping. ``line`` is where it begins, ``lines`` where each of its keys stands."""
+class YamlMapping(dict[str, Any]):
+    """A mapping. ``line`` is its first line, ``lines`` has the line of each key."""
 
     __slots__ = ("line", "lines")
 
@@ -55,8 +68,8 @@ class Block(dict[str, Any]):
         self.lines: dict[str, int] = {}
 
 
-class Items(list[Any]):
-    """A list. ``line`` is where it begins, ``lines`` where each of its items does."""
+class YamlList(list[Any]):
+    """A list. ``line`` is its first line, ``lines`` has the line of each item."""
 
     __slots__ = ("line", "lines")
 
@@ -67,7 +80,7 @@ class Items(list[Any]):
 
 
 def line_of(value: Any, path: Iterable[str | int]) -> int:
-    """The line on which the end of ``path`` is written, or the last part of it that is."""
+    """The line of the value at ``path``, or of the last part of the path that exists."""
     line: int = getattr(value, "line", 1)
     for part in path:
         try:
@@ -78,39 +91,56 @@ def line_of(value: Any, path: Iterable[str | int]) -> int:
     return line
 
 
-def read(text: str) -> tuple[Any, list[Mistake]]:
-    """The data in a text, and what is wrong with the text as YAML. After a syntax error the data is None."""
-    reader = _Reader()
+def read_text(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> tuple[str, list[Mistake]]:
+    """The text of a file in UTF-8. Empty, with a mistake, if it is not UTF-8 or is too large. Raises OSError."""
+    with open(path, "rb") as file:
+        content = file.read() if max_bytes is None else file.read(max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        return "", [Mistake(1, f"the file is larger than {max_bytes:,} bytes")]
     try:
-        return reader.read(_Loader(text)), reader.mistakes
+        return content.decode("utf-8-sig"), []
+    except UnicodeDecodeError as error:
+        return "", [Mistake(content.count(b"\n", 0, error.start) + 1, "the file is not text in UTF-8")]
+
+
+def parse_yaml(text: str, *, max_depth: int = MAX_DEPTH, tilde_is_null: bool = True) -> tuple[Any, list[Mistake]]:
+    """The data in a text, and its mistakes as YAML. After a syntax error the data is None.
+
+    A plain ``~`` is null unless ``tilde_is_null`` is off; then it is text (a home directory)."""
+    parser = _Parser(max_depth, _CONSTANTS | {"~": None} if tilde_is_null else _CONSTANTS)
+    try:
+        return parser.parse(_Loader(text)), parser.mistakes
     except _Stop:
         pass
     except yaml.MarkedYAMLError as error:
-        line, words = _told(error)
-        reader.blame(line, f"{words}{_tabbed(text, line)}")
+        line, problem = _syntax_error(error)
+        line = min(line, max(0, len(text.splitlines()) - 1))  # libyaml counts the end of the text as one more line
+        parser.blame(line, f"{problem}{_tab_hint(text, line)}")
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n")
-        reader.blame(line, f"this is not YAML: {error.reason}")
-    return None, reader.mistakes
+        parser.blame(line, f"this is not YAML: {error.reason}")
+    return None, parser.mistakes
 
 
-def _told(error: yaml.MarkedYAMLError) -> tuple[int, str]:
+def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[int, str]:
     mark, context = error.problem_mark or error.context_mark, error.context_mark
     line = 0 if mark is None else mark.line
-    begun = f", {error.context}" if error.context else ""
-    since = f" that begins in line {context.line + 1}" if begun and context is not None and context.line != line else ""
-    return line, f"this is not YAML: {error.problem}{begun}{since}"
+    during = f", {error.context}" if error.context else ""
+    since = (
+        f" that begins in line {context.line + 1}" if during and context is not None and context.line != line else ""
+    )
+    return line, f"this is not YAML: {error.problem}{during}{since}"
 
 
-def _tabbed(text: str, line: int) -> str:
-    """A hint, if the line is indented as YAML does not allow."""
-    written = text.splitlines()[line : line + 1]
-    indent = written[0][: -len(written[0].lstrip())] if written and written[0].strip() else ""
-    return "; it is indented with a tab, and YAML wants spaces" if "\t" in indent else ""
+def _tab_hint(text: str, line: int) -> str:
+    """A hint if the line is indented with a tab, which YAML does not allow."""
+    lines = text.splitlines()[line : line + 1]
+    indent = lines[0][: -len(lines[0].lstrip())] if lines and lines[0].strip() else ""
+    return "; the line is indented with a tab, and YAML requires spaces" if "\t" in indent else ""
 
 
 class _Stop(Exception):
-    """Reading on makes no sense; the mistake has been noted."""
+    """Parsing cannot continue; the mistake has been recorded."""
 
 
 class _Frame:
@@ -118,15 +148,16 @@ class _Frame:
 
     __slots__ = ("anchor", "key", "key_line", "size", "value")
 
-    def __init__(self, value: Block | Items, anchor: str | None) -> None:
+    def __init__(self, value: YamlMapping | YamlList, anchor: str | None) -> None:
         self.value, self.anchor = value, anchor
         self.key: str | None = None
         self.key_line = 0
         self.size = 1
 
 
-class _Reader:
-    def __init__(self) -> None:
+class _Parser:
+    def __init__(self, max_depth: int, constants: dict[str, Any]) -> None:
+        self.max_depth, self.constants = max_depth, constants
         self.mistakes: list[Mistake] = []
         self.stack: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int] | None] = {}  # value and size; None while it is being filled
@@ -140,7 +171,7 @@ class _Reader:
         self.blame(line, text)
         raise _Stop
 
-    def read(self, loader: Any) -> Any:
+    def parse(self, loader: Any) -> Any:
         next_event, scalar, end = loader.get_event, yaml.ScalarEvent, yaml.CollectionEndEvent
         while (event := next_event()) is not None:
             kind = type(event)
@@ -155,36 +186,39 @@ class _Reader:
             elif kind is yaml.DocumentStartEvent:
                 self.documents += 1
                 if self.documents > 1:
-                    self.stop(event.start_mark.line, "a second document begins here; a file holds one plan")
+                    self.stop(event.start_mark.line, "a second document begins here; a file may contain only one")
         return self.root
 
     def _scalar(self, event: Any) -> None:
         line = event.start_mark.line
         frame = self.stack[-1] if self.stack else None
-        if frame is not None and frame.key is None and type(frame.value) is Block:
+        if frame is not None and frame.key is None and type(frame.value) is YamlMapping:
             frame.key, frame.key_line = event.value, line
             return
         value: Any = event.value
-        if event.tag is not None:
+        if event.tag is None:
+            if event.implicit[0]:
+                value = self._plain(value)
+        elif event.tag in _PLAIN_TAGS:
+            value = self._plain(value)
+        else:
             self._check_tag(event)
-        elif event.implicit[0]:
-            value = _plain(value)
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, 1)
         self._put(value, line, 1)
 
     def _open(self, event: Any) -> None:
         line = event.start_mark.line
-        if len(self.stack) >= DEEPEST:
-            self.stop(line, f"this is nested more than {DEEPEST} deep")
+        if len(self.stack) >= self.max_depth:
+            self.stop(line, f"this is nested too deep: {self.max_depth} levels are allowed")
         if event.tag is not None:
             self._check_tag(event)
         frame = self.stack[-1] if self.stack else None
-        if frame is not None and frame.key is None and type(frame.value) is Block:
+        if frame is not None and frame.key is None and type(frame.value) is YamlMapping:
             self.stop(line, "a key is text, not a list or a mapping")
         if event.anchor is not None:
             self.anchors[event.anchor] = None
-        value = Block(line + 1) if isinstance(event, yaml.MappingStartEvent) else Items(line + 1)
+        value = YamlMapping(line + 1) if isinstance(event, yaml.MappingStartEvent) else YamlList(line + 1)
         self.stack.append(_Frame(value, event.anchor))
 
     def _close(self, frame: _Frame) -> None:
@@ -195,49 +229,48 @@ class _Reader:
     def _alias(self, event: Any) -> None:
         line, name = event.start_mark.line, event.anchor
         if name not in self.anchors:
-            self.stop(line, f"*{name} stands for nothing: there is no &{name} above")
-        known = self.anchors[name]
-        if known is None:
-            self.stop(line, f"*{name} stands for something that contains it")
+            self.stop(line, f"*{name} is not defined: there is no &{name} above")
+        anchored = self.anchors[name]
+        if anchored is None:
+            self.stop(line, f"*{name} stands for a value that contains it")
         else:
-            self._put(known[0], line, known[1])
+            self._put(anchored[0], line, anchored[1])
 
     def _check_tag(self, event: Any) -> None:
-        if event.tag not in _TAGS:
-            self.blame(event.start_mark.line, f"the tag {event.tag!r} has no meaning in a plan")
+        if event.tag not in _TEXT_AND_COLLECTION_TAGS:
+            self.blame(event.start_mark.line, f"the tag {event.tag!r} has no meaning here")
 
     def _put(self, value: Any, line: int, size: int) -> None:
-        """A value is complete: it goes where it belongs."""
+        """Add a complete value to the collection it belongs to."""
         if not self.stack:
             self.root = value
             return
         frame = self.stack[-1]
         frame.size += size
-        if frame.size > LARGEST:
-            self.stop(line, f"with its aliases written out, this is more than {LARGEST:,} values")
-        if type(frame.value) is Items:
+        if frame.size > MAX_VALUES:
+            self.stop(line, f"with its aliases expanded, this has more than {MAX_VALUES:,} values")
+        if type(frame.value) is YamlList:
             frame.value.append(value)
             frame.value.lines.append(line + 1)
             return
-        block: Any = frame.value
+        mapping: Any = frame.value
         key, frame.key = frame.key, None
         if key is None:
             self.stop(line, "an alias cannot be a key")
-        elif key in block:
-            self.blame(frame.key_line, f"the key {key!r} is here twice; the first is in line {block.lines[key]}")
+        elif key in mapping:
+            self.blame(frame.key_line, f"the key {key!r} is here twice; the first is in line {mapping.lines[key]}")
         else:
-            block[key] = value
-            block.lines[key] = frame.key_line + 1
+            mapping[key] = value
+            mapping.lines[key] = frame.key_line + 1
 
-
-def _plain(text: str) -> Any:
-    """What a scalar without quotes stands for."""
-    if text in _CONSTANTS:
-        return _CONSTANTS[text]
-    found = _NUMBER.fullmatch(text) if text[-1].isdigit() else None
-    if found is None or len(text) > 300:
-        return text
-    if found[1] is None and found[2] is None:
-        return int(text)
-    number = float(text)
-    return number if math.isfinite(number) else text
+    def _plain(self, text: str) -> Any:
+        """The value of a scalar without quotes."""
+        if text in self.constants:
+            return self.constants[text]
+        match = _NUMBER.fullmatch(text) if text[-1].isdigit() else None
+        if match is None or len(text) > LONGEST_NUMBER:
+            return text
+        if match[1] is None and match[2] is None:
+            return int(text)
+        number = float(text)
+        return number if math.isfinite(number) else text

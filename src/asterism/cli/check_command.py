@@ -25,7 +25,7 @@ def check(plan: str, imports: bool) -> None:
     except OSError as error:
         raise Unusable(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     for mistake in mistakes:
-        click.echo(mistake.told(plan), err=True)
+        click.echo(mistake.format(plan), err=True)
     if found is None:
         raise Unusable(f"{count(mistakes)} in {clean(plan)}.")
     tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from asterism.base.durations import format_age
 from asterism.base.safe_text import json_text
 from asterism.base.text import clean, shorten
 from asterism.cli.cli_context import short
-from asterism.cli.short_spans import hour, span
+from asterism.cli.short_spans import hour
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
@@ -81,7 +82,7 @@ class Narrated:
 
 
 def _since(began: float) -> str:
-    return span(time.monotonic() - began)
+    return format_age(time.monotonic() - began)
 
 
 class _Lines(logging.Formatter):

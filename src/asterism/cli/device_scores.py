@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from asterism.cli.short_spans import span
+from asterism.base.durations import format_age
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
@@ -59,7 +59,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
         found.append(Scored(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
         if session.state in HEARD and session.device not in outlook.sessions:
-            quiet = f"not heard of for {span(outlook.now - session.beat_at)}"
+            quiet = f"not heard of for {format_age(outlook.now - session.beat_at)}"
             found.append(Scored(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 

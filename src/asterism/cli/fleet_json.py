@@ -18,7 +18,6 @@ from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Why
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.peers.registry import peer_of
 from asterism.store.protocol import Notice, Report
 
 _SAME = (
@@ -146,7 +145,7 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "coordinator": session.device == coordinator and session.state == OPEN,
         "session": session.id,
         "host": session.host,
-        "peer": peer_of(session),
+        "peer": session.peer,
         "can": sorted(session.can),
         "slots": session.slots,
         "backlog": session.backlog,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from asterism.base.durations import format_age
 from asterism.base.text import clean, plural, shorten
 from asterism.cli.fleet_json import state_of
 from asterism.cli.fleet_snapshot import Look
 from asterism.cli.fleet_tables import runs_table
-from asterism.cli.short_spans import span
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
 from asterism.core.run.session import HEARD, Session
 from asterism.report.status_style import DIM, tone
@@ -94,6 +94,6 @@ def _device(look: Look, session: Session, wide: int, most: int) -> Text:
     state = state_of(session, look.now)
     words = [] if state in ("ready", "busy") else [state]
     words += ["coordinator"] if session.device == look.coordinator else []
-    age = span(look.now - session.beat_at)
+    age = format_age(look.now - session.beat_at)
     line.append(f"  heard of {age} ago", tone("failed") if state == "silent" else DIM)
     return line.append(clean("".join(f"  {word}" for word in words)), tone("waiting"))

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from rich.style import Style
 from rich.text import Text
 
+from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.base.url_text import masked_url, masked_urls
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import progress_of, state_of, took
-from asterism.cli.short_spans import span, within
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.json_values import plain
 from asterism.core.plan.task import import_path
@@ -21,7 +21,6 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED,
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
-from asterism.peers.registry import peer_of
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Report
 
@@ -69,7 +68,7 @@ def note_on(run: Run, now: float) -> str:
     if run.held:
         return f"series {run.series}"
     if run.offered and run.not_before > now:
-        return f"again {within(run.not_before - now)}"
+        return f"again {format_delay(run.not_before - now)}"
     if run.offered and run.declined:
         return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
     if run.offered and run.pinned is not None:
@@ -102,7 +101,7 @@ def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapp
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
     progress = progress_of(run, reports)
-    for_how_long = span(took(run)) if run.ended else span(now - since_of(run))
+    for_how_long = format_age(took(run)) if run.ended else format_age(now - since_of(run))
     return [
         Text(mark(look_of(run)), style),
         Text(short(run.id)),
@@ -121,7 +120,7 @@ def _beat(owner: Session | None, run: Run, now: float) -> Text:
     if owner is None:
         return Text("gone" if run.session is not None else "", tone("failed"))
     age = now - owner.beat_at
-    return Text(span(age), tone("failed") if age > run.timeout / 2 else "")
+    return Text(format_age(age), tone("failed") if age > run.timeout / 2 else "")
 
 
 def runs_table(
@@ -163,13 +162,13 @@ def devices_table(
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),
                 Text(clean(session.device), "" if there else DIM),
                 Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
-                clean(peer_of(session) or ""),
+                clean(session.peer or ""),
                 f"{session.used}/{session.slots}",
                 f"{shown['load']:.2f}",
                 f"{session.quality:.2f}",
                 f"{rank:.2f}" if session.device in ranks else "",
                 _battery(session.profile.get("battery"), shown["plugged"]),
-                Text(span(now - session.beat_at), tone("failed") if state == "silent" else ""),
+                Text(format_age(now - session.beat_at), tone("failed") if state == "silent" else ""),
                 Text(clean(", ".join(sorted(session.can))), DIM),
             ]
         )
@@ -201,8 +200,8 @@ def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Te
             str(flow.version),
             action_of(flow),
             ", ".join(sorted(flow.needs)),
-            span(flow.heartbeat),
-            span(flow.timeout),
+            format_age(flow.heartbeat),
+            format_age(flow.timeout),
             Text(clean(flow.description), DIM),
         ]
         for flow in workflows

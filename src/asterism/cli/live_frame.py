@@ -7,6 +7,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural, shorten
 from asterism.cli.plan_progress import Progress
 from asterism.core.plan.node import Node
@@ -14,7 +15,6 @@ from asterism.core.plan.status import TaskStatus
 from asterism.report.event_text import names, reason
 from asterism.report.run_figures import state_tone
 from asterism.report.status_style import BOLD, DIM, mark, tone
-from asterism.report.times import duration
 
 MOST_DEVICES = 6
 MOST_CYCLES = 3
@@ -113,7 +113,7 @@ def _took(node: Node) -> str:
 
 def _seconds(seconds: float) -> str:
     """A duration that does not change its unit while one looks at it."""
-    return f"{max(0.0, seconds):.1f} s" if seconds < 59.95 else duration(seconds)
+    return f"{max(0.0, seconds):.1f} s" if seconds < 59.95 else format_duration(seconds)
 
 
 def _devices(progress: Progress, width: int) -> list[Text]:

@@ -14,18 +14,18 @@ from typing import Any
 
 import click
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)?", re.ASCII)
-_SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+from asterism.base.durations import InvalidDuration, parse_duration
+
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def duration(text: str) -> float:
     """``90``, ``90s``, ``15m``, ``36h``, ``30d`` in seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no duration: write seconds, or 500ms, 90s, 15m, 36h, 30d.")
-    return float(found[1]) * _SECONDS[found[2]]
+    try:
+        return parse_duration(text.strip())
+    except InvalidDuration as error:
+        raise click.BadParameter(f"{error}.") from None
 
 
 def longer_than_nothing(context: click.Context, option: click.Parameter, given: float | None) -> float | None:

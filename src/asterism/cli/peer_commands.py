@@ -183,7 +183,7 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
     invitation is not listened to. `device join --listen` does the same beside its work."""
 
     async def answer(fleet: Fleet) -> int:
-        from asterism.peers.service import serve_until_told
+        from asterism.cli.peer_calls import serve_until_told
 
         return await serve_until_told(fleet, listen, as_json=as_json)
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from asterism.base.durations import format_age
 from asterism.cli.cli_context import note, tell_json
-from asterism.cli.short_spans import span
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import PORT, address_of, invite
 
@@ -42,7 +42,7 @@ async def invited(
         until = fleet.store.clock() + valid
         tell_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": until})
         return
-    note(f"On the other machine, run `asterism peer accept -` within {span(valid)} and paste this line.")
+    note(f"On the other machine, run `asterism peer accept -` within {format_age(valid)} and paste this line.")
     click.echo(line)
     note(f"It is a secret, good for one use: whoever uses it first is {name}.")
     parts = urlsplit(invitation.url)

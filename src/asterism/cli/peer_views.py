@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
+from asterism.base.durations import format_age
 from asterism.base.text import clean, plural
-from asterism.cli.short_spans import size, span
+from asterism.cli.short_spans import size
 from asterism.cli.text_output import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.fleet.fleet import Fleet
@@ -80,7 +81,7 @@ def peers_table(found: Sequence[Known], now: float, width: int | None) -> list[T
         [
             clean(one.peer.name),
             Text(one.state, tone(_LOOKS[one.state])),
-            span(now - one.peer.heard_at) if one.peer.heard_at is not None else Text("never", DIM),
+            format_age(now - one.peer.heard_at) if one.peer.heard_at is not None else Text("never", DIM),
             (one.peer.store or "")[:8],
             _stored(one.used),
             clean(one.peer.url or ""),
@@ -100,7 +101,7 @@ def _stored(used: Usage) -> str:
 def _note(one: Known, now: float) -> str:
     if one.until is not None:
         left = one.until - now
-        return f"the invitation holds for {span(left)}" if left >= 0 else "invite it anew"
+        return f"the invitation holds for {format_age(left)}" if left >= 0 else "invite it anew"
     return clock_note(one.peer.name, one.peer.skew or 0.0)
 
 
@@ -108,7 +109,7 @@ def clock_note(name: str, skew: float) -> str:
     """That two clocks differ; nothing, if they do not by much."""
     if abs(skew) <= NOTICEABLE:
         return ""
-    return f"the clock of {clean(name)} is {span(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+    return f"the clock of {clean(name)} is {format_age(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
 
 
 # -- meetings ----------------------------------------------------------------------------------------------------------

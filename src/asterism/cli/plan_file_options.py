@@ -31,7 +31,7 @@ def usable(path: str) -> PlanFile:
     except OSError as error:
         raise Unusable(f"{clean(path)} cannot be read: {error.strerror}.") from None
     for warning in found.warnings:
-        click.echo(warning.told(path), err=True)
+        click.echo(warning.format(path), err=True)
     return found
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
+from asterism.base.durations import format_age
 from asterism.base.text import clean
-from asterism.cli.short_spans import moment, span
+from asterism.cli.short_spans import moment
 from asterism.cli.stored_plans import Seen, Unreadable
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.errors import reason_of
@@ -52,7 +53,7 @@ def _row(one: Seen | Unreadable, now: float) -> list[Cell]:
         Text(one.state, tone(_LOOKS.get(one.state, one.state))),
         f"{one.done}/{len(one.kept.plan)}",
         owner.device if owner is not None else "",
-        span(now - owner.beat_at) if owner is not None else "",
+        format_age(now - owner.beat_at) if owner is not None else "",
         Text(clean(one.paused or ""), DIM),
     ]
 
@@ -64,7 +65,7 @@ def lines_about(seen: Seen, now: float) -> list[str]:
         f"{kept.head.name} is {seen.state}, version {kept.plan.version}: {seen.done} of {len(kept.plan)} tasks done"
     ]
     if owner is not None:
-        told.append(f"run by {owner.device}, heard of {span(now - owner.beat_at)} ago")
+        told.append(f"run by {owner.device}, heard of {format_age(now - owner.beat_at)} ago")
     if seen.unwanted is not None and (seen.cancelling or seen.state == "cancelled"):
         told.append(f"cancelled {seen.unwanted}")
     if seen.paused is not None:

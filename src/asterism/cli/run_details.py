@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from asterism.base.durations import format_age
 from asterism.base.secret_mask import Mask
 from asterism.base.text import clean, shorten
 from asterism.cli.fleet_json import (
@@ -22,7 +23,7 @@ from asterism.cli.fleet_json import (
     why_json,
 )
 from asterism.cli.fleet_tables import look_of, since_of
-from asterism.cli.short_spans import hour, moment, size, span
+from asterism.cli.short_spans import hour, moment, size
 from asterism.cli.text_output import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.run.run import COMPLETED, OWNED, Run
@@ -104,11 +105,11 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
     yield "created", f"{moment(run.created_at)} by {run.created_by}"
     yield "device", _device(found)
     if run.ended:
-        yield "ended", f"{moment(run.ended_at)}, {span(now - (run.ended_at or now))} ago"
-        yield "waited", span(waited(run))
-        yield "took", span(took(run))
+        yield "ended", f"{moment(run.ended_at)}, {format_age(now - (run.ended_at or now))} ago"
+        yield "waited", format_age(waited(run))
+        yield "took", format_age(took(run))
     else:
-        yield "since", span(now - since_of(run))
+        yield "since", format_age(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
     yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
     yield "input", _value(found.mask.shown(run.input)) if run.input else ""
@@ -149,7 +150,7 @@ def _heartbeat(found: Details) -> str:
         return ""
     if owner is None:
         return "its device is not known any more"
-    return f"{span(found.now - owner.beat_at)} ago; it counts as lost after {span(run.timeout)}"
+    return f"{format_age(found.now - owner.beat_at)} ago; it counts as lost after {format_age(run.timeout)}"
 
 
 def _value(value: Any) -> str:
@@ -173,7 +174,13 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     yield from _heading("Assignments that ended")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("AFTER", right=True), Column("REASON"))
     rows: list[list[Cell]] = [
-        [str(one.epoch), one.device, span(one.ended_at - one.assigned_at), one.reason, shorten(one.detail, LONGEST)]
+        [
+            str(one.epoch),
+            one.device,
+            format_age(one.ended_at - one.assigned_at),
+            one.reason,
+            shorten(one.detail, LONGEST),
+        ]
         for one in run.previous
     ]
     yield from table((*columns, Column("DETAIL", least=16)), rows, width)

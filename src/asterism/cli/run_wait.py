@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import took
-from asterism.cli.short_spans import span, within
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.fleet.fleet import Fleet
 
@@ -28,7 +28,7 @@ async def ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, st
 def sentence(run: Run) -> str:
     """How a run ended."""
     lasted = took(run)
-    after = f" after {span(lasted)}" if lasted is not None else ""
+    after = f" after {format_age(lasted)}" if lasted is not None else ""
     on = f" on {run.device}" if run.device is not None else ""
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
@@ -64,5 +64,5 @@ def _resumed(run: Run) -> str:
     if run.held:
         return f" is not paused any more; it waits for its turn in series {run.series}"
     delay = run.not_before - run.story[-1].at
-    soon = f" {within(delay)}" if delay > 0 else ""
+    soon = f" {format_delay(delay)}" if delay > 0 else ""
     return f" is offered again{soon}, to {run.pinned if run.pinned is not None else 'any device that can do it'}"

@@ -52,9 +52,9 @@ def line_of_queue(queue: Sequence[Item]) -> str:
 
 def holder(series: Series, now: float) -> str:
     """``#120, active for 2 h, by ann``."""
-    from asterism.cli.short_spans import span
+    from asterism.base.durations import format_age
 
-    since = "" if series.since is None else f", active for {span(now - series.since)}"
+    since = "" if series.since is None else f", active for {format_age(now - series.since)}"
     return f"{issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 
 
@@ -75,9 +75,10 @@ def status_lines(found: Looked, now: float) -> list[Text]:
     """Everything about one series."""
     from rich.text import Text
 
+    from asterism.base.durations import format_age
     from asterism.base.text import clean
     from asterism.cli.series_access import MENDED
-    from asterism.cli.short_spans import moment, span
+    from asterism.cli.short_spans import moment
     from asterism.report.status_style import BOLD, DIM, tone
 
     series = found.series
@@ -87,7 +88,7 @@ def status_lines(found: Looked, now: float) -> list[Text]:
     told = [("active", holder(series, now) if series.active is not None else "nobody")]
     if series.lease_until is not None:
         left = series.lease_until - now
-        told.append(("lease", f"{span(left)} left" if left > 0 else f"ran out {span(-left)} ago"))
+        told.append(("lease", f"{format_age(left)} left" if left > 0 else f"ran out {format_age(-left)} ago"))
     told.append(("queue", line_of_queue(series.queue) or "empty"))
     if series.paused is not None:
         told.append(("paused", series.paused))
@@ -104,8 +105,8 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
     """A line for each series."""
     from rich.text import Text
 
+    from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.short_spans import span
     from asterism.cli.text_table import Cell, Column, table
     from asterism.report.status_style import DIM, tone
 
@@ -131,9 +132,9 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
             [
                 heading(series.name),
                 Text("-", DIM) if series.active is None else issue(series.active),
-                "" if series.since is None else span(now - series.since),
+                "" if series.since is None else format_age(now - series.since),
                 series.by or "",
-                "" if left is None else span(left) if left > 0 else Text("ran out", tone("failed")),
+                "" if left is None else format_age(left) if left > 0 else Text("ran out", tone("failed")),
                 line_of_queue(series.queue),
                 Text(clean(_note(series)), DIM),
             ]

@@ -1,28 +1,8 @@
-"""Ages and sizes in a few letters, for tables in which they change while one looks at them."""
+"""Timestamps and sizes as short text, for tables."""
 
 from __future__ import annotations
 
 import time
-
-
-def span(seconds: float | None) -> str:
-    """``0 s``, ``12 s``, ``3 min``, ``5 h``, ``12 d``; nothing for None."""
-    if seconds is None:
-        return ""
-    seconds = max(0.0, seconds)
-    if seconds < 99.5:
-        return f"{seconds:.0f} s" if seconds >= 9.95 or seconds < 0.05 else f"{seconds:.1f} s"
-    if seconds < 99.5 * 60:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 72 * 3600:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86_400:.0f} d"
-
-
-def within(seconds: float) -> str:
-    """``in 3 min``, or ``at once`` where ``in 0 s`` would be said."""
-    told = span(seconds)
-    return "at once" if told == "0 s" else f"in {told}"
 
 
 def moment(at: float | None) -> str:

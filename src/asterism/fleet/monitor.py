@@ -35,10 +35,9 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
+from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.peers.registry import of_a_peer
-from asterism.peers.takeover import Adopting
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
 from asterism.store.store_errors import Conflict
 
@@ -91,7 +90,7 @@ class Monitor:
         self._set_back = True  # whether the store's clock may have been
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
         self._pruned_at: float | None = None
-        self._adopting = Adopting(fleet)
+        self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
         self._missing: set[tuple[str, int]] = set()  # workflows of which was said that they are
 
@@ -115,7 +114,8 @@ class Monitor:
         await self._offer_again(outlook)
         await self._give_up_what_nobody_can_do(outlook)
         if not held:
-            await self._adopting.adopt(sessions)
+            for extra_pass in self._extra_passes:
+                await extra_pass(sessions)
             await self._prune(now)
 
     async def stand_by(self, coordinator: str | None) -> None:
@@ -207,7 +207,7 @@ class Monitor:
             detail = f"{session.device} is gone" if session.state == ENDED else silent
             report = reports.get(run.id)
             kept = run.changed(progress=report.progress or run.progress) if report is not None else run
-            await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], of_a_peer(session))
+            await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], session.peer is not None)
 
     def _left(self, run: Run, owner: Session, own: float, deputy: bool) -> float:
         """How much longer we have to observe the silence of an owner before we take a run away. What a coordinator in

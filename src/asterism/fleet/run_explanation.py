@@ -31,15 +31,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from asterism.base.durations import format_age
 from asterism.core.run.mass_loss import braked_until
 from asterism.core.run.placement import Outlook
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, HEARD, Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
+from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
-from asterism.peers.registry import Peers, removed_key
-from asterism.store.protocol import FEED, Query, feed_of
+from asterism.store.protocol import Query
 
 MOST = 20
 """How many devices or runs are named one by one."""
@@ -82,7 +83,7 @@ async def why(fleet: Fleet, run_id: str) -> Why:
 
 
 def _ended(run: Run, now: float) -> Reason:
-    ago = f"{_span(now - (run.ended_at or now))} ago"
+    ago = f"{format_age(now - (run.ended_at or now))} ago"
     if run.status is COMPLETED:
         return Reason("ended", "completed", f"it completed on {run.device}, {ago}", run.ended_at)
     word = "cancelled" if run.cancelled else "failed"
@@ -111,7 +112,7 @@ class _Owned:
         if run.wish is not None:
             text = f"{run.device} was asked to {run.wish} it by {run.wished_by}, and has not stopped yet"
             reasons.append(Reason("wish", run.wish, text))
-        left = await _left_to_a_peer(self.fleet, run)
+        left = await _decided_elsewhere(self.fleet, run)
         if left is not None:
             return [*reasons, left]
         if owner is not None and owner.state == ABROAD:
@@ -133,7 +134,7 @@ class _Owned:
         report = (await self.fleet.store.reports([run.id])).get(run.id)
         progress = report.progress if report is not None and report.progress is not None else run.progress
         far = f", and has come to {progress}" if progress is not None else ""
-        lasting = _span(self.now - (run.started_at or self.now))
+        lasting = format_age(self.now - (run.started_at or self.now))
         return Reason("running", device, f"it has been running on {device} for {lasting}{far}", run.started_at)
 
     async def _behind(self) -> list[Reason]:
@@ -156,8 +157,9 @@ class _Owned:
             reasons = [Reason("silent", device, f"{device} has gone since: the run is about to be taken away")]
         else:
             until = owner.beat_at + run.timeout
-            then = f"in {_span(until - self.now)}" if until > self.now else "now"
-            text = f"{device} has not been heard of for {_span(self.now - owner.beat_at)}; it may be taken away {then}"
+            then = f"in {format_age(until - self.now)}" if until > self.now else "now"
+            age = format_age(self.now - owner.beat_at)
+            text = f"{device} has not been heard of for {age}; it may be taken away {then}"
             reasons = [Reason("silent", device, text, owner.beat_at)]
         return [*reasons, *await self._nobody_acts(sessions)]
 
@@ -170,32 +172,25 @@ class _Owned:
         until = braked_until([one for one in sessions if one.state != ENDED], self.now, hold)
         if until is None or until <= self.now:
             return []
-        left = _span(until - self.now)
+        left = format_age(until - self.now)
         text = f"most of the fleet vanished at once, which is likely the network: nothing is taken away for {left}"
         return [Reason("brake", "", text, until)]
 
 
-async def _left_to_a_peer(fleet: Fleet, run: Run) -> Reason | None:
-    """The peer that judges a run of which this store has a copy."""
-    if await fleet.store.register(FEED) is None:
-        return None
-    left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
-    if left_to is None:
-        return None
-    name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
-    if name is None:
-        removed = await fleet.store.register(removed_key(left_to))
-        was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
-        if removed is not None and removed.value and removed.value["adopt"]:
-            return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")
-        return Reason("removed", was, f"it is held: it was left to peer {was}, which was removed")
-    text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
-    return Reason("left", name, text)
+async def _decided_elsewhere(fleet: Fleet, run: Run) -> Reason | None:
+    """Why this store does not decide about a run, as the first extension says that knows; None if it does."""
+    for extension in extensions():
+        reason = await extension.explain(fleet, run)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _abroad(owner: Session, now: float) -> Iterator[Reason]:
     if not owner.reachable(now):
-        text = f"{owner.device} is a device {owner.host}, of which nothing was heard for {_span(now - owner.beat_at)}"
+        text = (
+            f"{owner.device} is a device {owner.host}, of which nothing was heard for {format_age(now - owner.beat_at)}"
+        )
         yield Reason("silent", owner.device, text, owner.beat_at)
 
 
@@ -211,13 +206,13 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         reasons.append(await _series(fleet, run, run.series))
     if reasons:
         return reasons
-    peer = await _left_to_a_peer(fleet, run)
-    if peer is not None:
-        return [peer]
+    elsewhere = await _decided_elsewhere(fleet, run)
+    if elsewhere is not None:
+        return [elsewhere]
     if run.not_before > now:
         last = run.previous[-1] if run.previous else None
         said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
-        left = _span(run.not_before - now)
+        left = format_age(run.not_before - now)
         then = f"in {left}" if left != "0 s" else "at once"
         return [Reason("backoff", "", f"the next try begins {then}, after the last one{said}", run.not_before)]
     flow = await fleet.workflows.get(run.workflow, run.version)
@@ -285,7 +280,7 @@ def _resting(outlook: Outlook, device: str) -> Reason:
 def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
     for session in sessions:
         if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
-            text = f"{session.device} has not been heard of for {_span(outlook.now - session.beat_at)}"
+            text = f"{session.device} has not been heard of for {format_age(outlook.now - session.beat_at)}"
             if session.state == ABROAD:
                 text += f", since it is reached {session.host}: it is waited for until that peer is met"
             yield Reason("silent", session.device, text, session.beat_at)
@@ -294,16 +289,9 @@ def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
-def _span(seconds: float) -> str:
-    seconds = max(0.0, seconds)
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
-
-
 def _ago(now: float, at: float | None) -> str:
-    return f"{_span(now - at)} ago" if at is not None else "a while ago"
+    return f"{format_age(now - at)} ago" if at is not None else "a while ago"
 
 
 def _left(now: float, at: float | None) -> str:
-    return f"{_span(at - now)} left" if at is not None and at > now else "no time left"
+    return f"{format_age(at - now)} left" if at is not None and at > now else "no time left"

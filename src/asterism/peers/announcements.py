@@ -22,7 +22,7 @@ from asterism.core.run.run import ASSIGNED
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.fleet import settings
 from asterism.peers import refusals
-from asterism.peers.registry import Peers, host_of, of_a_peer
+from asterism.peers.registry import Peers, host_of
 from asterism.store import row_codec
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
 from asterism.store.store_errors import Conflict
@@ -167,7 +167,7 @@ def _fits(profile: Mapping[str, Any]) -> bool:
 
 
 def _is_ours(session: Session) -> bool:
-    return not of_a_peer(session)
+    return session.peer is None
 
 
 def _of_another(new: Session, peer: str, others: Iterable[Session], now: float) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from asterism.core.errors import AsterismError
-from asterism.core.run.session import ABROAD, ENDED, Session
+from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write
 from asterism.store.store_errors import Conflict
 
@@ -234,22 +234,12 @@ def must_be_a_name(name: str) -> None:
 
 def host_of(name: str) -> str:
     """What stands as the host of a session that a peer announced."""
-    return f"via {name}"
+    return f"{VIA}{name}"
 
 
 def is_of(session: Session, name: str) -> bool:
     """Whether it is a session that this peer announced, and still does."""
-    return session.state == ABROAD and session.host == host_of(name)
-
-
-def of_a_peer(session: Session) -> bool:
-    """Whether it is, or was, the session of a peer's device."""
-    return session.host.startswith(host_of(""))
-
-
-def peer_of(session: Session) -> str | None:
-    """The name of the peer through which a device is known; None for one of ours."""
-    return session.host.removeprefix(host_of("")) if of_a_peer(session) else None
+    return session.state == ABROAD and session.peer == name
 
 
 def furthest_behind(peers: Iterable[Peer]) -> float:

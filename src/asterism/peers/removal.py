@@ -24,7 +24,7 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Run
 from asterism.fleet.fleet import Fleet
-from asterism.peers.registry import Peer, Peers, UnknownPeer, of_a_peer, removed_key
+from asterism.peers.registry import Peer, Peers, UnknownPeer, removed_key
 from asterism.store.protocol import FEED, PutCopy, PutRegister, PutRun, Store, Write, feed_of
 from asterism.store.store_errors import Conflict
 
@@ -144,7 +144,7 @@ async def _concerned(store: Store, peer: str | None) -> _Concerned:
         left += some
     came = await feed.came_from(peer)
     copies = await feed.left_to([run.id for run in came])
-    ours = frozenset(one.id for one in await store.sessions(ended=True) if not of_a_peer(one))
+    ours = frozenset(one.id for one in await store.sessions(ended=True) if one.peer is None)
     elsewhere = [run.id for run in came if run.status in (CLAIMED, PROCESSING) and run.session not in ours]
     own = [run for run in came if run.id not in copies and run.id not in elsewhere]
     running = [run for run in [*left, *own] if run.status is PROCESSING and run.session in ours]

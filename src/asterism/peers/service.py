@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import AsyncIterator, Sequence
 
-from asterism.cli.cli_context import tell_json
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.peers.authentication import Guard
@@ -98,21 +96,3 @@ class _Told:
             log.warning("lost to %s: %s", peer, lost)
         for closed in met.closed:
             log.warning("%s", closed)
-
-
-async def serve_until_told(fleet: Fleet, place: str, *, as_json: bool) -> int:
-    """Until SIGINT or SIGTERM. Returns the exit code."""
-    loop, leaving = asyncio.get_running_loop(), asyncio.Event()
-    exchange = Exchange(fleet)
-    async with answering(exchange, place) as url:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, leaving.set)
-        try:
-            await leaving.wait()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-        log.info("leaving")
-    if as_json:
-        tell_json({"store": fleet.store.url, "url": url})
-    return 0

@@ -45,7 +45,7 @@ WATCHED = 300.0
 """How much of a peer's silence a monitor watches by its own clock, at most, in seconds."""
 
 
-class Adopting:
+class Takeover:
     """Part of a monitor: it remembers since when each peer has been silent, by its own clock."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -23,7 +23,7 @@ from asterism.core.history import Entry
 from asterism.core.run.merge import KEPT, differs, line_of, result_of
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, OPEN, Session
-from asterism.peers.registry import Peer, host_of, of_a_peer, to_come
+from asterism.peers.registry import Peer, host_of, to_come
 
 _SAID = frozenset({"claimed", "processing", "completed", KEPT})
 """What only the owner says."""
@@ -48,7 +48,7 @@ class Trust:
         by_host = {host_of(peer.name): peer.name for peer in peers}
         for session in sessions:
             whose = by_host.get(session.host)
-            if whose is None and of_a_peer(session):
+            if whose is None and session.peer is not None:
                 continue  # of a peer that is none any more
             self._ids[session.id] = whose
             if whose is None and session.state == OPEN:

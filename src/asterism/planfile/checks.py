@@ -13,12 +13,13 @@ from typing import Any
 
 from asterism.base import expressions, function_calls, input_variables
 from asterism.base.extras import extra_advice
+from asterism.base.safe_text import describe_value
 from asterism.base.secret_mask import too_short
 from asterism.base.task_inputs import MissingInput, is_reference, template
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import shown, suggestion, written
+from asterism.planfile.validation_messages import suggestion, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -102,7 +103,7 @@ class Meaning:
             elif (warning := too_short(value["secret"], os.environ[value["secret"]])) is not None:
                 yield path, warning, True
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
-            yield path, f"{written(path)}is from {shown(value['from'])}, which is not in its after", False
+            yield path, f"{written(path)}is from {describe_value(value['from'])}, which is not in its after", False
         if is_reference(value) and value.get("select") is not None:
             expression = str(value["select"])
             problem = expressions.check(expression)

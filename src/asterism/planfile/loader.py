@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from asterism.base.yaml_lines import Block, Mistake, line_of, read
+from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
 from asterism.core.json_values import plain
 from asterism.core.plan.constellation import Constellation
@@ -60,12 +60,9 @@ def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mi
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
     With ``imports`` the functions of ``call`` tasks are imported and their parameters compared with what fills them."""
-    with open(path, "rb") as file:
-        content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        return None, [Mistake(content.count(b"\n", 0, error.start) + 1, "this is not text in UTF-8")]
+    text, mistakes = read_text(path)
+    if mistakes:
+        return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # where a run looks for modules, too
     return examine(text, PurePath(path).stem, imports=imports, places=places)
 
@@ -80,10 +77,10 @@ def examine(
 
 
 def _examine(text: str, name: str, imports: bool, places: tuple[str, ...]) -> tuple[PlanFile | None, list[Mistake]]:
-    data, mistakes = read(text)
+    data, mistakes = parse_yaml(text)
     if data is None:
         return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
-    if not isinstance(data, Block):
+    if not isinstance(data, YamlMapping):
         return None, [*mistakes, Mistake(1, "a plan is a mapping with the keys asterism and tasks")]
     examination = _Examination(data, mistakes)
     found = examination.plan_file(name, imports, places)
@@ -103,7 +100,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Examination:
-    def __init__(self, data: Block, mistakes: list[Mistake]) -> None:
+    def __init__(self, data: YamlMapping, mistakes: list[Mistake]) -> None:
         self.data, self.mistakes = data, mistakes
 
     def blame(self, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
@@ -135,7 +132,7 @@ class _Examination:
 
     def _raw_tasks(self) -> Mapping[str, Any]:
         raw = self.data.get("tasks")
-        if not isinstance(raw, Block):
+        if not isinstance(raw, YamlMapping):
             absent = "tasks" not in self.data
             self.blame(("tasks",), "there are no 'tasks'" if absent else "tasks is a mapping of ids to tasks")
             return {}

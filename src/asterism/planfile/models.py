@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from asterism.base.durations import DURATION_PATTERN, parse_duration
+
 UNTAGGED = "\0"
 """Begins the names of alternatives in the paths of errors. No key of a file begins so: they can be told apart."""
 
@@ -20,27 +19,15 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def seconds(value: Any) -> Any:
-    """``90``, ``1.5``, ``"90s"``, ``"500ms"``, ``"5m"``, ``"2h"`` in seconds."""
-    if isinstance(value, str):
-        found = _DURATION.fullmatch(value)
-        if found is None:
-            raise ValueError("is a number of seconds, or text such as 500ms, 10s, 5m or 2h")
-        return float(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("is a number of seconds, or text such as 500ms, 10s, 5m or 2h")
-    return value
-
-
 def _duration_schema(minimum: str) -> WithJsonSchema:
     return WithJsonSchema(
-        {"anyOf": [{"type": "number", minimum: 0}, {"type": "string", "pattern": f"^{_DURATION.pattern}$"}]}
+        {"anyOf": [{"type": "number", minimum: 0}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
     )
 
 
 Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, BeforeValidator(seconds), Field(gt=0), _duration_schema("exclusiveMinimum")]
-Pause = Annotated[float, BeforeValidator(seconds), Field(ge=0), _duration_schema("minimum")]
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _duration_schema("exclusiveMinimum")]
+Pause = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), _duration_schema("minimum")]
 
 
 def _kind(value: Any) -> str | None:

@@ -13,4 +13,4 @@ class BadPlan(PlanError):
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.name, self.mistakes = name, tuple(mistakes)
-        super().__init__("\n".join(mistake.told(name) for mistake in self.mistakes))
+        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from asterism.base.durations import InvalidDuration
+from asterism.base.safe_text import describe_value
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part
-
-LONGEST = 60
 
 
 def place(error: Any) -> tuple[Part, ...]:
@@ -29,6 +29,8 @@ def sentence(error: Any, model: type[BaseModel]) -> str:
         return "there is no 'asterism'; a plan begins with 'asterism: 1'"
     if kind == "missing":
         return f"{written(path[:-1])}has no {str(path[-1])!r}" if path[:-1] else f"there is no {str(path[-1])!r}"
+    if isinstance(error.get("ctx", {}).get("error"), InvalidDuration):
+        return f"{written(path).rstrip()}: {error['ctx']['error']}"
     return f"{written(path)}{_expected(kind, error, path)}"
 
 
@@ -36,18 +38,6 @@ def written(path: Sequence[Part]) -> str:
     """A path as people write it: ``after.fetch.on``, ``argv[1]``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     return f"{text} " if text else ""
-
-
-def shown(value: Any) -> str:
-    """A value in a few words."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
@@ -82,16 +72,16 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
 def _expected(kind: str, error: Any, path: tuple[Part, ...]) -> str:
     value, context = error["input"], error.get("ctx", {})
     if kind in ("alternatives", "value_error"):
-        return str(context.get("error", error["msg"])) + f", not {shown(value)}"
+        return str(context.get("error", error["msg"])) + f", not {describe_value(value)}"
     if kind == "string_type" and isinstance(value, bool | int | float):
-        return f'is text; write it in quotes: "{shown(value)}"'
+        return f'is text; write it in quotes: "{describe_value(value)}"'
     if kind == "string_pattern_mismatch":
         wanted = "package.module:function" if path[-1] == "call" else "a word in capitals, such as POST"
-        return f"is {wanted}, not {shown(value)}"
+        return f"is {wanted}, not {describe_value(value)}"
     wanted = _WANTED.get(kind, "").format(**context)
     if not wanted:
         return f"is wrong: {error['msg']}"
-    return f"is {wanted}" if kind in ("too_short", "string_too_short") else f"is {wanted}, not {shown(value)}"
+    return f"is {wanted}" if kind in ("too_short", "string_too_short") else f"is {wanted}, not {describe_value(value)}"
 
 
 _WANTED = {

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.base import expressions
+from asterism.base.durations import InvalidDuration, parse_duration
 from asterism.base.url_text import request_url_problem
-from asterism.base.yaml_lines import Block, Mistake, line_of, read
+from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.planfile.models import seconds
 from asterism.planfile.validation_messages import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
@@ -41,24 +41,20 @@ class BadWorkflowFile(AsterismError):
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.name, self.mistakes = name, tuple(sorted(mistakes))
-        super().__init__("\n".join(mistake.told(name) for mistake in self.mistakes))
+        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
 
 
 def load_workflows(path: str) -> list[Workflow]:
     """The workflows of a file, in their order. Raises BadWorkflowFile, and OSError if it cannot be read."""
-    with open(path, "rb") as file:
-        content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise BadWorkflowFile(path, [Mistake(line, "this is not text in UTF-8")]) from None
+    text, mistakes = read_text(path)
+    if mistakes:
+        raise BadWorkflowFile(path, mistakes)
     return parse_workflows(text, path)
 
 
 def parse_workflows(text: str, name: str = "workflow") -> list[Workflow]:
     """``load_workflows``, for a text."""
-    data, mistakes = read(text)
+    data, mistakes = parse_yaml(text)
     found = _File(data, mistakes).workflows()
     if mistakes:
         raise BadWorkflowFile(name, mistakes)
@@ -73,7 +69,7 @@ class _File:
         self.mistakes.append(Mistake(line_of(self.data, path), text))
 
     def workflows(self) -> list[Workflow]:
-        if not isinstance(self.data, Block):
+        if not isinstance(self.data, YamlMapping):
             if not self.mistakes:
                 self.blame((), "a workflow is a mapping with a name and one of argv, shell, call and http")
             return []
@@ -87,7 +83,7 @@ class _File:
             if key != "workflows":
                 self.blame((key,), f"there is no key {key!r} beside 'workflows'")
         several = self.data["workflows"]
-        if not isinstance(several, Block) or not several:
+        if not isinstance(several, YamlMapping) or not several:
             self.blame(("workflows",), "workflows is a mapping of names to workflows, and not empty")
             return []
         return [flow for name, given in several.items() for flow in self._workflow(("workflows", name), name, given)]
@@ -116,9 +112,9 @@ class _File:
             self.blame((*path, key), f"there is no key {key!r}{hint}")
         elif key in _TIMES and isinstance(value, str):
             try:
-                return seconds(value)
-            except ValueError as error:
-                self.blame((*path, key), f"{key} {error}, not {value!r}")
+                return parse_duration(value)
+            except InvalidDuration as error:
+                self.blame((*path, key), f"{key}: {error}")
                 return DEFAULTS[key]
         elif key in ("needs", "wants") and isinstance(value, list):
             for word in (one for one in value if isinstance(one, str) and "," in one):

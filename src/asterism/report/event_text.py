@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from asterism.base.durations import format_duration
 from asterism.base.text import plural
 from asterism.core.errors import AsterismError, reason_of
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
-from asterism.report.times import duration
 
 MOST_NAMES = 6
 
@@ -47,7 +47,7 @@ def _retrying(event: TaskEvent, plan: Constellation) -> str:
 
 def _ended(event: TaskEvent, plan: Constellation) -> str:
     node = plan.nodes.get(event.task_id)
-    took = f" after {duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
+    took = f" after {format_duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
     why = f": {reason(event.error) if event.error is not None else event.reason}"
     why = "" if why == ": " else why
     where = f" on {event.device}" if isinstance(plan, RecordedConstellation) and event.device is not None else ""

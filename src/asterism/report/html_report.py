@@ -5,11 +5,11 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 
+from asterism.base.durations import format_duration
 from asterism.base.text import markup
 from asterism.report.assets import beside
 from asterism.report.report_data import Report
 from asterism.report.report_sections import edits, figures, graph, pill, stories, tasks, time
-from asterism.report.times import duration
 
 
 def report(data: Report) -> str:
@@ -45,7 +45,7 @@ def report(data: Report) -> str:
 
 
 def _header(data: Report) -> str:
-    took = duration(data.ended_at - data.started_at)
+    took = format_duration(data.ended_at - data.started_at)
     links = "".join(
         f'<a href="#{name.lower()}">{name}</a>' for name in ("Graph", "Timeline", "Tasks", "Edits", "Stories")
     )

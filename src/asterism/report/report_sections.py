@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural
 from asterism.report.drawing_graph import Graph
 from asterism.report.picture import Picture
 from asterism.report.report_data import EditRow, Report, StoryLine, TaskRow
 from asterism.report.svg import svg
 from asterism.report.timeline import timeline
-from asterism.report.times import duration
 
 MOST_DRAWN = 300
 MOST_ROWS = 5_000
@@ -113,7 +113,7 @@ def _task_row(row: TaskRow, since: float, story: int | None) -> str:
 
 
 def _at(at: float | None, since: float) -> str:
-    return "" if at is None else duration(at - since)
+    return "" if at is None else format_duration(at - since)
 
 
 def _code(text: str) -> str:
@@ -134,7 +134,7 @@ def _edit(row: EditRow, since: float) -> str:
     reason = f'<p class="reason">{markup(row.reason)}</p>' if row.reason else ""
     return (
         f'<li class="is-{markup(row.outcome)}"><p class="head">{pill(row.outcome)}{version}'
-        f"<span>{markup(row.author)}</span><time>{duration(row.at - since)}</time></p>{reason}"
+        f"<span>{markup(row.author)}</span><time>{format_duration(row.at - since)}</time></p>{reason}"
         f"{_list('operations', row.operations)}{_list('violations', row.violations)}</li>"
     )
 
@@ -159,7 +159,7 @@ def stories(data: Report) -> str:
 def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since: float) -> str:
     name = markup(task)
     steps = "".join(
-        f"<li><time>{duration(line.at - since)}</time><p>{markup(line.what)}"
+        f"<li><time>{format_duration(line.at - since)}</time><p>{markup(line.what)}"
         f"{f'<span>{markup(line.why)}</span>' if line.why else ''}</p></li>"
         for line in story
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.style import Style
 from rich.text import Text
 
+from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.event_text import reason
 from asterism.report.status_style import DIM, tone
-from asterism.report.times import duration
 
 MOST_NAMES = 8
 MOST_REASONS = 20
@@ -25,14 +25,14 @@ def figures(result: Result) -> tuple[tuple[str, str], ...]:
     return (
         ("State", result.state.replace("_", " ")),
         ("Tasks", counts(result)),
-        ("Makespan", duration(summary.makespan)),
-        ("Lower bound", duration(summary.lower_bound)),
+        ("Makespan", format_duration(summary.makespan)),
+        ("Lower bound", format_duration(summary.lower_bound)),
         ("Makespan over bound", over),
-        ("Critical path L", duration(shape.critical_path)),
+        ("Critical path L", format_duration(shape.critical_path)),
         ("Path", _path(shape.path)),
-        ("Total work W", duration(shape.work)),
+        ("Total work W", format_duration(shape.work)),
         ("Parallelism W/L", f"{shape.ratio:.2f}"),
-        ("Time under hold", duration(summary.held)),
+        ("Time under hold", format_duration(summary.held)),
         ("Edits accepted", str(summary.edits_accepted)),
         ("Edits rejected", str(summary.edits_rejected)),
         ("Edit cycles", str(summary.cycles)),

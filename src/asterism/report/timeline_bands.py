@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from asterism.base.durations import format_duration
 from asterism.base.text import plural, shorten
 from asterism.report.report_data import CycleBar, ExecutionBar, Hold, Report
-from asterism.report.times import duration
 
 MOST_NAMES = 6
 SHORT_NAME = 6
@@ -145,7 +145,7 @@ def _execution_bar(data: Report, execution: ExecutionBar, lane: int) -> Bar:
 
 def _stretch(data: Report, start: float, end: float) -> str:
     since = data.started_at
-    return f"{duration(start - since)} to {duration(end - since)}, took {duration(end - start)}"
+    return f"{format_duration(start - since)} to {format_duration(end - since)}, took {format_duration(end - start)}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Times as people read them, and the ticks of a time axis."""
+"""The ticks of a time axis: their step and their labels."""
 
 from __future__ import annotations
 
@@ -24,22 +24,6 @@ _STEPS = (
         86400.0,
     ),
 )
-
-
-def duration(seconds: float) -> str:
-    """`0 s`, `340 ms`, `12.3 s`, `2 min 05 s`, `1 h 03 min`."""
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    if seconds == 0:
-        return "0 s"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def tick(seconds: float, step: float) -> str:

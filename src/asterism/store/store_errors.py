@@ -26,11 +26,21 @@ class StoreError(AsterismError):
 
 
 class Conflict(StoreError):
-    """Somebody else was first: nothing of the commit happened. ``what`` names the record that was not as expected."""
+    """Another writer was faster: nothing of the commit happened. ``what`` names the record that was not as expected:
+    its kind (``run``, ``session``, ``register``, or ``key`` for the key of a run) and its name."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} has changed meanwhile")
+
+    @property
+    def kind(self) -> str:
+        """The kind of the record."""
+        return self.what.partition(" ")[0]
+
+    def concerns(self, kind: str, name: str) -> bool:
+        """Whether this is the record that was not as expected."""
+        return self.what == f"{kind} {name}"
 
 
 class StoreUnavailable(StoreError):

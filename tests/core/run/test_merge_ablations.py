@@ -105,18 +105,18 @@ def write_what_is_not_new(patch: Patch) -> None:
     def taken_over(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    patch.setattr("resolve_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
 
 
 def write_the_revision_of_the_winner(patch: Patch) -> None:
     def taken_over(mine: Run, resolved: Run) -> Run | None:
         return None if resolved.changed(revision=mine.revision) == mine else resolved
 
-    patch.setattr("resolve_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
 
 
 def tell_nobody(patch: Patch) -> None:
-    patch.setattr("resolve_scenes.lost_by", lambda mine, resolved: None)
+    patch.setattr("tests.core.run.merge_scenes.lost_by", lambda mine, resolved: None)
 
 
 LAW = "it matters|with itself"

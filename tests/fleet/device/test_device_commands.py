@@ -67,7 +67,7 @@ def test_a_workflow_sets_variables_from_inputs() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "text", [1], 5])
-def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
+async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
     told = Told()
     work = told.work(shell("true"), "" if given is None else given)
 
@@ -75,7 +75,7 @@ def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
         await executors().execute(work)
 
     with pytest.raises(MissingInput, match="is an object of named values"):
-        asyncio.run(main())
+        await main()
     assert executors().check(work) is None
 
 
@@ -147,7 +147,7 @@ def test_more_output_than_is_kept_and_bytes_that_are_no_text_do_no_harm() -> Non
     assert len(told.output[-1].encode()) <= TAIL
 
 
-def test_the_tail_has_both_pipes_and_is_told_while_the_command_runs(tmp_path: Path) -> None:
+async def test_the_tail_has_both_pipes_and_is_told_while_the_command_runs(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
 
@@ -162,46 +162,38 @@ def test_the_tail_has_both_pipes_and_is_told_while_the_command_runs(tmp_path: Pa
         made.close()
         return value, told.output[-1]
 
-    value, tail = asyncio.run(main())
+    value, tail = await main()
     assert value == "one\nthree"
     assert sorted(tail.split()) == ["one", "three", "two"]
 
 
-def test_progress_is_told_while_the_command_runs_and_once_more_at_its_end(tmp_path: Path) -> None:
+async def test_progress_is_told_while_the_command_runs_and_once_more_at_its_end(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
-
-    async def main() -> list[Progress]:
-        told, made = Told(), executors()
-        flow = shell(f'echo 1/10 >> "$ASTERISM_PROGRESS"; read line < {go}; echo 2/10 > "$ASTERISM_PROGRESS"')
-        running = asyncio.create_task(made.execute(told.work(flow)))
-        await soon_async(lambda: told.progress)
-        with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
-            pipe.write("\n")
-        await running
-        made.close()
-        return told.progress
-
-    assert asyncio.run(main()) == [Progress(1, 10), Progress(2, 10)]
+    told, made = Told(), executors()
+    flow = shell(f'echo 1/10 >> "$ASTERISM_PROGRESS"; read line < {go}; echo 2/10 > "$ASTERISM_PROGRESS"')
+    running = asyncio.create_task(made.execute(told.work(flow)))
+    await soon_async(lambda: told.progress)
+    with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
+        pipe.write("\n")
+    await running
+    made.close()
+    assert told.progress == [Progress(1, 10), Progress(2, 10)]
 
 
-def test_progress_is_told_at_once_when_asked(tmp_path: Path) -> None:
+async def test_progress_is_told_at_once_when_asked(tmp_path: Path) -> None:
     said, go = tmp_path / "said", tmp_path / "go"
     os.mkfifo(go)
-
-    async def main() -> None:
-        told, made = Told(), executors()
-        flow = shell(f'echo 7 > "$ASTERISM_PROGRESS"; echo . > {said}; read line < {go}')
-        running = asyncio.create_task(made.execute(told.work(flow)))
-        await soon_async(lambda: lines(said))
-        made.look()
-        assert told.progress == [Progress(7)]
-        with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
-            pipe.write("\n")
-        await running
-        made.close()
-
-    asyncio.run(main())
+    told, made = Told(), executors()
+    flow = shell(f'echo 7 > "$ASTERISM_PROGRESS"; echo . > {said}; read line < {go}')
+    running = asyncio.create_task(made.execute(told.work(flow)))
+    await soon_async(lambda: lines(said))
+    made.look()
+    assert told.progress == [Progress(7)]
+    with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
+        pipe.write("\n")
+    await running
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -397,21 +389,17 @@ def test_cancelling_at_any_moment_of_the_start_ends_soon_and_leaves_no_process(
         soon(lambda number=number: not alive(number))
 
 
-def test_a_command_that_is_stopped_has_told_how_far_it_came(tmp_path: Path) -> None:
+async def test_a_command_that_is_stopped_has_told_how_far_it_came(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
-
-    async def main() -> list[Progress]:
-        told, made = Told(), executors()
-        flow = shell(f'echo 4/9 > "$ASTERISM_PROGRESS"; echo $$ >> {noted}; exec sleep 1000')
-        running = asyncio.create_task(made.execute(told.work(flow)))
-        await soon_async(lambda: lines(noted))
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        made.close()
-        return told.progress
-
-    assert asyncio.run(main()) == [Progress(4, 9)]
+    told, made = Told(), executors()
+    flow = shell(f'echo 4/9 > "$ASTERISM_PROGRESS"; echo $$ >> {noted}; exec sleep 1000')
+    running = asyncio.create_task(made.execute(told.work(flow)))
+    await soon_async(lambda: lines(noted))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    made.close()
+    assert told.progress == [Progress(4, 9)]
 
 
 def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Path) -> None:
@@ -424,20 +412,17 @@ def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Pat
         soon(lambda number=number: not alive(number))
 
 
-def test_nothing_is_left_behind(state: Path) -> None:
-    async def main() -> None:
-        made = executors()
-        flow = shell("exit $n")
-        works = [made.execute(Told().work(flow, {"n": n % 2})) for n in range(6)]
-        assert len([one for one in await asyncio.gather(*works, return_exceptions=True) if one == ""]) == 3
-        (life,) = (state / "lives").iterdir()
-        assert [entry.name for entry in life.iterdir()] == ["groups"]
-        made.close()
-        assert not list((state / "lives").iterdir())
-        assert await made.execute(Told().work(shell("echo again"))) == "again"
-        made.close()
-
-    asyncio.run(main())
+async def test_nothing_is_left_behind(state: Path) -> None:
+    made = executors()
+    flow = shell("exit $n")
+    works = [made.execute(Told().work(flow, {"n": n % 2})) for n in range(6)]
+    assert len([one for one in await asyncio.gather(*works, return_exceptions=True) if one == ""]) == 3
+    (life,) = (state / "lives").iterdir()
+    assert [entry.name for entry in life.iterdir()] == ["groups"]
+    made.close()
+    assert not list((state / "lives").iterdir())
+    assert await made.execute(Told().work(shell("echo again"))) == "again"
+    made.close()
 
 
 def test_the_file_of_process_groups_is_rid_of_what_has_ended(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from asterism.core.run.run import Assignment, Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.device.functions import CurrentRun, RunStopped
-from asterism.testing.virtual_time import run as in_virtual_time
 from tests.fleet.device.device_scenes import Told, execute, executors
 from tests.process_scenes import soon_async
 
@@ -90,7 +89,7 @@ def test_a_function_is_told_which_attempt_it_is_and_tells_how_far_it_is() -> Non
     assert told.progress == [Progress(1, 2), Progress(2, 2)]
 
 
-def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
+async def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
     where: list[int] = []
 
     def from_a_thread_of_its_own(run: CurrentRun) -> None:
@@ -102,16 +101,13 @@ def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
         run.report(2)
         return len(where)  # told at once
 
-    async def main() -> int:
-        made = executors()
-        for call in (from_a_thread_of_its_own, on_the_loop):
-            told = Told().work(function(call))
-            work = told._replace(on_progress=lambda progress: where.append(threading.get_ident()))
-            value = await made.execute(work)
-        made.close()
-        return int(value)
-
-    assert asyncio.run(main()) == 2
+    made = executors()
+    for call in (from_a_thread_of_its_own, on_the_loop):
+        told = Told().work(function(call))
+        work = told._replace(on_progress=lambda progress: where.append(threading.get_ident()))
+        value = await made.execute(work)
+    made.close()
+    assert int(value) == 2
     assert where == [threading.get_ident()] * 2
 
 
@@ -222,7 +218,8 @@ def test_a_secret_is_masked_in_what_it_raises_and_not_in_what_it_returns(monkeyp
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_coroutine_is_cancelled_and_its_limit_is_kept_in_virtual_time() -> None:
+@pytest.mark.virtual_time
+async def test_a_coroutine_is_cancelled_and_its_limit_is_kept_in_virtual_time() -> None:
     ended: list[float] = []
 
     async def sleeps() -> None:
@@ -231,15 +228,15 @@ def test_a_coroutine_is_cancelled_and_its_limit_is_kept_in_virtual_time() -> Non
         finally:
             ended.append(asyncio.get_running_loop().time())
 
-    async def main() -> None:
-        with pytest.raises(LimitReached, match="its limit of 60 s"):
-            await executors().execute(Told().work(function(sleeps, limit=60.0)))
-
-    in_virtual_time(main())
+    with pytest.raises(LimitReached, match="its limit of 60 s"):
+        await executors().execute(Told().work(function(sleeps, limit=60.0)))
     assert ended == [60.0]
 
 
-def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.virtual_time
+async def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def stubborn() -> str:
         end = asyncio.get_running_loop().time() + 100
         while (left := end - asyncio.get_running_loop().time()) > 0:
@@ -249,7 +246,7 @@ def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(caplog
                 continue
         return "too late"
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING, "asterism.device"):
         made = executors(grace=5.0)
         loop = asyncio.get_running_loop()
         with pytest.raises(LimitReached):
@@ -258,13 +255,10 @@ def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(caplog
         assert made.lingering == 1
         await asyncio.sleep(100)
         assert made.lingering == 0
-
-    with caplog.at_level(logging.WARNING, "asterism.device"):
-        in_virtual_time(main())
     assert "does not stop" in caplog.text
 
 
-def test_a_thread_is_told_to_stop_and_hears_it_when_it_reports() -> None:
+async def test_a_thread_is_told_to_stop_and_hears_it_when_it_reports() -> None:
     heard: list[BaseException | bool] = []
     running, stopped = threading.Event(), threading.Event()
 
@@ -279,21 +273,18 @@ def test_a_thread_is_told_to_stop_and_hears_it_when_it_reports() -> None:
             heard.append(error)
             raise
 
-    async def main() -> int:
-        made = executors(grace=30.0)
-        work = asyncio.create_task(made.execute(Told().work(function(works))))
-        await soon_async(running.is_set)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        return made.lingering
-
-    assert asyncio.run(main()) == 0  # it was waited for
+    made = executors(grace=30.0)
+    work = asyncio.create_task(made.execute(Told().work(function(works))))
+    await soon_async(running.is_set)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert made.lingering == 0  # it was waited for
     assert heard[0] is True
     assert "r1 was taken away" in str(heard[1])
 
 
-def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_then_its_word_does_not_count() -> None:
+async def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_then_its_word_does_not_count() -> None:
     running, go, done = threading.Event(), threading.Event(), threading.Event()
     said: list[str] = []
 
@@ -306,49 +297,43 @@ def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_then_i
             said.append(str(error))
         done.set()
 
-    async def main() -> None:
-        told, made = Told(), executors(grace=0.01)
-        work = asyncio.create_task(made.execute(told.work(function(deaf))))
-        await soon_async(running.is_set)
-        work.cancel()
-        done_soon, _ = await asyncio.wait([work], timeout=0.1)  # ten times the grace
-        assert not done_soon, "it was given back while it went on: somebody else would have begun it"
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        assert made.lingering == 1
-        go.set()
-        await soon_async(lambda: made.lingering == 0)
-        assert done.is_set()
-        assert told.progress == []
-
-    asyncio.run(main())
+    told, made = Told(), executors(grace=0.01)
+    work = asyncio.create_task(made.execute(told.work(function(deaf))))
+    await soon_async(running.is_set)
+    work.cancel()
+    done_soon, _ = await asyncio.wait([work], timeout=0.1)  # ten times the grace
+    assert not done_soon, "it was given back while it went on: somebody else would have begun it"
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert made.lingering == 1
+    go.set()
+    await soon_async(lambda: made.lingering == 0)
+    assert done.is_set()
+    assert told.progress == []
     assert said == ["run r1 was taken away"]
 
 
-def test_cancelling_twice_does_not_wait_for_the_grace() -> None:
+async def test_cancelling_twice_does_not_wait_for_the_grace() -> None:
     running, go = threading.Event(), threading.Event()
 
     def deaf() -> None:
         running.set()
         go.wait()
 
-    async def main() -> None:
-        made = executors(grace=10_000.0)
-        work = asyncio.create_task(made.execute(Told().work(function(deaf))))
-        await soon_async(running.is_set)
-        for _ in range(2):
-            work.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        go.set()
-        await soon_async(lambda: made.lingering == 0)
-
-    asyncio.run(main())
+    made = executors(grace=10_000.0)
+    work = asyncio.create_task(made.execute(Told().work(function(deaf))))
+    await soon_async(running.is_set)
+    for _ in range(2):
+        work.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    go.set()
+    await soon_async(lambda: made.lingering == 0)
 
 
-def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> None:
+async def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> None:
     running, go = threading.Event(), threading.Event()
     said: list[BaseException] = []
 
@@ -361,24 +346,20 @@ def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> Non
         except RunStopped as error:
             said.append(error)
 
-    async def main() -> threading.Thread:
-        before = threading.enumerate()  # one of another test may be about to end
-        made = executors(grace=0.01)
-        work = asyncio.create_task(made.execute(Told().work(function(deaf))))
-        await soon_async(running.is_set)
-        (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
-        for _ in range(2):
-            work.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()
-        return thread
-
-    thread = asyncio.run(main())
+    before = threading.enumerate()  # one of another test may be about to end
+    made = executors(grace=0.01)
+    work = asyncio.create_task(made.execute(Told().work(function(deaf))))
+    await soon_async(running.is_set)
+    (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
+    for _ in range(2):
+        work.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
     go.set()
     thread.join()
     assert len(said) == 1

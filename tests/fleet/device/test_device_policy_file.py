@@ -100,11 +100,12 @@ shell: true
         ("- commands", "policy.yaml:1: a policy is a mapping"),
         ("commands: [", "policy.yaml:1: this is not YAML"),
         ("shell: true\n  x: y", "policy.yaml:2: this is not YAML"),
-        ("shell: true\n---\nshell: false", "policy.yaml:2: this is not YAML"),
-        ("a: &a [*a]", "nested too deep"),
+        ("shell: true\n---\nshell: false", "policy.yaml:2: a second document begins here"),
+        ("a: &a [*a]", "*a stands for a value that contains it"),
         ("commands: [[[[[[x]]]]]]", "nested too deep"),
         ("[" * 2_000, "policy.yaml:1: this is nested too deep"),
         ("shell: !!python/object/apply:os.system [true]", "shell is true or false, not a list"),
+        ("shell: !!python/object/apply:os.system [true]", "2002:python/object/apply:os.system' has no meaning"),
         ("shell: !mine true", "the tag '!mine' has no meaning"),
         ("{[1, 2]: 3}", "a key is text"),
         ("commands: [\x01]", "this is not YAML"),
@@ -121,7 +122,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Policy.load(path)
     path.write_bytes(b"shell: true\n# \xff\n")
-    with pytest.raises(BadPolicy, match=r"policy.yaml:2: this is not text in UTF-8"):
+    with pytest.raises(BadPolicy, match=r"policy.yaml:2: the file is not text in UTF-8"):
         Policy.load(path)
     path.write_bytes(b"#" * (LARGEST + 1))
     with pytest.raises(BadPolicy, match="is larger than"):

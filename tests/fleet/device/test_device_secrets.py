@@ -96,11 +96,11 @@ def test_without_the_mask_it_is_in_the_store(tmp_path: Path, monkeypatch: pytest
 # -- what the work says, and what it returns ---------------------------------------------------------------------------
 
 
-def test_a_result_is_stored_as_it_is_and_masked_where_it_is_shown(
+async def test_a_result_is_stored_as_it_is_and_masked_where_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = shell("""printf '{"v1.1": "%s"}' "$token" """)
-    run, shown = asyncio.run(run_on_a_device(f"sqlite:///{tmp_path}/fleet.db", flow, GIVEN))
+    run, shown = await run_on_a_device(f"sqlite:///{tmp_path}/fleet.db", flow, GIVEN)
     assert run.output == {"v1.1": VALUE}
     assert shown["output"] == {"v1.1": "[secret]"}
 
@@ -109,7 +109,7 @@ def test_a_result_is_stored_as_it_is_and_masked_where_it_is_shown(
             return await run_in(fleet, await fleet.run(run.id))
 
     monkeypatch.delenv("MY_VALUE")
-    told = asyncio.run(elsewhere())
+    told = await elsewhere()
     assert told["output"] == "[withheld: it may show a secret that is not known here: MY_VALUE]"
     assert told["input"] == GIVEN
 
@@ -127,7 +127,7 @@ def test_a_result_is_the_same_to_the_byte(value: str) -> None:
         ]
 
 
-def test_a_command_that_prints_a_secret_of_earlier_work_is_masked() -> None:
+async def test_a_command_that_prints_a_secret_of_earlier_work_is_masked() -> None:
     """It does not refer to it, but has it in its environment."""
     told = Told()
 
@@ -142,7 +142,7 @@ def test_a_command_that_prints_a_secret_of_earlier_work_is_masked() -> None:
             made.close()
         return ""
 
-    assert asyncio.run(main()) == "the command exited with 1: bad [secret] bad [secret]\n"
+    assert await main() == "the command exited with 1: bad [secret] bad [secret]\n"
     assert told.output[-1] == "bad [secret]\n"
 
 
@@ -206,18 +206,14 @@ def test_short_secrets_of_the_policy_are_warned_of_at_the_start(
     ]
 
 
-def test_a_short_secret_of_a_run_is_warned_of_once(
+async def test_a_short_secret_of_a_run_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MY_PIN", "123")
-
-    async def main() -> None:
-        made = executors()
-        for _ in range(3):
-            await made.execute(Told().work(command("true"), {"pin": {"secret": "MY_PIN"}}))
-        made.close()
-
-    asyncio.run(main())
+    made = executors()
+    for _ in range(3):
+        await made.execute(Told().work(command("true"), {"pin": {"secret": "MY_PIN"}}))
+    made.close()
     assert caplog.text.count("the secret 'MY_PIN' has only 3 characters") == 1
 
 

@@ -124,7 +124,7 @@ def test_a_device_whose_start_failed_leaves_nothing_open_and_begins_anew(monkeyp
     assert outcome(made, shell("echo hello")) == "hello"
 
 
-def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     def no_more(self: threading.Thread) -> None:
@@ -140,7 +140,7 @@ def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytest.Monk
             made.close()
 
     with pytest.raises(DeviceTrouble, match="can't start new thread"):
-        asyncio.run(main())
+        await main()
 
 
 def test_a_request_without_descriptors_is_trouble() -> None:

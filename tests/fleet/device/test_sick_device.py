@@ -53,10 +53,10 @@ asyncio.run(main(*sys.argv[1:]))
 
 FAILS_THE_WORK = """
 import contextlib
-from asterism.core import breaker
-from asterism.orchestrator import processes
+from asterism.base import processes
+from asterism.core.run import circuit_breaker
 processes.own_part = lambda *_: contextlib.nullcontext()
-breaker.FAILURES = 10**9
+circuit_breaker.FAILURES = 10**9
 """
 """The ablation: what goes wrong in the device's own part is taken for a failure of the work, and it goes on."""
 

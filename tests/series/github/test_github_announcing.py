@@ -141,41 +141,33 @@ def test_a_mark_whose_reply_is_lost_is_followed_by_its_comment_once(server):
     assert announced(server) == [1]
 
 
-def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
+async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
     """The active issue is closed after the state was held against reality, and before it is assigned."""
+    register = opened(server)
+    service = service_of(register)
+    take, closed = service.turns.take, []
 
-    async def scene() -> dict[str, int]:
-        register = opened(server)
-        service = service_of(register)
-        take, closed = service.turns.take, []
+    async def late(name: str) -> Turn:
+        if not closed:
+            closed.append(1)
+            await asyncio.to_thread(merged, server, 1)
+        return await take(name)
 
-        async def late(name: str) -> Turn:
-            if not closed:
-                closed.append(1)
-                await asyncio.to_thread(merged, server, 1)
-            return await take(name)
-
-        service.turns.take = late  # type: ignore[method-assign]
-        await service.sync()
-        await register.close()
-        return service.metrics.counts
-
-    counts = asyncio.run(scene())
+    service.turns.take = late  # type: ignore[method-assign]
+    await service.sync()
+    await register.close()
+    counts = service.metrics.counts
     assert state(server)["active_issue"] == 2
     assert (counts["promotion_events"], counts["completed"], counts["assigned"]) == (2, 1, 1)
 
 
-def test_who_was_assigned_before_the_first_sync_was_not_promoted_by_it(server):
+async def test_who_was_assigned_before_the_first_sync_was_not_promoted_by_it(server):
     server.call(lambda world: world.assign(2, "robot", by_hand=True))
-
-    async def scene() -> int:
-        register = opened(server)
-        service = service_of(register)
-        await service.sync()
-        await register.close()
-        return service.metrics.counts["promotion_events"]
-
-    assert asyncio.run(scene()) == 0
+    register = opened(server)
+    service = service_of(register)
+    await service.sync()
+    await register.close()
+    assert service.metrics.counts["promotion_events"] == 0
     assert state(server)["active_issue"] == 2
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import githubkit.cache.mem_cache as memory
@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from asterism.series.github.github_access import open_github
-from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.sync import GitHubSeries
 from asterism.series.register import RegisterUnavailable
 from tests.series.github.github_scenes import assigned, environ, merged, service_of, world_of
@@ -45,20 +44,14 @@ def as_app(server: GitHubServer, key: rsa.RSAPrivateKey) -> dict[str, str]:
     }
 
 
-def staying(
-    server: GitHubServer, key: rsa.RSAPrivateKey, scene: Callable[[GitHubSeries], Awaitable[None]]
-) -> GitHubRegister:
-    """A service that goes on for as long as the scene does."""
-
-    async def main() -> GitHubRegister:
-        register = open_github("acme/rocket", environ=as_app(server, key))
-        try:
-            await scene(service_of(register))
-        finally:
-            await register.close()
-        return register
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def staying(server: GitHubServer, key: rsa.RSAPrivateKey) -> AsyncIterator[GitHubSeries]:
+    """A service that stays up."""
+    register = open_github("acme/rocket", environ=as_app(server, key))
+    try:
+        yield service_of(register)
+    finally:
+        await register.close()
 
 
 def tokens_asked_for(server: GitHubServer) -> int:
@@ -74,16 +67,14 @@ def take_back(server: GitHubServer) -> None:
     server.call(lambda world: [server.tokens.pop(one) for one in list(server.tokens) if one != TOKEN])
 
 
-def test_an_app_finds_its_installation_and_works_with_one_token(server, key):
-    async def scene(service: GitHubSeries) -> None:
+async def test_an_app_finds_its_installation_and_works_with_one_token(server, key):
+    async with staying(server, key) as service:
         [report] = (await service.sync()).series
         assert report.assigned
-
-    staying(server, key, scene)
     assert tokens_asked_for(server) == 1
 
 
-def test_a_service_that_outlives_its_token_gets_another_before_it_ends(server, key, monkeypatch):
+async def test_a_service_that_outlives_its_token_gets_another_before_it_ends(server, key, monkeypatch):
     passed = datetime.timedelta(0)
 
     class Later(datetime.datetime):
@@ -92,9 +83,7 @@ def test_a_service_that_outlives_its_token_gets_another_before_it_ends(server, k
             return datetime.datetime.now(tz) + passed
 
     monkeypatch.setattr(memory, "datetime", Later)
-
-    async def scene(service: GitHubSeries) -> None:
-        nonlocal passed
+    async with staying(server, key) as service:
         await service.sync()
         for hour, number in enumerate((2, 3), 1):
             merged(server, number - 1)
@@ -105,67 +94,56 @@ def test_a_service_that_outlives_its_token_gets_another_before_it_ends(server, k
             take_back(server)
             await service.sync()
             assert assigned(server) == [number]
-
-    staying(server, key, scene)
     assert tokens_asked_for(server) == 3
     assert refused(server) == 0
 
 
-def test_a_token_that_ends_before_its_time_is_followed_by_another(server, key):
-    async def scene(service: GitHubSeries) -> None:
+async def test_a_token_that_ends_before_its_time_is_followed_by_another(server, key):
+    async with staying(server, key) as service:
         await service.sync()
         merged(server, 1)
         take_back(server)
         await service.sync()
         assert assigned(server) == [2]
-
-    staying(server, key, scene)
     assert tokens_asked_for(server) == 2
     assert refused(server) == 1
 
 
-def test_a_token_that_ends_in_the_middle_of_a_change_loses_and_doubles_nothing(server, key):
+async def test_a_token_that_ends_in_the_middle_of_a_change_loses_and_doubles_nothing(server, key):
     """What is refused for its token has not happened, so it is sent again, also what may be sent only once."""
-
-    async def scene(service: GitHubSeries) -> None:
+    async with staying(server, key) as service:
         await service.register.names()
         take_back(server)
         token = await service.register.swap("OPS-1", None, "one", "the first")
         take_back(server)
         await service.register.swap("OPS-1", token, "two", "the second")
         assert [one.message for one in await service.register.history("OPS-1", 9)] == ["the second", "the first"]
-
-    staying(server, key, scene)
     assert refused(server) == 2
 
 
-def test_an_app_whose_tokens_are_all_refused_is_told_and_not_asked_for_ever(server, key):
-    async def scene(service: GitHubSeries) -> None:
+async def test_an_app_whose_tokens_are_all_refused_is_told_and_not_asked_for_ever(server, key):
+    async with staying(server, key) as service:
         await service.register.names()
         server.routes.known = lambda path, headers: path.startswith("/app/")  # type: ignore[method-assign]
         server.forget()
         with pytest.raises(RegisterUnavailable, match="refuses the credentials for acme/rocket: Bad credentials"):
             await service.register.names()
-
-    staying(server, key, scene)
     assert (tokens_asked_for(server), refused(server)) == (1, 2)
 
 
-def test_an_app_that_was_uninstalled_is_told(server, key):
-    async def scene(service: GitHubSeries) -> None:
+async def test_an_app_that_was_uninstalled_is_told(server, key):
+    async with staying(server, key) as service:
         await service.register.names()
         server.app_key = None
         take_back(server)
         with pytest.raises(RegisterUnavailable, match="refuses the credentials"):
             await service.register.names()
 
-    staying(server, key, scene)
 
-
-def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing_is_in_doubt(server, key):
+async def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing_is_in_doubt(server, key):
     """Its request failed, so the one that it was for did not leave: it is sent, also if it may be sent only once."""
+    async with staying(server, key) as service:
 
-    async def scene(service: GitHubSeries) -> None:
         async def sleep(seconds: float) -> None:
             server.faults.broken = 0.0
 
@@ -176,27 +154,19 @@ def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing_is_in
         server.faults.broken = 1.0
         made = await service.register.client.send("POST", "issues", {"title": "one"}, again=False)
         assert made["title"] == "one"
-
-    staying(server, key, scene)
     assert [one.title for one in server.world.listed()].count("one") == 1
 
 
-def test_the_token_of_a_person_that_is_refused_is_asked_with_once(server):
-    async def main() -> None:
-        register = open_github("acme/rocket", environ={**environ(server), "GITHUB_TOKEN": "wrong"})
-        with pytest.raises(RegisterUnavailable):
-            await register.names()
-        await register.close()
-
-    asyncio.run(main())
+async def test_the_token_of_a_person_that_is_refused_is_asked_with_once(server):
+    register = open_github("acme/rocket", environ={**environ(server), "GITHUB_TOKEN": "wrong"})
+    with pytest.raises(RegisterUnavailable):
+        await register.names()
+    await register.close()
     assert refused(server) == 1
 
 
-def test_an_app_that_is_not_installed_is_told(server, key):
+async def test_an_app_that_is_not_installed_is_told(server, key):
     server.app_key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
-
-    async def scene(service: GitHubSeries) -> None:
+    async with staying(server, key) as service:
         with pytest.raises(RegisterUnavailable, match="not known to be installed"):
             await service.register.names()
-
-    staying(server, key, scene)

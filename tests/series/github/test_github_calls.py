@@ -46,7 +46,7 @@ def test_twenty_series_in_step_take_no_more_than_one():
         assert asyncio.run(cycle(server)) == (3, 3)
 
 
-def test_a_service_that_stays_asks_two_questions_and_both_are_free():
+async def test_a_service_that_stays_asks_two_questions_and_both_are_free():
     async def stay(server: GitHubServer) -> tuple[int, int]:
         register = open_github("acme/rocket", environ=environ(server))
         service = service_of(register)
@@ -58,4 +58,4 @@ def test_a_service_that_stays_asks_two_questions_and_both_are_free():
         return server.counted["all"], server.counted["charged"]
 
     with GitHubServer(world_of()) as server:
-        assert asyncio.run(stay(server)) == (2, 0)
+        assert await stay(server) == (2, 0)

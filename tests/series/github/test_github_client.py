@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,51 +33,42 @@ def server():
         yield running
 
 
-def with_client(server: GitHubServer, scene: Callable[[GitHubClient, list[float]], Coroutine[Any, Any, None]]) -> None:
+@asynccontextmanager
+async def with_client(server: GitHubServer) -> AsyncIterator[tuple[GitHubClient, list[float]]]:
     """The client's pauses take no time; they are noted."""
+    register = opened(server)
+    slept: list[float] = []
 
-    async def main() -> None:
-        register = opened(server)
-        slept: list[float] = []
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
 
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        register.client._sleep = sleep
-        try:
-            await scene(register.client, slept)
-        finally:
-            await register.close()
-
-    asyncio.run(main())
+    register.client._sleep = sleep
+    try:
+        yield register.client, slept
+    finally:
+        await register.close()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_secondary_limit_is_waited_for_as_long_as_it_says(server):
+async def test_a_secondary_limit_is_waited_for_as_long_as_it_says(server):
     server.secondary_next = 7
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, slept):
         assert (await client.get("issues/1"))["number"] == 1
         assert slept == [7.0]
 
-    with_client(server, scene)
 
-
-def test_a_limit_that_takes_longer_than_the_patience_is_told(server):
+async def test_a_limit_that_takes_longer_than_the_patience_is_told(server):
     server.secondary_next = 3600
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, slept):
         with pytest.raises(RateLimited) as told:
             await client.get("issues/1")
         assert (told.value.retry_after, slept) == (3600.0, [])
 
-    with_client(server, scene)
 
-
-def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(server):
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+async def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(server):
+    async with with_client(server) as (client, slept):
         for _ in range(2):
             client.begin()
             server.secondary_next = 60
@@ -86,40 +78,35 @@ def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(ser
             await client.get("issues/1")
         assert slept == [60.0, 60.0]
 
-    with_client(server, scene)
 
+async def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once(server):
+    register = opened(server, deadline=20.0)
+    slept: list[float] = []
 
-def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once(server):
-    async def main() -> None:
-        register = opened(server, deadline=20.0)
-        slept: list[float] = []
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
 
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        register.client._sleep = sleep
-        for asked, waits in ((10, True), (14, True), (20, False), (60, False)):
-            server.secondary_next = asked
-            if waits:
-                await register.client.get("issues/1")
-                continue
-            with pytest.raises(RateLimited, match=f"asks to wait {asked} s"):
-                await register.client.get("issues/1")
-        assert slept == [10.0, 14.0]
-        register.client._until -= 15.0  # most of the time is over
-        server.secondary_next = 10
-        with pytest.raises(RateLimited):
+    register.client._sleep = sleep
+    for asked, waits in ((10, True), (14, True), (20, False), (60, False)):
+        server.secondary_next = asked
+        if waits:
             await register.client.get("issues/1")
-        register.client.begin()
-        server.secondary_next = 10
+            continue
+        with pytest.raises(RateLimited, match=f"asks to wait {asked} s"):
+            await register.client.get("issues/1")
+    assert slept == [10.0, 14.0]
+    register.client._until -= 15.0  # most of the time is over
+    server.secondary_next = 10
+    with pytest.raises(RateLimited):
         await register.client.get("issues/1")
-        assert slept == [10.0, 14.0, 10.0]
-        await register.close()
+    register.client.begin()
+    server.secondary_next = 10
+    await register.client.get("issues/1")
+    assert slept == [10.0, 14.0, 10.0]
+    await register.close()
 
-    asyncio.run(main())
 
-
-def test_a_secondary_limit_without_a_time_is_waited_for_a_minute(server):
+async def test_a_secondary_limit_without_a_time_is_waited_for_a_minute(server):
     answer = server._answered
 
     def once(*args: Any) -> Any:
@@ -127,18 +114,15 @@ def test_a_secondary_limit_without_a_time_is_waited_for_a_minute(server):
         return 403, {}, json.dumps({"message": "You have exceeded a secondary rate limit."}).encode()
 
     server._answered = once  # type: ignore[method-assign]
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, slept):
         await client.get("issues/1")
         assert slept == [60.0]
 
-    with_client(server, scene)
 
-
-def test_a_primary_limit_is_waited_for_until_it_is_reset(server):
+async def test_a_primary_limit_is_waited_for_until_it_is_reset(server):
     server.limit = Limit(limit=5000, remaining=0, reset=time.time() + 80)
+    async with with_client(server) as (client, slept):
 
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
         async def reset(seconds: float) -> None:
             slept.append(seconds)
             server.limit.reset = time.time() - 1
@@ -147,13 +131,11 @@ def test_a_primary_limit_is_waited_for_until_it_is_reset(server):
         await client.get("issues/1")
         assert 20 < slept[0] < 83
 
-    with_client(server, scene)
 
-
-def test_a_primary_limit_of_graphql_which_answers_200_is_waited_for_too(server):
+async def test_a_primary_limit_of_graphql_which_answers_200_is_waited_for_too(server):
     server.limit = Limit(limit=5000, remaining=0, reset=time.time() + 80)
+    async with with_client(server) as (client, slept):
 
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
         async def reset(seconds: float) -> None:
             slept.append(seconds)
             server.limit = Limit()
@@ -163,24 +145,19 @@ def test_a_primary_limit_of_graphql_which_answers_200_is_waited_for_too(server):
         assert (data["repository"]["id"], errors) == ("R_4242", [])
         assert 20 < slept[0] < 83
 
-    with_client(server, scene)
 
-
-def test_nothing_more_is_sent_once_the_limit_is_known_to_be_used_up(server):
+async def test_nothing_more_is_sent_once_the_limit_is_known_to_be_used_up(server):
     server.limit = Limit(limit=5000, remaining=1, reset=time.time() + 3600)
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, _):
         await client.get("issues/1")
         server.forget()
         with pytest.raises(RateLimited):
             await client.get("issues/2")
         assert server.log == []
 
-    with_client(server, scene)
 
-
-def test_what_has_not_changed_does_not_count_against_the_limit(server):
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+async def test_what_has_not_changed_does_not_count_against_the_limit(server):
+    async with with_client(server) as (client, _):
         await client.pages("issues", {"state": "open"})
         left = server.limit.remaining
         for _ in range(10):
@@ -190,14 +167,12 @@ def test_what_has_not_changed_does_not_count_against_the_limit(server):
         server.call(lambda world: world.add_issue("RFC-093-04: new"))
         assert len(await client.pages("issues", {"state": "open"})) == 4
 
-    with_client(server, scene)
-
 
 # -- lost replies ------------------------------------------------------------------------------------------------------
 
 
-def test_a_read_is_asked_again_after_a_broken_connection_and_an_error_of_the_server(server):
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+async def test_a_read_is_asked_again_after_a_broken_connection_and_an_error_of_the_server(server):
+    async with with_client(server) as (client, slept):
         for fault in ("lose", "drop", "broken"):
             faults = Faults(**{fault: 1.0})
             left = [2]
@@ -207,13 +182,10 @@ def test_a_read_is_asked_again_after_a_broken_connection_and_an_error_of_the_ser
         assert len(slept) == 6
         assert slept == sorted(slept[:2]) + sorted(slept[2:4]) + sorted(slept[4:])  # longer each time
 
-    with_client(server, scene)
 
-
-def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_unsure(server):
+async def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_unsure(server):
     server.faults = Faults(drop=1.0)
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, _):
         with pytest.raises(RegisterUnavailable, match="out of reach"):
             await client.get("issues/1")
         with pytest.raises(Unsure):
@@ -223,25 +195,20 @@ def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_unsure(se
             await client.send("POST", "issues", {"title": "x"}, again=False)
         assert server.counted["dropped"] == 1
 
-    with_client(server, scene)
+
+async def test_a_server_that_is_not_there_is_told_and_nothing_was_sent():
+    register = open_github("acme/rocket", environ={"GITHUB_TOKEN": "t", "GITHUB_API_URL": "http://127.0.0.1:9"})
+
+    async def sleep(seconds: float) -> None:
+        return None
+
+    register.client._sleep = sleep
+    with pytest.raises(RegisterUnavailable, match="out of reach"):
+        await register.client.send("POST", "issues", {"title": "x"}, again=False)
+    await register.close()
 
 
-def test_a_server_that_is_not_there_is_told_and_nothing_was_sent():
-    async def main() -> None:
-        register = open_github("acme/rocket", environ={"GITHUB_TOKEN": "t", "GITHUB_API_URL": "http://127.0.0.1:9"})
-
-        async def sleep(seconds: float) -> None:
-            return None
-
-        register.client._sleep = sleep
-        with pytest.raises(RegisterUnavailable, match="out of reach"):
-            await register.client.send("POST", "issues", {"title": "x"}, again=False)
-        await register.close()
-
-    asyncio.run(main())
-
-
-def test_a_next_page_that_leads_elsewhere_is_not_followed_with_our_credentials(server):
+async def test_a_next_page_that_leads_elsewhere_is_not_followed_with_our_credentials(server):
     answer = server._answered
 
     def elsewhere(*args: Any) -> Any:
@@ -249,21 +216,15 @@ def test_a_next_page_that_leads_elsewhere_is_not_followed_with_our_credentials(s
         return status, {**extra, "Link": '<http://evil.example/issues?page=2>; rel="next"'}, content
 
     server._answered = elsewhere  # type: ignore[method-assign]
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, _):
         assert len(await client.pages("issues", {"state": "open"})) == 3
 
-    with_client(server, scene)
 
-
-def test_the_clock_is_that_of_github(server):
+async def test_the_clock_is_that_of_github(server):
     server.ahead = 86_400.0
-
-    async def scene(client: GitHubClient, slept: list[float]) -> None:
+    async with with_client(server) as (client, _):
         await client.get("issues/1")
         assert abs(client.clock() - time.time() - server.ahead) < 1000.0
-
-    with_client(server, scene)
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -347,25 +308,19 @@ def test_an_address_of_github_that_is_none_is_told_before_anything_is_asked(addr
         open_github("acme/rocket", environ={"GITHUB_TOKEN": "t", "GITHUB_API_URL": address})
 
 
-def test_a_wrong_token_is_told_in_a_sentence(server):
-    async def main() -> None:
-        register = open_github("acme/rocket", environ={**environ(server), "GITHUB_TOKEN": "wrong"})
-        with pytest.raises(RegisterUnavailable, match="refuses the credentials for acme/rocket: Bad credentials"):
-            await register.names()
-        await register.close()
-
-    asyncio.run(main())
+async def test_a_wrong_token_is_told_in_a_sentence(server):
+    register = open_github("acme/rocket", environ={**environ(server), "GITHUB_TOKEN": "wrong"})
+    with pytest.raises(RegisterUnavailable, match="refuses the credentials for acme/rocket: Bad credentials"):
+        await register.names()
+    await register.close()
 
 
-def test_a_repository_that_is_not_there_is_told_in_a_sentence(server):
-    async def main() -> None:
-        register = open_github("acme/nothing", environ=environ(server))
-        with pytest.raises(RegisterUnavailable, match="github:acme/nothing"):
-            await register.names()
-        with pytest.raises(Refused):
-            await register.client.get("issues/1")
-        with pytest.raises(RegisterUnavailable):
-            await register.swap("RFC-093", None, "x", "m")
-        await register.close()
-
-    asyncio.run(main())
+async def test_a_repository_that_is_not_there_is_told_in_a_sentence(server):
+    register = open_github("acme/nothing", environ=environ(server))
+    with pytest.raises(RegisterUnavailable, match="github:acme/nothing"):
+        await register.names()
+    with pytest.raises(Refused):
+        await register.client.get("issues/1")
+    with pytest.raises(RegisterUnavailable):
+        await register.swap("RFC-093", None, "x", "m")
+    await register.close()

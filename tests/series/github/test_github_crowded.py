@@ -70,7 +70,7 @@ def test_a_series_goes_on_while_somebody_comments_between_any_two_lists(server):
 
 
 @pytest.mark.parametrize("assignee", ["robot", "copilot-swe-agent"])
-def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
+async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
     """A page takes twenty seconds here, so all of them once would take a turn to its end."""
     now = [0.0]
     lists: list[str] = []
@@ -81,24 +81,20 @@ def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
             lists.append(target)
 
     before_each(server, slow)
-
-    async def scene() -> None:
-        register = opened(server)
-        service = service_of(register, view=False, assignee=assignee)
-        service.turns = Turns(register, clock=lambda: now[0])
-        for active in (1, 2):
-            lists.clear()
-            [report] = (await service.sync()).series
-            assert (report.status, report.assigned, report.state.active) == ("in step", True, active)
-            assert len([one for one in lists if "assignee=" not in one]) == 3, "it is listed once, before the turn"
-            merged(server, active)
-        await register.close()
-
-    asyncio.run(scene())
+    register = opened(server)
+    service = service_of(register, view=False, assignee=assignee)
+    service.turns = Turns(register, clock=lambda: now[0])
+    for active in (1, 2):
+        lists.clear()
+        [report] = (await service.sync()).series
+        assert (report.status, report.assigned, report.state.active) == ("in step", True, active)
+        assert len([one for one in lists if "assignee=" not in one]) == 3, "it is listed once, before the turn"
+        merged(server, active)
+    await register.close()
     assert LENGTH - 30.0 < 3 * 20.0 + 20.0
 
 
-def test_who_is_assigned_by_hand_after_the_list_was_read_is_seen_in_the_turn(server):
+async def test_who_is_assigned_by_hand_after_the_list_was_read_is_seen_in_the_turn(server):
     """Also one that is not among the issues that were listed."""
     gate = server.hold("GET", f"/git/matching-refs/asterism/turns/{SERIES}")
 
@@ -107,15 +103,12 @@ def test_who_is_assigned_by_hand_after_the_list_was_read_is_seen_in_the_turn(ser
         world.assign(new.number, "robot", by_hand=True)
         world.assign(2, "robot", by_hand=True)
 
-    async def scene() -> Any:
-        register = opened(server)
-        syncing = asyncio.create_task(service_of(register).sync())
-        await gate.reached_by(syncing)
-        await asyncio.to_thread(server.call, by_hand)
-        gate.open()
-        report = (await syncing).series[0]
-        await register.close()
-        return report
-
-    assert sorted(asyncio.run(scene()).repaired) == [2, OTHERS + 4]
+    register = opened(server)
+    syncing = asyncio.create_task(service_of(register).sync())
+    await gate.reached_by(syncing)
+    await asyncio.to_thread(server.call, by_hand)
+    gate.open()
+    report = (await syncing).series[0]
+    await register.close()
+    assert sorted(report.repaired) == [2, OTHERS + 4]
     assert assigned(server) == [1]

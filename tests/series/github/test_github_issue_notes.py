@@ -119,18 +119,15 @@ def test_without_the_options_no_label_is_touched(server):
     assert labelled(server) == {1: [], 2: [], 3: ["series-active"]}
 
 
-def test_where_all_is_right_the_labels_cost_no_request(server):
-    async def scene() -> tuple[int, int]:
-        register = open_github("acme/rocket", environ=environ(server))
-        service = service_of(register, **LABELS, **RESPECT)
-        for _ in range(2):
-            await service.sync()
-        server.forget()
+async def test_where_all_is_right_the_labels_cost_no_request(server):
+    register = open_github("acme/rocket", environ=environ(server))
+    service = service_of(register, **LABELS, **RESPECT)
+    for _ in range(2):
         await service.sync()
-        await register.close()
-        return server.counted["all"], server.counted["charged"]
-
-    assert asyncio.run(scene()) == (2, 0)
+    server.forget()
+    await service.sync()
+    await register.close()
+    assert (server.counted["all"], server.counted["charged"]) == (2, 0)
 
 
 def test_who_dies_between_label_and_state_leaves_nothing_behind(server):
@@ -293,20 +290,17 @@ def test_a_person_who_unassigns_pauses_the_series(server):
     assert (assigned(server), len(comments(server)), state(server)["revision"]) == ([], 1, 2)
 
 
-def test_a_series_that_rests_costs_two_free_requests(server):
-    async def scene() -> tuple[int, int]:
-        register = open_github("acme/rocket", environ=environ(server))
-        service = service_of(register, **RESPECT)
+async def test_a_series_that_rests_costs_two_free_requests(server):
+    register = open_github("acme/rocket", environ=environ(server))
+    service = service_of(register, **RESPECT)
+    await service.sync()
+    await asyncio.to_thread(server.call, lambda world: world.unassign(1, "robot", by="ada"))
+    for _ in range(2):
         await service.sync()
-        await asyncio.to_thread(server.call, lambda world: world.unassign(1, "robot", by="ada"))
-        for _ in range(2):
-            await service.sync()
-        server.forget()
-        await service.sync()
-        await register.close()
-        return server.counted["all"], server.counted["charged"]
-
-    assert asyncio.run(scene()) == (2, 0)
+    server.forget()
+    await service.sync()
+    await register.close()
+    assert (server.counted["all"], server.counted["charged"]) == (2, 0)
 
 
 def test_who_is_resumed_is_assigned_again_and_not_paused_for_the_same_reason(server):
@@ -335,7 +329,7 @@ def test_while_it_rests_the_one_that_people_assign_is_left_alone_and_a_second_is
 
 
 def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects_it(server, monkeypatch):
-    from asterism.series.github import sync
+    from asterism.series.github import sync as sync_module
     from asterism.series.register import RegisterUnavailable
 
     async def unknown(*words: Any) -> None:
@@ -343,7 +337,7 @@ def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects
 
     sync(server)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    monkeypatch.setattr(sync, "unassigned_by_person", unknown)
+    monkeypatch.setattr(sync_module, "unassigned_by_person", unknown)
     report = sync(server, **RESPECT)
     assert (report.status, assigned(server)) == ("unavailable", [])
     sync(server)

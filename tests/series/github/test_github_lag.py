@@ -154,25 +154,20 @@ def test_a_state_that_is_older_than_the_one_that_was_seen_decides_nothing(server
     assert sorted(assigned(server)) == [2, 3]
 
 
-def test_a_repository_that_the_credentials_may_not_see_is_not_free(server):
-    async def scene() -> None:
-        register = open_github("acme/nowhere", environ=environ(server))
-        for asked in (register.read(SERIES), register.history(SERIES, 5), register.names(), register.read_all()):
-            with pytest.raises(RegisterUnavailable, match="may not see it"):
-                await asked
-        await register.close()
-
-    asyncio.run(scene())
+async def test_a_repository_that_the_credentials_may_not_see_is_not_free(server):
+    register = open_github("acme/nowhere", environ=environ(server))
+    for asked in (register.read(SERIES), register.history(SERIES, 5), register.names(), register.read_all()):
+        with pytest.raises(RegisterUnavailable, match="may not see it"):
+            await asked
+    await register.close()
 
 
-def test_a_series_whose_name_begins_as_anothers_does_is_not_taken_for_it(server):
-    async def scene(register: GitHubRegister) -> None:
+async def test_a_series_whose_name_begins_as_anothers_does_is_not_taken_for_it(server):
+    async with with_register(server) as register:
         await register.swap("RFC-1", None, "one", "m")
         await register.swap("RFC-11", None, "eleven", "m")
         assert (await register.read("RFC-1")).text == "one"
         assert await register.read("RFC-") == Snapshot(None, None)
-
-    with_register(server, scene)
 
 
 def test_all_series_are_read_with_two_questions(server):

@@ -76,16 +76,12 @@ def test_a_list_that_is_not_given_in_pages_is_read_once(server):
     assert (asyncio.run(listed()), server.counted["all"]) == (101, 1)
 
 
-def test_an_event_does_not_widen_which_series_are_meant(server):
+async def test_an_event_does_not_widen_which_series_are_meant(server):
     server.call(lambda world: world.add_issue("OPS-7-1: tidy"))
-
-    async def scene() -> list[str]:
-        register = opened(server)
-        report = await service_of(register, only=frozenset({SERIES})).sync(frozenset({"OPS-7"}))
-        await register.close()
-        return [one.name for one in report.series]
-
-    assert asyncio.run(scene()) == []
+    register = opened(server)
+    report = await service_of(register, only=frozenset({SERIES})).sync(frozenset({"OPS-7"}))
+    await register.close()
+    assert [one.name for one in report.series] == []
     assert (assigned(server, "OPS-7"), server.log) == ([], [])
 
 

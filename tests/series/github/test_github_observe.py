@@ -39,25 +39,22 @@ def writes(server: GitHubServer) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("state", [None, "{broken", '{"active_issue": 3, "queue": "rubbish"}'])
-def test_to_observe_twice_writes_once(server, state):
+async def test_to_observe_twice_writes_once(server, state):
     """Also of what would be changed: the view says nothing that differs each time, such as when."""
     if state is not None:
         server.call(lambda world: world.write_document(f"refs/asterism/series/{SERIES}", state, STATE_FILE))
 
-    async def scene() -> None:
-        register = opened(server)
-        service = service_of(register, "observe")
-        await service.sync()
-        server.forget()
-        ahead = register.client.clock
-        register.client.clock = lambda: ahead() + 3600  # type: ignore[method-assign]
-        report = await service.sync()
-        assert writes(server) == []
-        assert view(server, report.series[0].tracking or 0)["updated_at"] == opened_last
-        await register.close()
-
     opened_last = iso(server.call(lambda world: world.issue(3)).created_at)
-    asyncio.run(scene())
+    register = opened(server)
+    service = service_of(register, "observe")
+    await service.sync()
+    server.forget()
+    ahead = register.client.clock
+    register.client.clock = lambda: ahead() + 3600  # type: ignore[method-assign]
+    report = await service.sync()
+    assert writes(server) == []
+    assert view(server, report.series[0].tracking or 0)["updated_at"] == opened_last
+    await register.close()
 
 
 def test_what_would_change_after_an_enforced_beginning_is_observed_without_writing_twice(server):
@@ -69,19 +66,17 @@ def test_what_would_change_after_an_enforced_beginning_is_observed_without_writi
     assert writes(server) == []
 
 
-def test_only_what_was_done_is_counted(server):
-    async def counted() -> dict[str, int]:
-        register = opened(server)
-        service = service_of(register, "observe")
-        for _ in range(2):
-            await service.sync()
-        await register.close()
-        assert service.metrics.gauges[SERIES]["duplicates"] == 1
-        return service.metrics.counts
+async def test_only_what_was_done_is_counted(server):
 
     server.call(lambda world: world.assign(1, "robot", by_hand=True))
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
-    counts = asyncio.run(counted())
+    register = opened(server)
+    service = service_of(register, "observe")
+    for _ in range(2):
+        await service.sync()
+    await register.close()
+    assert service.metrics.gauges[SERIES]["duplicates"] == 1
+    counts = service.metrics.counts
     counted_once = {"duplicates_preventable": 1}
     assert {key: counts[key] for key in counted_once} == counted_once
     assert {key for key, count in counts.items() if count} <= {"api_requests", "api_not_modified", *counted_once}

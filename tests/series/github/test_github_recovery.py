@@ -144,23 +144,19 @@ def test_the_tracking_issue_is_created_once_by_many_at_once(server):
     assert tracking_issues(server) == [number]
 
 
-def test_who_comes_second_with_a_tracking_issue_closes_its_own(server):
+async def test_who_comes_second_with_a_tracking_issue_closes_its_own(server):
     """One was held up for so long that its turn was over, and another made one meanwhile: the ref decides."""
     gate = server.hold("POST", "/issues$", after=True)
-
-    async def race() -> tuple[int | None, int | None]:
-        slow = asyncio.create_task(synced(server))
-        await gate.reached_by(slow)
-        # the other does not see the first one's issue yet: it looks as it would if GitHub were slow to list it
-        hidden = server.call(lambda world: world.listed()[0])
-        server.call(lambda world: setattr(hidden, "labels", []))
-        server.call(lambda world: world.write_document(TURN, '{"holder": null, "until": 0}', STATE_FILE))
-        quick = await synced(server)
-        server.call(lambda world: setattr(hidden, "labels", ["asterism-series"]))
-        gate.open()
-        return quick.series[0].tracking, (await slow).series[0].tracking
-
-    first, second = asyncio.run(race())
+    slow = asyncio.create_task(synced(server))
+    await gate.reached_by(slow)
+    # the other does not see the first one's issue yet: it looks as it would if GitHub were slow to list it
+    hidden = server.call(lambda world: world.listed()[0])
+    server.call(lambda world: setattr(hidden, "labels", []))
+    server.call(lambda world: world.write_document(TURN, '{"holder": null, "until": 0}', STATE_FILE))
+    quick = await synced(server)
+    server.call(lambda world: setattr(hidden, "labels", ["asterism-series"]))
+    gate.open()
+    first, second = quick.series[0].tracking, (await slow).series[0].tracking
     assert first == second
     assert tracking_issues(server) == [first]
 

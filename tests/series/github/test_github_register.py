@@ -43,28 +43,25 @@ class TestGitHubRegister(RegisterConformance):
         return await open_at(self.servers[-1].url)
 
     async def elsewhere(self, register: GitHubRegister) -> Elsewhere:
-        return Elsewhere("github_opener:open_at", self.servers[-1].url)
+        return Elsewhere("tests.series.github.github_opener:open_at", self.servers[-1].url)
 
 
-def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
-    async def scene() -> None:
-        register = opened(server)
-        server.faults = Faults(lose=1.0, only=lambda method, path: path.endswith("/git/refs"))
-        with pytest.raises(Unsure):
-            await register.swap(NAME, None, "one", "m")
-        seen = await register.read(NAME)
-        assert seen.text == "one"  # it had happened
-        server.faults = Faults(drop=1.0, only=lambda method, path: path == "/graphql")
-        with pytest.raises(Unsure):
-            await register.swap(NAME, seen.token, "two", "m")
-        server.faults = Faults()
-        assert await register.read(NAME) == seen  # it had not
-        await register.close()
-
-    asyncio.run(scene())
+async def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
+    register = opened(server)
+    server.faults = Faults(lose=1.0, only=lambda method, path: path.endswith("/git/refs"))
+    with pytest.raises(Unsure):
+        await register.swap(NAME, None, "one", "m")
+    seen = await register.read(NAME)
+    assert seen.text == "one"  # it had happened
+    server.faults = Faults(drop=1.0, only=lambda method, path: path == "/graphql")
+    with pytest.raises(Unsure):
+        await register.swap(NAME, seen.token, "two", "m")
+    server.faults = Faults()
+    assert await register.read(NAME) == seen  # it had not
+    await register.close()
 
 
-def test_claims_go_through_while_replies_get_lost(server):
+async def test_claims_go_through_while_replies_get_lost(server):
     server.faults = Faults(seed=3, lose=0.1, drop=0.05, broken=0.05)
 
     async def one(issue: int) -> int | str | None:
@@ -77,58 +74,45 @@ def test_claims_go_through_while_replies_get_lost(server):
         finally:
             await register.close()
 
-    async def scene() -> list[int | str | None]:
-        return await asyncio.gather(*(one(issue) for issue in range(1, 16)))
-
-    positions = asyncio.run(scene())
+    positions = await asyncio.gather(*(one(issue) for issue in range(1, 16)))
     assert positions.count(0) >= 1
     [text] = server.call(lambda world: list(world.documents().values()))
     series = Series.from_text(text, NAME)
     assert sorted([series.active, *series.queue]) == list(range(1, 16))
 
 
-def test_a_change_that_github_does_not_allow_is_told_and_not_taken_for_a_race(server):
-    async def scene() -> None:
-        register = opened(server)
-        token = await register.swap(NAME, None, "one", "m")
-        server.call(lambda world: setattr(world, "update_refs", lambda updates: "protected by a ruleset"))
-        with pytest.raises(RegisterUnavailable, match="protected by a ruleset"):
-            await register.swap(NAME, token, "two", "m")
-        assert await register.read(NAME) == Snapshot("one", token)
-        await register.close()
-
-    asyncio.run(scene())
+async def test_a_change_that_github_does_not_allow_is_told_and_not_taken_for_a_race(server):
+    register = opened(server)
+    token = await register.swap(NAME, None, "one", "m")
+    server.call(lambda world: setattr(world, "update_refs", lambda updates: "protected by a ruleset"))
+    with pytest.raises(RegisterUnavailable, match="protected by a ruleset"):
+        await register.swap(NAME, token, "two", "m")
+    assert await register.read(NAME) == Snapshot("one", token)
+    await register.close()
 
 
-def test_a_ref_that_holds_no_commit_is_not_free_and_can_be_replaced(server):
+async def test_a_ref_that_holds_no_commit_is_not_free_and_can_be_replaced(server):
     """Whoever pushed a tag or a file there, the state has to be mended in its place."""
-
-    async def scene() -> None:
-        register = opened(server)
-        blob = server.call(lambda world: world.put_blob("rubbish"))
-        server.call(lambda world: world.refs.update({f"refs/asterism/series/{NAME}": blob}))
-        found = await register.read(NAME)
-        assert found == Snapshot("", blob)
-        with pytest.raises(Moved):
-            await register.swap(NAME, None, "mine", "m")
-        token = await register.swap(NAME, found.token, "mended", "m")
-        assert await register.read(NAME) == Snapshot("mended", token)
-        await register.close()
-
-    asyncio.run(scene())
+    register = opened(server)
+    blob = server.call(lambda world: world.put_blob("rubbish"))
+    server.call(lambda world: world.refs.update({f"refs/asterism/series/{NAME}": blob}))
+    found = await register.read(NAME)
+    assert found == Snapshot("", blob)
+    with pytest.raises(Moved):
+        await register.swap(NAME, None, "mine", "m")
+    token = await register.swap(NAME, found.token, "mended", "m")
+    assert await register.read(NAME) == Snapshot("mended", token)
+    await register.close()
 
 
-def test_what_a_commit_contains_is_asked_for_once(server):
-    async def scene() -> None:
-        register, other = opened(server), opened(server)
-        await register.swap(NAME, None, "one", "m")
+async def test_what_a_commit_contains_is_asked_for_once(server):
+    register, other = opened(server), opened(server)
+    await register.swap(NAME, None, "one", "m")
+    await other.read(NAME)
+    before = other.client.calls["graphql"]
+    for _ in range(5):
         await other.read(NAME)
-        before = other.client.calls["graphql"]
-        for _ in range(5):
-            await other.read(NAME)
-        assert other.client.calls["graphql"] == before
-        assert other.client.calls["not_modified"] == 5
-        await register.close()
-        await other.close()
-
-    asyncio.run(scene())
+    assert other.client.calls["graphql"] == before
+    assert other.client.calls["not_modified"] == 5
+    await register.close()
+    await other.close()

@@ -369,18 +369,15 @@ def test_the_history_tells_what_each_sync_did(server):
     assert asyncio.run(told()) == ["sync: completed #1; promote #2 by cron", "sync: claim #1; queue #2, #3 by cron"]
 
 
-def test_the_figures_of_a_sync_are_counted(server):
-    async def counted() -> dict[str, int]:
-        register = opened(server)
-        service = service_of(register)
-        await service.sync()
-        await asyncio.to_thread(merged, server, 1)
-        await asyncio.to_thread(server.call, lambda world: world.assign(3, "robot", by_hand=True))
-        await service.sync()
-        await register.close()
-        return service.metrics.counts
-
-    counts = asyncio.run(counted())
+async def test_the_figures_of_a_sync_are_counted(server):
+    register = opened(server)
+    service = service_of(register)
+    await service.sync()
+    await asyncio.to_thread(merged, server, 1)
+    await asyncio.to_thread(server.call, lambda world: world.assign(3, "robot", by_hand=True))
+    await service.sync()
+    await register.close()
+    counts = service.metrics.counts
     expected = {
         "promotion_events": 2,
         "duplicate_prevented": 2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 
@@ -233,7 +232,7 @@ def test_names_that_may_be_meant_for_one_series(names, alike):
     assert lookalikes(names) == alike
 
 
-def test_every_form_is_of_one_series_when_it_is_synced():
+async def test_every_form_is_of_one_series_when_it_is_synced():
     world = World()
     for title in ("[RFC-051-02] b", "RFC 051 - 03 c", "RFC-051-01: a", "Flow-RFC-009-02: e", "Flow-RFC-009-01: d"):
         world.add_issue(title)
@@ -245,5 +244,5 @@ def test_every_form_is_of_one_series_when_it_is_synced():
         return {one.name: [one.state.active, *one.state.queue] for one in report.series}
 
     with GitHubServer(world) as server:
-        assert asyncio.run(scene(server)) == {"Flow-RFC-009": [5, 4], "RFC-051": [3, 1, 2]}
+        assert await scene(server) == {"Flow-RFC-009": [5, 4], "RFC-051": [3, 1, 2]}
         assert server.call(lambda world: [one.number for one in world.listed() if one.assignees]) == [5, 3]

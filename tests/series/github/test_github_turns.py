@@ -80,65 +80,51 @@ def test_without_turns_it_does(server, monkeypatch):
     assert server.world.doubles != []
 
 
-def test_a_turn_is_taken_by_one_and_given_back(server):
-    async def scene() -> None:
-        register = opened(server)
-        turns = Turns(register)
-        turn = await turns.take(SERIES)
-        with pytest.raises(NotMyTurn):
-            await turns.take(SERIES)
-        await turns.take("OPS-7")  # another series has turns of its own
-        await turns.give_back(turn)
+async def test_a_turn_is_taken_by_one_and_given_back(server):
+    register = opened(server)
+    turns = Turns(register)
+    turn = await turns.take(SERIES)
+    with pytest.raises(NotMyTurn):
         await turns.take(SERIES)
+    await turns.take("OPS-7")  # another series has turns of its own
+    await turns.give_back(turn)
+    await turns.take(SERIES)
+    await register.close()
+
+
+async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
+    registers = [opened(server) for _ in range(10)]
+    taken = await asyncio.gather(*(Turns(one).take(SERIES) for one in registers), return_exceptions=True)
+    for register in registers:
         await register.close()
-
-    asyncio.run(scene())
-
-
-def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
-    async def scene() -> list[Turn | BaseException]:
-        registers = [opened(server) for _ in range(10)]
-        taken = await asyncio.gather(*(Turns(one).take(SERIES) for one in registers), return_exceptions=True)
-        for register in registers:
-            await register.close()
-        return taken
-
-    taken = asyncio.run(scene())
     assert len([one for one in taken if isinstance(one, Turn)]) == 1
     assert len([one for one in taken if isinstance(one, NotMyTurn)]) == 9
 
 
-def test_a_turn_whose_reply_was_lost_is_recognised(server):
+async def test_a_turn_whose_reply_was_lost_is_recognised(server):
     server.faults.lose, server.faults.only = 1.0, lambda method, path: path.endswith("/git/refs")
-
-    async def scene() -> None:
-        register = opened(server)
-        turn = await Turns(register).take(SERIES)
-        turn.guard()
-        await register.close()
-
-    asyncio.run(scene())
+    register = opened(server)
+    turn = await Turns(register).take(SERIES)
+    turn.guard()
+    await register.close()
 
 
-def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
-    async def scene() -> None:
-        register = opened(server)
-        turns = Turns(register)
-        turn = await turns.take(SERIES)
-        await register._repository("")  # so that only the swap itself is asked of GraphQL
-        left = [2]
+async def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
+    register = opened(server)
+    turns = Turns(register)
+    turn = await turns.take(SERIES)
+    await register._repository("")  # so that only the swap itself is asked of GraphQL
+    left = [2]
 
-        def twice(method: str, path: str) -> bool:
-            left[0] -= path == "/graphql"
-            return path == "/graphql" and left[0] >= 0
+    def twice(method: str, path: str) -> bool:
+        left[0] -= path == "/graphql"
+        return path == "/graphql" and left[0] >= 0
 
-        server.faults = Faults(drop=1.0, only=twice)
-        await turns.give_back(turn)
-        assert left[0] < 0
-        await turns.take(SERIES)
-        await register.close()
-
-    asyncio.run(scene())
+    server.faults = Faults(drop=1.0, only=twice)
+    await turns.give_back(turn)
+    assert left[0] < 0
+    await turns.take(SERIES)
+    await register.close()
 
 
 def held(server: GitHubServer, **document: object) -> None:
@@ -181,27 +167,23 @@ def test_a_turn_that_somebody_dated_to_the_future_holds_nobody_up_until_then(ser
     assert asyncio.run(can_take(server))
 
 
-def test_who_was_held_up_for_too_long_sends_nothing_more(server):
+async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     now = [0.0]
+    register = opened(server)
+    service = service_of(register)
+    service.turns = Turns(register, clock=lambda: now[0])
+    take = service.turns.take
 
-    async def scene() -> None:
-        register = opened(server)
-        service = service_of(register)
-        service.turns = Turns(register, clock=lambda: now[0])
-        take = service.turns.take
+    async def slow(name: str) -> Turn:
+        turn = await take(name)
+        now[0] = LENGTH - 20.0
+        return turn
 
-        async def slow(name: str) -> Turn:
-            turn = await take(name)
-            now[0] = LENGTH - 20.0
-            return turn
-
-        service.turns.take = slow  # type: ignore[method-assign]
-        [report] = (await service.sync()).series
-        assert (report.status, report.assigned) == ("unavailable", False)
-        assert "took too long" in (report.problem or "")
-        await register.close()
-
-    asyncio.run(scene())
+    service.turns.take = slow  # type: ignore[method-assign]
+    [report] = (await service.sync()).series
+    assert (report.status, report.assigned) == ("unavailable", False)
+    assert "took too long" in (report.problem or "")
+    await register.close()
     assert assigned(server) == []
     assert not [path for _, path, _ in server.log if path.endswith("/assignees")]
 
@@ -265,39 +247,30 @@ def test_the_deadline_is_one_for_all_series_and_their_views(server, deadline, tu
     assert waited < 60.0 + 5.0 + 10.0 * len(found)  # a pause that began before the end, and what the looks take
 
 
-def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(server):
+async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(server):
     server.call(lambda world: world.add_issue("OPS-7-1: tidy"))
     blocked(server, "OPS-7")
+    register = opened(server)
+    service = service_of(register, turn_deadline=0.0)
 
-    async def scene() -> SyncReport:
-        register = opened(server)
-        service = service_of(register, turn_deadline=0.0)
+    async def never(seconds: float) -> None:
+        pytest.fail("it waited")
 
-        async def never(seconds: float) -> None:
-            pytest.fail("it waited")
-
-        service._sleep = never
-        report = await service.sync()
-        await register.close()
-        return report
-
-    report = asyncio.run(scene())
+    service._sleep = never
+    report = await service.sync()
+    await register.close()
     assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}
     assert "which was not waited for" in (report.series[0].problem or "")
     assert (assigned(server), assigned(server, "OPS-7")) == ([1], [])
 
 
-def test_a_read_that_hangs_ends_at_the_deadline(server):
+async def test_a_read_that_hangs_ends_at_the_deadline(server):
     """Without a clock to go by: it would hang for as long as the connection is allowed to, four times over."""
     gate = server.hold("GET", "/repos/acme/rocket/issues")
-
-    async def scene() -> None:
-        register = opened(server, deadline=0.2)
-        with pytest.raises(RegisterUnavailable, match=r"the deadline of 0\.2 s was over"):
-            await service_of(register, deadline=0.2).sync()
-        await register.close()
-
-    asyncio.run(scene())
+    register = opened(server, deadline=0.2)
+    with pytest.raises(RegisterUnavailable, match=r"the deadline of 0\.2 s was over"):
+        await service_of(register, deadline=0.2).sync()
+    await register.close()
     gate.open()
 
 
@@ -311,18 +284,14 @@ def test_a_turn_runs_out_while_the_machine_sleeps(monkeypatch):
     assert turns_module.awake_or_not() == 7.0
 
 
-def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):
+async def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):
     gate = server.hold("GET", f"/git/matching-refs/asterism/turns/{SERIES}")
-
-    async def scene() -> None:
-        slow = asyncio.create_task(synced(server))
-        await gate.reached_by(slow)
-        await asyncio.to_thread(merged, server, 1)
-        gate.open()
-        [report] = (await slow).series
-        assert report.state.active == 2
-
-    asyncio.run(scene())
+    slow = asyncio.create_task(synced(server))
+    await gate.reached_by(slow)
+    await asyncio.to_thread(merged, server, 1)
+    gate.open()
+    [report] = (await slow).series
+    assert report.state.active == 2
     assert assigned(server) == [2]
     assert ("assign", 1, "robot") not in server.world.assigned_log
     assert server.world.doubles == []

@@ -35,6 +35,8 @@ from asterism.testing.virtual_time import run as virtually
 from tests.cli.series_github import GitHubServer, scenes
 from tests.process_scenes import PATIENCE
 
+pytestmark = pytest.mark.virtual_time
+
 SECRET = "a secret of some length"
 ASTERISM = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
@@ -201,29 +203,25 @@ class Troubled:
 
 
 @pytest.mark.parametrize("status", ["contended", "unavailable", "no view"])
-def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status):
+async def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status):
     service = Troubled("OPS-7", status)
-
-    async def scene() -> tuple[list[float], str | None, str | None]:
-        loop = asyncio.get_running_loop()
-        worker = Worker(cast(Any, service), 3600.0)
-        working = asyncio.create_task(worker.work())
-        delivered = []
-        for _ in range(40):
-            await asyncio.sleep(7.3)
-            delivered.append(loop.time())
-            worker.ask(frozenset({"RFC-093"}))
-        await asyncio.sleep(1)
-        during = worker.trouble
-        service.status = "in step"
-        service.name = ""
-        await asyncio.sleep(61)
-        working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
-        return delivered, during, worker.trouble
-
-    delivered, during, after = virtually(scene())
+    loop = asyncio.get_running_loop()
+    worker = Worker(cast(Any, service), 3600.0)
+    working = asyncio.create_task(worker.work())
+    delivered = []
+    for _ in range(40):
+        await asyncio.sleep(7.3)
+        delivered.append(loop.time())
+        worker.ask(frozenset({"RFC-093"}))
+    await asyncio.sleep(1)
+    during = worker.trouble
+    service.status = "in step"
+    service.name = ""
+    await asyncio.sleep(61)
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    after = worker.trouble
     assert [at for at, only in service.asked if only and "RFC-093" in only] == delivered
     tried = service.times("OPS-7")
     pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]

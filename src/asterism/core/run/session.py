@@ -21,6 +21,9 @@ OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
 HEARD = (OPEN, ABROAD)
 """The states of those that may be given work."""
 
+VIA = "via "
+"""How the host of a session begins that a peer announced; the name of the peer follows."""
+
 RESTING = "resting"
 """The name in the profile under which a device says why it would hand work back."""
 
@@ -51,6 +54,11 @@ class Session:
     @property
     def owner(self) -> Owner:
         return Owner(self.device, self.id)
+
+    @property
+    def peer(self) -> str | None:
+        """The name of the peer that announced it, even if it has ended since; None for a device of this store."""
+        return self.host.removeprefix(VIA) if self.host.startswith(VIA) else None
 
     @property
     def room(self) -> int:

@@ -15,15 +15,15 @@ What is left out allows nothing. Every mistake is told with its line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from asterism.base.safe_text import describe_value
+from asterism.base.yaml_lines import Mistake, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
 from asterism.fleet.policy.host_rules import HostRule
 from asterism.fleet.policy.policy import Rules
@@ -32,21 +32,9 @@ LARGEST = 1 << 20
 """How large a policy file may be, in bytes."""
 
 _DEEPEST = 4
-_CONSTANTS = {"true": True, "false": False, "null": None, "": None}
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
-LONGEST_NUMBER = 20
-"""So many digits are shown as they were written; more are no slip of the pen."""
 
 _VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 _FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
-
-Part = str | int
-
-
-@dataclass(frozen=True, order=True)
-class Mistake:
-    line: int
-    text: str
 
 
 class BadPolicy(AsterismError):
@@ -54,43 +42,38 @@ class BadPolicy(AsterismError):
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.name, self.mistakes = name, tuple(sorted(mistakes))
-        super().__init__("\n".join(f"{name}:{mistake.line}: {mistake.text}" for mistake in self.mistakes))
+        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
 
 
 def read(path: Path) -> Rules:
     """Raises BadPolicy with every mistake, and OSError if the file cannot be read."""
-    content = path.read_bytes()
-    if len(content) > LARGEST:
-        raise BadPolicy(str(path), [Mistake(1, f"this is larger than {LARGEST:,} bytes, and no policy is")])
-    try:
-        return parse(content.decode("utf-8-sig"), str(path))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise BadPolicy(str(path), [Mistake(line, "this is not text in UTF-8")]) from None
+    text, mistakes = read_text(path, max_bytes=LARGEST)
+    if mistakes:
+        raise BadPolicy(str(path), mistakes)
+    return parse(text, str(path))
 
 
 def parse(text: str, name: str = "policy") -> Rules:
     """``read``, for a text."""
-    document = _Document(text)
+    data, mistakes = parse_yaml(text, max_depth=_DEEPEST, tilde_is_null=False)
     rules = Rules()
-    if isinstance(document.data, dict):
-        rules = _rules(document)
-    elif not document.mistakes:
+    if isinstance(data, dict):
+        rules = _rules(data, mistakes)
+    elif not mistakes:
         keys = ", ".join(_File.model_fields)
-        document.blame(
-            (), f"a policy is a mapping with some of the keys {keys}; one that allows nothing is shell: false"
-        )
-    if document.mistakes:
-        raise BadPolicy(name, document.mistakes)
+        problem = f"a policy is a mapping with some of the keys {keys}; one that allows nothing is shell: false"
+        mistakes.append(Mistake(1, problem))
+    if mistakes:
+        raise BadPolicy(name, mistakes)
     return rules
 
 
-def _rules(document: _Document) -> Rules:
+def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
     try:
-        found = _File.model_validate(document.data)
+        found = _File.model_validate(data)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
-            document.blame(problem["loc"], _sentence(problem))
+            mistakes.append(Mistake(line_of(data, problem["loc"]), _sentence(problem)))
         return Rules()
     said: dict[str, Any] = {}
     for key in found.model_fields_set:
@@ -176,87 +159,6 @@ def _sentence(problem: Any) -> str:
         hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
         return f"there is no key {written!r}; {hint}"
     if kind == "value_error":
-        return f"{written} {problem['ctx']['error']}, not {_shown(value)}"
+        return f"{written} {problem['ctx']['error']}, not {describe_value(value)}"
     wanted = _WANTED.get(kind)
-    return f"{written} is {wanted}, not {_shown(value)}" if wanted else f"{written}: {problem['msg']}"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    return repr(value)[:60]
-
-
-# -- the text ----------------------------------------------------------------------------------------------------------
-
-
-class _Document:
-    """YAML as plain data, with the line of everything in it. Only true, false, null and numbers are not text."""
-
-    def __init__(self, text: str) -> None:
-        self.mistakes: list[Mistake] = []
-        self.lines: dict[tuple[Part, ...], int] = {(): 1}
-        self.data: Any = None
-        try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-        except RecursionError:
-            self.blame((), "this is nested too deep")
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = 1 if mark is None else mark.line + 1
-            self.mistakes.append(Mistake(line, f"this is not YAML: {error.problem or error.context}"))
-        except yaml.YAMLError as error:
-            self.blame((), f"this is not YAML: {' '.join(str(error).split())}")
-        else:
-            self.data = None if node is None else self._value(node, ())
-
-    def blame(self, path: Sequence[Part], text: str) -> None:
-        known = next(self.lines[place] for place in _outwards(tuple(path)) if place in self.lines)
-        self.mistakes.append(Mistake(known, text))
-
-    def _value(self, node: yaml.Node, path: tuple[Part, ...]) -> Any:
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if len(path) >= _DEEPEST:
-            self.blame(path, "this is nested too deep")
-            return None
-        if isinstance(node, yaml.MappingNode):
-            return dict(self._items(node, path))
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            self.blame(path, f"the tag {node.tag!r} has no meaning in a policy")
-        return _scalar(node)
-
-    def _items(self, node: yaml.MappingNode, path: tuple[Part, ...]) -> Iterator[tuple[str, Any]]:
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                self.mistakes.append(Mistake(line, "a key is text, not a list or a mapping"))
-            elif (*path, key.value) in self.lines:
-                first = self.lines[*path, key.value]
-                self.mistakes.append(
-                    Mistake(line, f"the key {key.value!r} is here twice; the first is in line {first}")
-                )
-            else:
-                self.lines[*path, key.value] = line
-                yield key.value, self._value(value, (*path, key.value))
-
-
-def _outwards(path: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
-    for length in range(len(path), -1, -1):
-        yield path[:length]
-
-
-def _scalar(node: Any) -> Any:
-    text = node.value
-    if node.style is not None or node.tag.endswith(":str"):
-        return text
-    if text.lower() in _CONSTANTS:
-        return _CONSTANTS[text.lower()]
-    if not _NUMBER.fullmatch(text):
-        return text
-    return int(text) if "." not in text and len(text) < LONGEST_NUMBER else float(text)
+    return f"{written} is {wanted}, not {describe_value(value)}" if wanted else f"{written}: {problem['msg']}"

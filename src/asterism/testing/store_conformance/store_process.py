@@ -41,7 +41,7 @@ async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]]
         try:
             await store.commit([*along(), PutRegister(key, value + 1, revision)])
         except Conflict as error:
-            if error.what != f"register {key}":
+            if not error.concerns("register", key):
                 raise
         else:
             return

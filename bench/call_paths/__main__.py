@@ -1,0 +1,71 @@
+"""``python -m bench.call_paths`` prints how many functions and files of Asterism each way through the code passes,
+beside the figures of an earlier commit (``baseline.json``).
+
+``--tree WAY`` prints the calls of one way, indented; ``--json FILE`` writes the figures and every function.
+
+What counts as a function is in ``tracer.py``, where each way begins and ends in ``ways.py``. The figures are the same
+every time, but for those of the last steps in SQLite: its writer commits in the thread of the event loop or in its own,
+whichever is free, which is a matter of three functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bench.call_paths.ways import WAYS, Traced, trace
+
+DESCRIPTION = "Print how many functions and files of Asterism each way through the code passes."
+BASELINE = Path(__file__).with_name("baseline.json")
+
+
+def table(found: list[Traced]) -> str:
+    """Markdown, with the figures of the baseline first."""
+    baseline = json.loads(BASELINE.read_text(encoding="utf-8"))
+    lines = [
+        f"| way | functions at {baseline['commit']} | files | functions now | files | functions saved |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for one in found:
+        before, now = baseline["ways"][one.way.name], len(one.functions)
+        saved = f"{1 - now / before['functions']:.0%}"
+        lines.append(
+            f"| {one.way.meaning} | {before['functions']} | {before['files']} | {now} | {len(one.files)} | {saved} |"
+        )
+    return "\n".join(lines)
+
+
+def document(found: list[Traced]) -> dict[str, object]:
+    return {
+        one.way.name: {
+            "functions": len(one.functions),
+            "files": len(one.files),
+            "names": sorted(map(str, one.functions)),
+        }
+        for one in found
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.call_paths", description=DESCRIPTION)
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"one of {', '.join(WAYS)}; all if none is named")
+    parser.add_argument("--tree", choices=WAYS, metavar="WAY", help="print the calls of this way, indented")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and every function to this file")
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.ways if name not in WAYS]
+    if unknown:
+        parser.error(f"no such way: {', '.join(unknown)}; the ways are {', '.join(WAYS)}")
+    if given.tree is not None:
+        print(trace(WAYS[given.tree]).tree)
+        return 0
+    found = [trace(WAYS[name]) for name in given.ways or WAYS]
+    print(table(found))
+    if given.json is not None:
+        given.json.write_text(json.dumps(document(found), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

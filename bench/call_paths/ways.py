@@ -1,0 +1,298 @@
+"""The ways that are traced, from one moment to another. The moments do not depend on the layout of the package: a
+task's own function, a device's ``execute``, a commit of the store, the command line.
+
+Only public names are used: those of ``asterism`` itself, and ``asterism.__main__.main`` for the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import asterism
+from asterism import (
+    Constellation,
+    ConstellationView,
+    DeviceAgent,
+    DurableOrchestrator,
+    Event,
+    Fleet,
+    LocalDevice,
+    Orchestrator,
+    Task,
+    Work,
+    Workflow,
+)
+from bench.call_paths import tasks
+from bench.call_paths.tracer import Function, Tracer
+from bench.peers.surroundings import environment, scratch
+
+PACKAGE = Path(asterism.__file__).parent
+
+CHAIN = 12
+"""How many tasks the plans have, one after the other."""
+
+COMMANDS = 5
+"""How often a command is traced."""
+
+SETTLED = 0.5
+"""Seconds after which a device that has joined has nothing left to do."""
+
+QUIET = 600.0
+"""Seconds between two heartbeats of a device."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """``walk`` goes it several times, and starts and stops the tracer each time at its first and at its last moment."""
+
+    name: str
+    meaning: str
+    walk: Callable[[Tracer], None]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The functions that ran in most walks, and the tree of calls of the last walk.
+
+    The first walk does not count: it imports modules and fills caches. What ran in half of the others or fewer is
+    background work, such as a heartbeat that came between."""
+
+    way: Way
+    functions: frozenset[Function]
+    tree: str
+
+    @property
+    def files(self) -> frozenset[str]:
+        return frozenset(function.file for function in self.functions)
+
+
+def trace(way: Way) -> Traced:
+    tracer = Tracer(PACKAGE)
+    way.walk(tracer)
+    walks = tracer.walks[1:]
+    times = Counter(function for walk in walks for function in walk)
+    return Traced(way, frozenset(name for name, count in times.items() if 2 * count > len(walks)), tracer.tree())
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Path]:
+    """A folder of its own for the store and for all that a device keeps."""
+    with scratch() as folder:
+        places = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "CONFIG", "DATA")}
+        store = f"sqlite:///{folder}/fleet.db"
+        with environment({**places, "ASTERISM_STORE": store, "USER": "ann", "LOGNAME": "ann"}):
+            yield folder
+
+
+def _chain(call: Any) -> Constellation:
+    plan = Constellation("chain")
+    for number in range(CHAIN):
+        plan.add(Task(str(number), call=call), after=str(number - 1) if number else ())
+    return plan
+
+
+# -- plans in memory ---------------------------------------------------------------------------------------------------
+
+
+class _Device(LocalDevice):
+    """Stops the tracer when it is given a task. (What it then does to call the function is not on the way.)"""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__("here")
+        self._tracer = tracer
+
+    async def execute(self, work: Work) -> Any:
+        self._tracer.stop()
+        return await super().execute(work)
+
+
+def next_task(tracer: Tracer) -> None:
+    with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
+        Orchestrator([_Device(tracer)]).run_sync(_chain(tasks.marked))
+
+
+def next_task_with_editor(tracer: Tracer) -> None:
+    async def editor(view: ConstellationView, events: Sequence[Event]) -> None:
+        """Nothing is to be changed."""
+
+    with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
+        Orchestrator([_Device(tracer)], editor=editor).run_sync(_chain(tasks.marked))
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+class _Output(io.StringIO):
+    """A standard output that tells when something is written to it."""
+
+    def __init__(self, written: Callable[[], None]) -> None:
+        super().__init__()
+        self._written = written
+
+    def write(self, text: str) -> int:
+        self._written()
+        return super().write(text)
+
+
+def _command(tracer: Tracer, *words: str) -> None:
+    """Trace a command from ``main`` to the first text that it prints."""
+    path, argv, errors = sys.path[:], sys.argv, io.StringIO()
+    try:
+        main = import_module("asterism.__main__").main  # which removes the working directory from the path
+        sys.argv = ["asterism", *words]
+        with tracer, contextlib.redirect_stdout(_Output(tracer.stop)), contextlib.redirect_stderr(errors):
+            tracer.start()
+            main()
+    except SystemExit as ended:
+        if ended.code:
+            raise RuntimeError(f"asterism {' '.join(words)} exits with {ended.code}: {errors.getvalue()}") from None
+    finally:
+        sys.path[:], sys.argv = path, argv
+
+
+@contextlib.contextmanager
+def _device_beside() -> Iterator[None]:
+    """A device has joined the fleet, in a thread that is not traced."""
+    joined, left = threading.Event(), threading.Event()
+
+    async def live() -> None:
+        async with await Fleet.open() as fleet:
+            agent = DeviceAgent(fleet, "beside", slots=100, heartbeat=QUIET, timeout=3 * QUIET)
+            living = asyncio.create_task(agent.run())
+            await agent.joined.wait()
+            await fleet.workflows.add(Workflow("nothing", call=tasks.NOTHING))
+            await asyncio.sleep(SETTLED)
+            joined.set()
+            await asyncio.to_thread(left.wait)
+            agent.drain()
+            await living
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    joined.wait()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
+
+
+def create_run(tracer: Tracer) -> None:
+    with _home(), _device_beside():
+        for _ in range(COMMANDS):
+            _command(tracer, "runs", "create", "nothing")
+
+
+def claim_in_series(tracer: Tracer) -> None:
+    for _ in range(COMMANDS):
+        with _home() as folder:
+            remote = folder / "remote.git"
+            subprocess.run(["git", "init", "--quiet", "--bare", str(remote)], check=True)
+            _command(tracer, "series", "claim", "RFC-093", "--issue", "123", "--remote", f"file://{remote}")
+
+
+# -- in a store --------------------------------------------------------------------------------------------------------
+
+
+class _WatchedStore:
+    """A store that tells of a commit before it begins, and when it is durable. All else is the store's own."""
+
+    def __init__(self, store: Any, before: Callable[[Any], None], after: Callable[[Any], None]) -> None:
+        self._store, self._before, self._after = store, before, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, writes: Sequence[Any]) -> None:
+        self._before(writes)
+        await self._store.commit(writes)
+        self._after(writes)
+
+
+async def _watched_fleet(*, before: Callable[[Any], None], after: Callable[[Any], None]) -> Fleet:
+    opened = await Fleet.open()
+    return Fleet(cast(Any, _WatchedStore(opened.store, before, after)))
+
+
+def _ignored(writes: Any) -> None:
+    pass
+
+
+def run_on_device(tracer: Tracer) -> None:
+    async def live() -> None:
+        ended = asyncio.Event()
+
+        def committed(writes: Any) -> None:
+            if any(write.run.ended for write in writes if hasattr(write, "run")):
+                tracer.stop()
+                ended.set()
+
+        async with await _watched_fleet(before=_ignored, after=committed) as fleet:
+            agent = DeviceAgent(fleet, "device", heartbeat=QUIET, timeout=3 * QUIET)
+            living = asyncio.create_task(agent.run())
+            await agent.joined.wait()
+            await fleet.workflows.add(Workflow("nothing", call=tasks.NOTHING))
+            await asyncio.sleep(SETTLED)
+            tracer.start()
+            create = (sys.executable, "-m", "asterism", "runs", "create", "nothing", "--json")
+            process = await asyncio.create_subprocess_exec(*create, stdout=subprocess.DEVNULL)
+            await ended.wait()
+            await process.wait()
+            agent.drain()
+            await living
+
+    for _ in range(COMMANDS):
+        with _home(), tracer:
+            asyncio.run(live())
+
+
+def _durable(tracer: Tracer, *, stop_before: bool) -> None:
+    def stop(writes: Any) -> None:
+        if any(getattr(write, "key", "").startswith("journal/") for write in writes):
+            tracer.stop()
+
+    async def run() -> None:
+        before, after = (stop, _ignored) if stop_before else (_ignored, stop)
+        async with await _watched_fleet(before=before, after=after) as fleet:
+            orchestrator = DurableOrchestrator(fleet, local=1, heartbeat=QUIET, timeout=3 * QUIET)
+            await orchestrator.run(_chain(tasks.MARKED))
+
+    with _home(), tracer, tasks.ending_with(tracer.start, CHAIN - 1):
+        asyncio.run(run())
+
+
+def durable_end(tracer: Tracer) -> None:
+    _durable(tracer, stop_before=True)
+
+
+def durable_commit(tracer: Tracer) -> None:
+    _durable(tracer, stop_before=False)
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("next-task", "A task's end to the start of the next, in memory", next_task),
+        Way("next-task-editor", "The same with an editor (which changes nothing)", next_task_with_editor),
+        Way("runs-create", "`asterism runs create`: `main()` to the id on standard output", create_run),
+        Way("device", "The device's half: an idle device to the run's completion in the store", run_on_device),
+        Way("durable-end", "A durable task's end to its journal record, given to the store", durable_end),
+        Way("durable-commit", "The same, and the store's commit of it (SQLite)", durable_commit),
+        Way(
+            "series-claim",
+            "`asterism series claim --remote`: `main()` to the answer on standard output",
+            claim_in_series,
+        ),
+    )
+}

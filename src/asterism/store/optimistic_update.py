@@ -1,0 +1,145 @@
+"""Optimistic updates of a store: read, change, compare-and-swap, back off; the one loop for all of them.
+
+A record carries a revision, and a write names the revision it replaces. If another writer was faster, ``commit``
+raises Conflict and nothing of the batch happened. Three functions cover what callers do about that:
+
+``update_register``
+    changes one register. Pass a function from the current value to the next one.
+``retry_on_conflict``
+    is the general loop, for updates that read several records or write more than one. Pass an attempt: an async
+    function without parameters that reads, decides, commits and returns the result.
+``try_commit``
+    commits once and returns whether that succeeded, for updates that the next pass makes superfluous or repeats.
+
+For example, count the visits of a device and leave a notice with the hundredth::
+
+    async def visit(store: Store, device: str) -> int:
+        async def attempt() -> int:
+            found = await store.register(f"visits/{device}")
+            count = (found.value if found else 0) + 1
+            writes: list[Write] = [PutRegister(f"visits/{device}", count, found and found.revision)]
+            if count == 100:
+                writes.append(Notice(store.clock(), "visits", f"{device} was here 100 times"))
+            await store.commit(writes)
+            return count
+
+        return await retry_on_conflict(attempt)
+
+and without the notice::
+
+    count = await update_register(store, f"visits/{device}", lambda count: (count or 0) + 1)
+
+An attempt may run several times: it keeps no state of an earlier try, and has no effects but its commit. It may return
+without a commit if there is nothing to do, and raise whatever refuses the update.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from asterism.base.clock import Clock
+from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.store_errors import Conflict, StoreUnavailable
+
+Result = TypeVar("Result")
+
+IMMEDIATE_RETRIES = 2
+"""So many conflicts are followed by the next try at once: mostly the other writer is done by then."""
+
+CONFLICT_PAUSE = (0.01, 0.5)
+"""The first and the longest pause after further conflicts, in seconds."""
+
+OUTAGE_PAUSE = (0.05, 2.0)
+"""The first and the longest pause while the store is unavailable, in seconds."""
+
+
+async def retry_on_conflict(
+    attempt: Callable[[], Awaitable[Result]],
+    *,
+    tries: int | None = None,
+    patience: float = 0.0,
+    clock: Clock | None = None,
+    chance: random.Random | None = None,
+) -> Result:
+    """Call ``attempt`` until it raises no Conflict, and return its result.
+
+    :param attempt: reads, decides, commits and returns the result. Other exceptions than Conflict and
+        StoreUnavailable pass through.
+    :param tries: raise the Conflict of the last try after so many; None to go on until one succeeds. Each conflict
+        means that another writer succeeded, so the store as a whole makes progress.
+    :param patience: for how many seconds to try again while the store is unavailable. Whether the last commit happened
+        is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.
+    :param clock: measures ``patience`` and sleeps; by default the event loop's clock, so that virtual time works.
+    :param chance: spreads the pauses, so that writers do not meet again at the same moment.
+    """
+    clock = clock or _LOOP_CLOCK
+    until = clock.time() + patience if patience else None
+    conflicts = outages = 0
+    while True:
+        try:
+            return await attempt()
+        except Conflict:
+            conflicts += 1
+            if tries is not None and conflicts >= tries:
+                raise
+            if conflicts <= IMMEDIATE_RETRIES:
+                continue
+            pause = _doubled(CONFLICT_PAUSE, conflicts - IMMEDIATE_RETRIES)
+        except StoreUnavailable:
+            if until is None or clock.time() >= until:
+                raise
+            outages += 1
+            pause = _doubled(OUTAGE_PAUSE, outages)
+        # seeded by the loop's clock, so that a simulation with one seed is repeatable
+        chance = chance or random.Random(asyncio.get_running_loop().time())
+        await clock.sleep(pause * chance.uniform(0.5, 1.5))
+
+
+async def update_register(store: Store, key: str, change: Callable[[Any], Any]) -> Any:
+    """Replace the value of a register by ``change(value)``, and return the value it has then.
+
+    :param change: maps the current value, None for a register that does not exist, to the next one. It returns None if
+        there is nothing to change. It may be called several times.
+    """
+
+    async def attempt() -> Any:
+        found = await store.register(key)
+        before = None if found is None else found.value
+        after = change(before)
+        if after is None:
+            return before
+        await store.commit([PutRegister(key, after, found and found.revision)])
+        return after
+
+    return await retry_on_conflict(attempt)
+
+
+async def try_commit(store: Store, writes: Sequence[Write]) -> bool:
+    """Commit once. Returns False, and nothing happened, if another writer was faster."""
+    try:
+        await store.commit(writes)
+    except Conflict:
+        return False
+    return True
+
+
+def _doubled(bounds: tuple[float, float], number: int) -> float:
+    """The pause with this number, from 1 on: each is twice the one before, up to the longest."""
+    first, longest = bounds
+    return min(first * 2.0 ** min(number - 1, 32), longest)
+
+
+class _LoopClock:
+    """The clock of the running event loop."""
+
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+_LOOP_CLOCK = _LoopClock()
