@@ -163,16 +163,6 @@ async def _read(fleet: Fleet) -> float:
     return time.perf_counter() - began
 
 
-class _Noted(DurableOrchestrator):
-    """Notes when it has a constellation to itself."""
-
-    owned: asyncio.Future[float]
-
-    def _go_on(self, kept: journal_store.StoredConstellation, journal: journal_writer.Journal) -> Execution:
-        self.owned.set_result(time.perf_counter())
-        return super()._go_on(kept, journal)
-
-
 async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
     """Until it is ours, and until the first task begins, which may come first: as a device it goes on with what was
     under way. Then it is left again."""
@@ -183,12 +173,19 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
             begun.set_result(time.perf_counter())
 
     half.on_begin = note
-    orchestrator = _Noted(fleet, local=half.SLOTS)
-    orchestrator.owned = asyncio.get_running_loop().create_future()
+    orchestrator = DurableOrchestrator(fleet, local=half.SLOTS)
+    owned: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    add = orchestrator.scheduler.add
+
+    def noted(execution: Execution, owner: object) -> None:
+        owned.set_result(time.perf_counter())
+        add(execution, owner)
+
+    orchestrator.scheduler.add = noted  # type: ignore[method-assign]
     began = time.perf_counter()
     going = asyncio.create_task(orchestrator.run_stored(half.NAME))
     try:
-        for wanted in (begun, orchestrator.owned):
+        for wanted in (begun, owned):
             either: list[asyncio.Future[Any]] = [going, wanted]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not wanted.done():
@@ -199,7 +196,7 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
         going.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await going
-    return orchestrator.owned.result() - began, begun.result() - began
+    return owned.result() - began, begun.result() - began
 
 
 async def _until_the_end(fleet: Fleet) -> float:
@@ -223,19 +220,19 @@ async def _until_the_end(fleet: Fleet) -> float:
 async def _shortened(fleet: Fleet) -> Compaction:
     """Shorten the journal now, long or not."""
     kept = await _loaded(fleet)
-    before, limits = kept.head.first, (compaction.LONG, compaction.PER_TASK)
-    journal = journal_writer.Journal(fleet.store, fleet.clock, random.Random(0), kept, _raise)
+    before, limits = kept.head.first, (compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, random.Random(0), kept, _raise)
     gc.collect()
-    compaction.LONG = compaction.PER_TASK = 0
+    compaction.LONG_JOURNAL = compaction.STEPS_PER_TASK = 0
     try:
         async with Watch() as watch:
             began = time.perf_counter()
             await journal.commit()
-            compaction.LONG, compaction.PER_TASK = limits
-            await journal.shortening.over()
+            compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK = limits
+            await journal.compaction.wait()
             whole = time.perf_counter() - began
     finally:
-        compaction.LONG, compaction.PER_TASK = limits
+        compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK = limits
     found, _ = await journal_store.read_head(fleet.store, half.NAME)
     if found.first <= before:
         raise AssertionError("the journal was not shortened")

@@ -83,7 +83,7 @@ async def test_a_name_is_one_that_can_be_a_key(stage: Stage, name: str) -> None:
 
 
 async def test_a_large_plan_is_kept_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_store, "PART", 100)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 100)
     await kept(stage, *(f"t{number}" for number in range(50)))
     assert len(await stage.store.registers("journal/nightly/")) > 20
     assert len((await stage.load()).plan) == 50

@@ -23,13 +23,13 @@ async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records that stood in its way have been removed: only the head still knows."""
-    monkeypatch.setattr(compaction, "LONG", 10)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 10)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     await insert_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
     asleep = await stage.load()
     told: list[OwnershipLost] = []
     fleet = stage.fleet()
-    sleeper = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
+    sleeper = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
     await stage.orchestrator(host="there").run_stored("nightly")
     assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
     asleep.plan.note(1.0, "said", None, "too late")
@@ -42,12 +42,12 @@ async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
 async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginning(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LONG", 5)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     await insert_plan(stage.store, chain("a"))
     kept = await stage.load()
     fleet = stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     commit = stage.store.commit
 
     async def slow(writes: Any) -> None:
@@ -59,7 +59,7 @@ async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_
         kept.plan.note(float(number), "said", None, "something")
     await asyncio.sleep(1.5)  # it is being shortened now
     await journal.change_head(device="kitchen")
-    await journal.shortening.over()
+    await journal.compaction.wait()
     found = await stage.load()
     assert (found.head.device, found.head.first) == ("kitchen", found.head.began + 2)
     await journal.close()
@@ -167,12 +167,12 @@ async def test_who_is_not_the_owner_any_more_announces_no_failures(stage: Stage)
 async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LONG", 5)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    monkeypatch.setattr(compaction.Shortening, "_remove", _nothing_removed)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(compaction.Compaction, "_remove", _nothing_removed)
     await insert_plan(stage.store, chain("a"))
     kept, fleet = await stage.load(), stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     head, looks = stage.store.register, 0
 
     async def late(key: str) -> Any:
@@ -193,14 +193,14 @@ async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
     await journal.close()
 
 
-async def _nothing_removed(self: compaction.Shortening, keys: Sequence[str]) -> None:
+async def _nothing_removed(self: compaction.Compaction, keys: Sequence[str]) -> None:
     """Not yet."""
 
 
 async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await insert_plan(stage.store, chain("a"))
     kept, fleet = await stage.load(), stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     registers = stage.store.registers
 
     async def busy(prefix: str) -> Any:
@@ -218,8 +218,8 @@ async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, mon
 
 
 async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LONG", 30)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 30)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator()
     names = [f"t{number}" for number in range(60)]
     await orchestrator.run(chain(*names))
@@ -233,8 +233,8 @@ async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypa
 
 
 async def test_a_plan_that_was_left_goes_on_from_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LONG", 20)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 20)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     plan = chain(*(f"t{number}" for number in range(20)))
     plan.add(task("slow", "wait"), "t19")
     plan.add(task("last"), "slow")

@@ -15,9 +15,9 @@ from asterism.base import expressions
 from asterism.base.clock import OwnClock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable.fleet_device import Workflows
+from asterism.durable.fleet_device import PlanWorkflows
 from asterism.durable.journal_store import OwnershipLost, StoredConstellation, insert_plan, load
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet import retention
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
@@ -25,13 +25,13 @@ from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task
 
 
-async def owned(store: Store, kept: StoredConstellation, who: str) -> Journal:
-    journal = Journal(store, OwnClock(), random.Random(who), kept, lambda error: None)
+async def owned(store: Store, kept: StoredConstellation, who: str) -> JournalWriter:
+    journal = JournalWriter(store, OwnClock(), random.Random(who), kept, lambda error: None)
     await journal.change_head(owner=who, epoch=kept.head.epoch + 1, state="executing")
     return journal
 
 
-async def said(journal: Journal, *words: str) -> None:
+async def said(journal: JournalWriter, *words: str) -> None:
     for word in words:
         journal.plan.note(1.0, "said", None, word)
         await journal.commit()
@@ -77,9 +77,9 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
     await new.close()
 
 
-def awake(stage: Stage, stale: Journal) -> Journal:
+def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
     """As it was when it fell asleep."""
-    return Journal(stage.store, OwnClock(), random.Random(1), stale._kept, lambda error: None)
+    return JournalWriter(stage.store, OwnClock(), random.Random(1), stale._stored, lambda error: None)
 
 
 @pytest.mark.virtual_time
@@ -91,9 +91,9 @@ async def test_a_workflow_that_the_store_refused_is_not_remembered(stage: Stage)
     mine = await owned(stage.store, await insert_plan(stage.store, plan), "me")
     theirs = await owned(stage.store, await stage.load(), "them")
     first, second = stage.fleet(), stage.fleet()
-    flow = await Workflows(second, "nightly", {}).of(plan.node("a").task, theirs)
+    flow = await PlanWorkflows(second, "nightly", {}).of(plan.node("a").task, theirs)
     with pytest.raises(OwnershipLost):
-        await Workflows(first, "nightly", {}).of(plan.node("b").task, mine)
+        await PlanWorkflows(first, "nightly", {}).of(plan.node("b").task, mine)
     assert (await first.workflows.get(flow.name, flow.version)).argv == ("echo", "a")
     await mine.close()
     await theirs.close()

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.virtual_time
 
 async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is due to be shortened when it is closed, and what was dropped comes in with the snapshot."""
-    monkeypatch.setattr(compaction, "LONG", 1)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator(max_losses=0)
     plan = Constellation("nightly")
     plan.add(task("a", "wait"))
@@ -64,7 +64,7 @@ async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: p
     flow = await stage.fleet().workflows.get(run.workflow, run.version)
     await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
     running.cancel()
-    await asyncio.sleep(journal_writer.PAUSE[1])  # longer than the farewell
+    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than the farewell
     go.set()
     await asyncio.wait([running])
     monkeypatch.setattr(stage.store, "commit", commit)
@@ -145,7 +145,7 @@ async def test_slots_of_what_was_never_begun_are_given_back(stage: Stage) -> Non
     durable_work.gate("a").set()
     await adding
     assert (await running).state is ConstellationState.COMPLETED
-    (place,) = list(orchestrator.roster)
+    (place,) = list(orchestrator.scheduler.roster)
     assert place.running == 0
 
 
@@ -207,7 +207,7 @@ async def test_at_once_is_not_used_up(stage: Stage, monkeypatch: pytest.MonkeyPa
     durable_work.gate("a").set()
     await adding
     done, _ = await asyncio.wait([running], timeout=3600.0)
-    (place,) = list(orchestrator.roster)
+    (place,) = list(orchestrator.scheduler.roster)
     assert place.running == 0
     assert done
 

@@ -11,7 +11,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
-from asterism.durable import admin, durable_orchestrator
+from asterism.durable import admin, ownership
 from asterism.durable.journal_store import UnknownConstellation, insert_plan
 from asterism.store.protocol import Query
 from tests.durable import durable_work
@@ -32,7 +32,7 @@ async def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that(stage: Sta
     before = stage.now()
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     assert (await running).state is CANCELLED
-    assert stage.now() - before <= 2 * durable_orchestrator.LOOK
+    assert stage.now() - before <= 2 * ownership.REQUEST_INTERVAL
     found = await stage.load()
     assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
     assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
@@ -46,7 +46,7 @@ async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(
     running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     await admin.cancel(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     assert (await stage.load()).head.cancelling
     assert not running.done()
     durable_work.gate("a").set()
@@ -159,7 +159,7 @@ async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) ->
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     await admin.pause(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
     assert (await running).state is CANCELLED
 

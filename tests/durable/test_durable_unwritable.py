@@ -17,7 +17,7 @@ from asterism.base.clock import OwnClock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, insert_plan, load
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.sqlite import SqliteStore
@@ -110,7 +110,7 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
     lost: list[OwnershipLost] = []
-    journal = Journal(store, OwnClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
+    journal = JournalWriter(store, OwnClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
     rights.take(store)
     journal.plan.note(1.0, "said", None, "something")
     written = asyncio.create_task(journal.commit())

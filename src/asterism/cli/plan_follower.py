@@ -3,10 +3,11 @@ end."""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from asterism.core.plan.status import PENDING
 from asterism.core.run.session import Session
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, UnknownConstellation, load, read_head, read_heads
-from asterism.fleet.device.agent import DeviceAgent
+from asterism.durable.ownership import FleetMembership
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.result import Result
@@ -92,22 +93,22 @@ class Followed(DurableOrchestrator):
             nodes = (await load(self.fleet.store, name)).plan.nodes.values()
             self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
 
-    async def _own(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+    async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.here.slots is None and self.local:
             note(
                 f"No device is joined: this process does the tasks, {self.local} at once; devices that join take part."
             )
         self._tell_of_absent_devices(kept)
-        self._rank = any(node.task.estimate is not None for node in kept.plan.nodes.values())
+        estimated = any(node.task.estimate is not None for node in kept.plan.nodes.values())
+        self.options = dataclasses.replace(self.options, rank=estimated)
         self.recording = Recording(kept.plan, self.events)
         try:
-            return await super()._own(kept, agent, living)
+            return await super().own(kept, member)
         finally:
             self.recording.close()
 
-    async def _own_once(self, kept: StoredConstellation, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
-        async with watched(self, kept.plan, self.screen, plain=self.wishes.plain):
-            return await super()._own_once(kept, agent, living)
+    def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
+        return watched(self, kept.plan, self.screen, plain=self.wishes.plain)
 
     def _tell_of_absent_devices(self, kept: StoredConstellation) -> None:
         there = {session.device for session in self._joined_devices}

@@ -41,7 +41,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import PutRegister, Register, Store, Write
 from asterism.store.store_errors import Conflict, StoreBusy
 
-PART = 200_000
+PART_LENGTH = 200_000
 """How many characters of a snapshot are in one record."""
 
 PER_SECOND = 1_000_000
@@ -119,7 +119,7 @@ class StoredConstellation:
     steps: int
     """How many there are since the snapshot."""
 
-    litter: Sequence[str] = ()
+    garbage: Sequence[str] = ()
     """The keys of what was left of this constellation and belongs to it no more."""
 
 
@@ -196,7 +196,7 @@ def check_storable(plan: Constellation) -> None:
 def snapshot(plan: RecordedConstellation, lock: RecordedLock, number: int) -> list[PutRegister]:
     """The records that begin a journal, from a number on."""
     text = json.dumps({"plan": plan.to_json(), "lock": lock_to_json(lock)}, separators=(",", ":"))
-    parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+    parts = [text[start : start + PART_LENGTH] for start in range(0, len(text), PART_LENGTH)]
     return [
         PutRegister(
             record_key(plan.id, number + index),
@@ -288,9 +288,9 @@ def _read(
     lock_from_json(lock, data["lock"])
     steps = list(_steps(rest))
     replay(plan, lock, steps)
-    litter = [record_key(found.name, number) for number in sorted(records) if number < found.first]
-    litter += sorted(parts.keys() - set(named))
-    return StoredConstellation(found, revision, plan, lock, numbers[-1], len(steps), litter)
+    garbage = [record_key(found.name, number) for number in sorted(records) if number < found.first]
+    garbage += sorted(parts.keys() - set(named))
+    return StoredConstellation(found, revision, plan, lock, numbers[-1], len(steps), garbage)
 
 
 def _readable(name: str, number: int, value: Any) -> Mapping[str, Any]:

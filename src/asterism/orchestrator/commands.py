@@ -21,16 +21,11 @@ class PlanCommands:
 
     def pause(self, plan_id: str) -> None:
         """Start no more tasks; running tasks continue."""
-        execution = self.scheduler.find(plan_id)
-        execution.paused = True
-        execution.events.plan_changed("constellation_paused")
+        self.scheduler.find(plan_id).pause()
 
     def resume(self, plan_id: str) -> None:
         """Start tasks again."""
-        execution = self.scheduler.find(plan_id)
-        execution.paused = False
-        execution.events.plan_changed("constellation_resumed")
-        self.scheduler.wake(execution)
+        self.scheduler.find(plan_id).resume()
 
     def why(self, task_id: str, plan_id: str | None = None) -> Why:
         """Why a task is not running: what holds it."""

@@ -107,7 +107,7 @@ class Execution:
         self.events.plan_changed("constellation_started")
         self._wake()
 
-    def resume(self) -> None:
+    def take_over(self) -> None:
         """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
         self.plan.clock, self.plan.on_applied = self._now, self.applied
         now = self._now()
@@ -123,6 +123,17 @@ class Execution:
                 self.plan.queue.push(node)
         self.events.plan_changed("constellation_resumed")
         self.cycles.reopen()
+        self._wake()
+
+    def pause(self) -> None:
+        """Start no more tasks; running tasks continue."""
+        self.paused = True
+        self.events.plan_changed("constellation_paused")
+
+    def resume(self) -> None:
+        """Start tasks again."""
+        self.paused = False
+        self.events.plan_changed("constellation_resumed")
         self._wake()
 
     # -- starting tasks ------------------------------------------------------------------------------------------------
