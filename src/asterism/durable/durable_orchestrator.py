@@ -147,7 +147,7 @@ class DurableOrchestrator(PlanCommands):
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"plan {name!r} is run by {owner.device!r}, whose last heartbeat is recent. "
-                f"To wait until it is gone: asterism standby {name}"
+                f"To wait until it is gone: asterism plan standby {name}"
             )
         async with FleetMembership(agent) as member:
             stored = await load(self.fleet.store, name, self.options.conditions)
