@@ -250,7 +250,7 @@ def test_every_room_is_known() -> None:
         ("asterism.orchestrator.edit_cycles", "from asterism.compat import galaxy"),
         ("asterism.series.git_register", "from asterism.agents.editor import ask"),
         ("asterism.series.git_register", "from asterism.cli.main import main"),
-        ("asterism.series.register", "from asterism.testing.register_conformance import Faulty"),
+        ("asterism.series.register", "from asterism.testing.register_conformance import FaultyRegister"),
         ("asterism.orchestrator.edit_cycles", "from asterism.series.git_register import GitRegister"),
         ("asterism.cli.main", "from asterism.testing.virtual_time import run"),
         ("asterism.__init__", "from asterism.cli.main import main"),

@@ -18,7 +18,7 @@ from asterism.cli.fleet_watch import picture, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister, Report
+from asterism.store.protocol import ProgressReport, PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import Scene, assigned_to, completed, failed, started, taken_by
@@ -50,7 +50,7 @@ def busy_fleet(scene: Scene) -> list[Run]:
     scene.step(runs[3], assigned_to("laptop"))
 
     async def tell(fleet: Fleet) -> None:
-        await fleet.store.beat("session-kitchen-pc", {}, [Report(runs[2].id, 1, Progress(3, 10), "")])
+        await fleet.store.heartbeat("session-kitchen-pc", {}, [ProgressReport(runs[2].id, 1, Progress(3, 10), "")])
         value = {"device": "laptop", "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000}
         await fleet.store.commit([PutRegister("coordinator", value, None)])
 

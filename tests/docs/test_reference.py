@@ -19,8 +19,8 @@ from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
 from asterism.cli import main
 from asterism.cli.main import commands
 from asterism.core.plan import edits
+from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL
-from asterism.core.plan.view import ConstellationView, TaskView
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
 from asterism.planfile import json_schema
 from tests.docs.docs_pages import ROOT

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 import click
 
 from asterism.base import expressions
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -65,11 +65,11 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
     allow_imports()
 
     async def work(fleet: Fleet) -> int:
-        look_less_often()
+        tune_gc()
         async with _peer_connection(fleet, options):
             agent = _agent(fleet, options, policy)
-            executor = LoggingExecutor(agent.desk.executor, lambda run_id: _stop_reason(agent, run_id))
-            agent.desk.executor = executor
+            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+            agent.worker.executor = executor
             shutdown = DeviceShutdown(agent, drain_for)
             with shutdown.on_signals():
                 log.info("joining %s as %s", fleet.store.url, options.name)
@@ -86,7 +86,7 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
         return with_fleet(store, work, create=create)
 
 
-def _agent(fleet: Fleet, options: DeviceOptions, policy: Policy) -> DeviceAgent:
+def _agent(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> DeviceAgent:
     return DeviceAgent(
         fleet,
         options.name,
@@ -108,13 +108,13 @@ def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncConte
     """While a device works, it syncs with its peers and answers them, if the options name any."""
     if not options.peers and options.listen is None:
         return nullcontext()
-    from asterism.peers.service import in_touch  # the dependencies of peers are optional
+    from asterism.peers.service import peer_connections  # the dependencies of peers are optional
 
-    return in_touch(fleet, options.peers, options.listen)
+    return peer_connections(fleet, options.peers, options.listen)
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
-    held = agent.desk.get(run_id)
+    held = agent.worker.get(run_id)
     return held.stopping if held is not None else None
 
 
@@ -180,7 +180,7 @@ class DeviceShutdown:
             os._exit(INTERRUPTED)  # its child processes end with it
 
     def _leave(self, next_signal: str = "a second") -> None:
-        held = len(self._agent.desk)
+        held = len(self._agent.worker)
         if held:
             runs = plural(held, "run")
             log.info("leaving: %s may take %g s; %s signal hands back now", runs, self._drain_for, next_signal)
@@ -190,6 +190,6 @@ class DeviceShutdown:
         self._timer = asyncio.get_running_loop().call_later(self._drain_for, self._hand_back)
 
     def _hand_back(self) -> None:
-        if len(self._agent.desk):
+        if len(self._agent.worker):
             log.info("handing back unfinished runs")
         self._agent.drain(hand_back=True)

@@ -12,7 +12,7 @@ from asterism.base.durations import format_age
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.core.run.session import HEARD
+from asterism.core.run.session import REACHABLE_STATES
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.report.status_style import BOLD, DIM
@@ -58,7 +58,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
         why = refusal or ("no free slot" if session.device in choice.busy else "")
         found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
-        if session.state in HEARD and session.device not in outlook.sessions:
+        if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
             quiet = f"not heard of for {format_age(outlook.now - session.beat_at)}"
             found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from asterism.core.run.run import FAILED, OWNED, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Query, Report
+from asterism.store.protocol import ProgressReport, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Look:
     owned: Sequence[Run]
     waiting: Sequence[Run]
     ended: Sequence[Run]
-    reports: Mapping[str, Report]
+    reports: Mapping[str, ProgressReport]
 
     @property
     def open(self) -> int:

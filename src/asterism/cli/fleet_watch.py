@@ -26,7 +26,7 @@ from asterism.cli.formats import format_clock
 from asterism.cli.screen import Screen
 from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
-from asterism.core.run.session import HEARD, Session
+from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.fleet.fleet import Fleet
 from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import ENDED, OFFERED
@@ -221,7 +221,7 @@ def _chosen(look: Look, room: int) -> list[Run]:
 
 def _devices(look: Look, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and how long ago it was heard of."""
-    there = sorted((one for one in look.sessions.values() if one.state in HEARD), key=_order)
+    there = sorted((one for one in look.sessions.values() if one.state in REACHABLE_STATES), key=_order)
     if not there:
         return [Text("No device is joined: asterism device join NAME", tone("waiting"), no_wrap=True)]
     wide = max(len(shorten(one.device, WIDEST_DEVICE)) for one in there[:MOST_DEVICES])

@@ -28,7 +28,7 @@ from asterism.cli.run_options import (
 )
 from asterism.cli.user_files import allow_imports, load_editor
 from asterism.core.plan.lock import POLICIES
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet

@@ -15,9 +15,9 @@ from asterism.base.text import clean
 from asterism.cli.formats import format_time
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
 from asterism.cli.text_table import Cell, Column, table
-from asterism.core.errors import reason_of
+from asterism.core.errors import error_text
 from asterism.core.history import Entry
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
@@ -139,8 +139,8 @@ def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str,
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
-    elif reason := reason_of(node.error) or node.reason:
+        out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
+    elif reason := error_text(node.error) or node.reason:
         out["reason"] = secrets.shown(reason)
     return out
 

@@ -19,7 +19,7 @@ from asterism.cli.fleet_json import took
 from asterism.cli.run_hints import hints
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.machine_presence import devices_here
+from asterism.fleet.device.host import devices_here
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import why
 
@@ -92,7 +92,7 @@ def _lacking(flow: Workflow, given: Mapping[str, Any]) -> Iterator[str]:
     """The names that a command or an address asks for and the input does not have."""
     asked = _Asked(given)
     for text in flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ()):
-        task_inputs.template(text, asked)
+        task_inputs.fill_template(text, asked)
     yield from asked.missing
 
 

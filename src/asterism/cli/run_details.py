@@ -30,10 +30,10 @@ from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import blob_of
+from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.run_explanation import Why, why
 from asterism.report.status_style import BOLD, DIM, mark, tone
-from asterism.store.protocol import Notice, Report
+from asterism.store.protocol import Notice, ProgressReport
 
 LONGEST = 300
 """How many letters of an input, output or reason are shown."""
@@ -46,7 +46,7 @@ class Details:
     run: Run
     now: float
     sessions: Mapping[str, Session]
-    report: Report | None
+    report: ProgressReport | None
     notices: Sequence[Notice]
     why: Why
     mask: Mask = field(default_factory=Mask)

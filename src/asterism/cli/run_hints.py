@@ -12,7 +12,7 @@ from asterism.cli.screen import wrapped
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Why
-from asterism.peers.registry import Peers
+from asterism.peers.registry import PeerRegistry
 
 
 async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
@@ -33,7 +33,7 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
         told.append(f"Start one that can, on any machine that reaches the store: asterism device join {name}{can}")
-        called = [peer.name for peer in await Peers(fleet.store).all() if peer.url is not None]
+        called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
         if called:
             peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
             told.append(f"Or let a device of a peer have it, if one there can: asterism peer sync {peer}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.safe_text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
 from asterism.cli.option_types import duration, positive_duration
@@ -208,7 +208,7 @@ def github_register(
     try:
         from asterism.series.github.github_access import open_github
     except ImportError as error:
-        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {install_hint('github')}") from None
     return open_github(repository, cache=cache, keep=keep, deadline=deadline)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.cli.option_types import duration, positive_duration
 from asterism.cli.series_access import fit_to_print
 from asterism.cli.series_sync_command import opened, service_options, write_figures
@@ -50,7 +50,7 @@ def serve(listen: str, secret_file: Path | None, every: float, **options: Any) -
     try:
         asyncio.run(_served(listen, tls, secret, every, options))
     except ImportError as error:
-        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {install_hint('github')}") from None
     return 0
 
 

@@ -12,7 +12,7 @@ from asterism.base.durations import format_age
 from asterism.cli.run_hints import hints
 from asterism.cli.screen import wrapped
 from asterism.cli.stored_plans import StoredPlan, read_plan
-from asterism.core.errors import UnknownTask, reason_of
+from asterism.core.errors import UnknownTask, error_text
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TERMINAL
@@ -57,7 +57,7 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
 
 
 def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
-    reason = reason_of(node.error) or node.reason
+    reason = error_text(node.error) or node.reason
     text = f"it ended {format_age(now - (node.ended_at or now))} ago" + (f": {mask.shown(reason)}" if reason else "")
     return Holder("ended", str(node.status), text)
 

@@ -12,7 +12,7 @@ import click
 from asterism.base.safe_text import clean
 
 if TYPE_CHECKING:
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
 
 
 def allow_imports(plan: str | None = None) -> None:
@@ -35,7 +35,7 @@ def load_editor(path: str | None) -> Any:
     if ":" not in path:
         raise click.UsageError(f"--editor must be package.module:function, not {path!r}.")
     try:
-        return function_calls.load(path)
+        return function_calls.load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
         raise click.ClickException(
             f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."
@@ -49,18 +49,18 @@ def default_policy_file() -> Path:
     return root / "asterism" / "policy.yaml"
 
 
-def find_device_policy(path: str | None) -> tuple[Policy, str]:
+def find_device_policy(path: str | None) -> tuple[DevicePolicy, str]:
     """The device policy, and a sentence about it: from the file at ``path``, or from the default file, or open.
 
     Raises BadPolicy, and UsageError if the file cannot be read: a device that has a policy must not run without it."""
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
 
     file = Path(path) if path is not None else default_policy_file()
     try:
-        return Policy.load(file), f"the device policy is {file}"
+        return DevicePolicy.load(file), f"the device policy is {file}"
     except FileNotFoundError:
         if path is not None:
             raise click.UsageError(f"there is no device policy file {file}") from None
     except OSError as error:
         raise click.UsageError(f"the device policy file {file} cannot be read: {error.strerror}") from None
-    return Policy.open(), "no device policy file: this device executes every workflow in the store (see --policy)"
+    return DevicePolicy.open(), "no device policy file: this device executes every workflow in the store (see --policy)"

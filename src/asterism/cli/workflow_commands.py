@@ -17,7 +17,7 @@ from asterism.cli.cli_context import (
     with_fleet,
 )
 from asterism.cli.option_types import capabilities, duration, json_value, pair, words
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
@@ -188,7 +188,7 @@ class _Examination:
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     wanted = task.wanted
-    given = {key: plain(raw[key]) for key in ("http", "inputs", "env") if raw.get(key)}
+    given = {key: plain_json(raw[key]) for key in ("http", "inputs", "env") if raw.get(key)}
     return Task(
         task_id,
         call=task.call,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 
-from asterism.core.errors import reason_of
+from asterism.core.errors import error_text
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
@@ -116,7 +116,7 @@ def _holds(result: Result) -> tuple[Hold, ...]:
 
 
 def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
-    reason = secrets.shown(reason_of(node.error) or node.reason)
+    reason = secrets.shown(error_text(node.error) or node.reason)
     returned = "" if value is None else secrets.shown(_shown(value))  # an object may tell more of itself than data
     end = node.ended_at if node.started_at is not None else None
     device = node.device or ""

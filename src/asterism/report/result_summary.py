@@ -12,8 +12,8 @@ from rich.text import Text
 
 from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural
-from asterism.core.errors import reason_of
-from asterism.core.json_values import plain
+from asterism.core.errors import error_text
+from asterism.core.json_values import plain_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, ConstellationState, TaskStatus
 from asterism.orchestrator.plan_mask import PlanMask
@@ -125,7 +125,7 @@ def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask)
         "ended_at": node.ended_at,
     }
     if node.status is COMPLETED:
-        out["value"] = plain(values[node.id], f"the result of task {node.id!r}")
+        out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
     elif node.error is not None or reason:
-        out["reason"] = secrets.shown(reason_of(node.error) or reason)
+        out["reason"] = secrets.shown(error_text(node.error) or reason)
     return out

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.series.github.answer_cache import AnswerCache, Kept
 from asterism.series.github.transport import Connection, Heard, Lost, NotSent
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, Unsure
@@ -123,7 +123,7 @@ class GitHubClient:
         while address is not None:
             kept = await self._get(address, asked)
             if not isinstance(kept.data, list):
-                raise RegisterUnavailable(f"GitHub answered {shown(kept.data)} where a list was asked for")
+                raise RegisterUnavailable(f"GitHub answered {safe_repr(kept.data)} where a list was asked for")
             if kept.data and kept.data == before:
                 break
             found += kept.data

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.series.github.github_client import GitHubClient, Refused, said
 from asterism.series.register import (
     REF_PREFIX,
@@ -101,7 +101,7 @@ class GitHubRegister:
         try:
             return {str(one["ref"]): self._target(one) for one in found}
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {shown(found)} where refs were asked for") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(found)} where refs were asked for") from None
 
     def _target(self, form: Any) -> str:
         try:
@@ -109,7 +109,7 @@ class GitHubRegister:
             if form["object"]["type"] != "commit":
                 self._not_commits.add(sha)
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {shown(form)} where a ref was asked for") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(form)} where a ref was asked for") from None
         return sha
 
     async def texts(self, tokens: Iterable[str]) -> dict[str, str]:
@@ -137,7 +137,7 @@ class GitHubRegister:
 
     async def _asked_texts(self, tokens: list[str]) -> dict[str, str]:
         if not all(token.isalnum() and token.isascii() for token in tokens):
-            raise RegisterUnavailable(f"GitHub named a commit {shown(tokens)}")
+            raise RegisterUnavailable(f"GitHub named a commit {safe_repr(tokens)}")
         wanted = " ".join(
             f'c{place}: object(expression: "{token}") {{ __typename }} '
             f'o{place}: object(expression: "{token}:{STATE_FILE}") {{ ... on Blob {{ text }} }}'

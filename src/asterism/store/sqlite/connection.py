@@ -35,11 +35,11 @@ LOG_LIMIT = 64 * 1024 * 1024
 """How much room the log keeps when it has been worked off, in bytes."""
 
 
-class Link:
+class FileConnection:
     """Its connection is used by one thread at a time. One with a ``leader`` reads, in the file that the leader has
     open; one without writes, makes the tables if they are missing, and does not wait for locks: its user does."""
 
-    def __init__(self, path: Path, busy_timeout: float, leader: Link | None = None) -> None:
+    def __init__(self, path: Path, busy_timeout: float, leader: FileConnection | None = None) -> None:
         self.path = path
         self._name = os.fspath(path)
         self.busy_timeout = busy_timeout
