@@ -29,22 +29,21 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
-    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
     from asterism.core.plan.edits import EditBatch
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
-    from asterism.core.plan.view import ConstellationView, TaskView
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.durable.durable_orchestrator import DurableOrchestrator
-    from asterism.durable.journal_store import ConstellationExists, NotOurs, UnknownConstellation
+    from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
     from asterism.fleet.device.functions import CurrentRun, RunStopped
     from asterism.fleet.device.membership import DeviceNameTaken
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
     from asterism.fleet.settings import Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -73,6 +72,7 @@ __all__ = [
     "DeviceEvent",
     "DeviceLost",
     "DeviceNameTaken",
+    "DevicePolicy",
     "DeviceReplaced",
     "DeviceUnavailable",
     "DurableOrchestrator",
@@ -86,10 +86,9 @@ __all__ = [
     "InvalidWorkflow",
     "LocalDevice",
     "NotJson",
-    "NotOurs",
     "Orchestrator",
+    "OwnershipLost",
     "PlanError",
-    "Policy",
     "Priority",
     "Progress",
     "Query",
@@ -119,7 +118,7 @@ __all__ = [
 
 _LATER = {
     "asterism.core.plan.apply": ("Applied",),
-    "asterism.core.plan.constellation": ("Constellation",),
+    "asterism.core.plan.constellation": ("Constellation", "ConstellationView", "TaskView"),
     "asterism.core.plan.diff": ("diff", "merge"),
     "asterism.core.plan.edits": ("EditBatch",),
     "asterism.core.errors": (
@@ -136,7 +135,6 @@ _LATER = {
     ),
     "asterism.core.plan.status": ("ConstellationState", "TaskStatus"),
     "asterism.core.plan.task": ("Dependency", "Priority", "Task"),
-    "asterism.core.plan.view": ("ConstellationView", "TaskView"),
     "asterism.orchestrator.devices": ("Device", "LocalDevice", "Work"),
     "asterism.orchestrator.events": (
         "ConstellationEvent",
@@ -150,14 +148,14 @@ _LATER = {
     "asterism.orchestrator.result": ("Result",),
     "asterism.core.run.run": ("Progress", "Run", "RunStatus"),
     "asterism.core.run.workflow": ("Workflow",),
-    "asterism.durable.journal_store": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
+    "asterism.durable.journal_store": ("ConstellationExists", "OwnershipLost", "UnknownConstellation"),
     "asterism.durable.durable_orchestrator": ("DurableOrchestrator",),
     "asterism.fleet.device.agent": ("DeviceAgent", "DeviceReplaced"),
     "asterism.fleet.device.functions": ("CurrentRun", "RunStopped"),
     "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
     "asterism.fleet.device.membership": ("DeviceNameTaken",),
     "asterism.fleet.ledger": ("UnknownRun",),
-    "asterism.fleet.policy.policy": ("Policy",),
+    "asterism.fleet.policy.policy": ("DevicePolicy",),
     "asterism.fleet.settings": ("Settings",),
     "asterism.fleet.workflows": ("UnknownWorkflow",),
     "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, EditEvent, LocalDevice, Orchestrator, Task, edits
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -35,7 +35,7 @@ def edited(plan: Constellation, **terms: Any) -> tuple[Any, Diary]:
     orchestrator = Orchestrator(**terms)
     diary = Diary(orchestrator, EditEvent)
     result = run(orchestrator.run(plan))
-    verify(plan)
+    check_invariants(plan)
     return result, diary
 
 
@@ -403,9 +403,9 @@ async def test_an_edit_takes_back_the_leave_to_start_from_a_task_that_waits_for_
     running = asyncio.create_task(orchestrator.run(plan))
     await at(1.5)
     plan.edit([edits.UpdateTask("b", revocable=False)])
-    verify(plan)
+    check_invariants(plan)
     await at(40)
-    verify(plan)
+    check_invariants(plan)
     assert plan["b"].status == "pending"
     await running
     assert started == [1, 51]
@@ -438,7 +438,7 @@ def test_a_cycle_that_outlives_its_timeout_closes_with_a_warning_and_the_plan_go
     assert span(result, "b") == (11, 12)
     assert diary.kinds("edit_timeout") == ["edit_timeout"] * 2
     assert [cycle.outcome for cycle in result.cycles] == ["timeout", "timeout"]
-    assert any("closes without an answer" in record.message for record in caplog.records)
+    assert any("is closed without an answer" in record.message for record in caplog.records)
 
 
 def test_a_late_answer_that_still_fits_is_accepted() -> None:

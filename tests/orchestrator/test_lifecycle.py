@@ -10,7 +10,7 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.core.errors import AlreadyRunning, EditRejected
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -53,7 +53,7 @@ def test_an_empty_plan_completes_at_once_with_and_without_an_editor() -> None:
 def test_a_plan_cannot_be_run_again_after_its_end() -> None:
     plan = independent(Task("a", call=after(1)), id="p")
     orchestrate(plan)
-    with pytest.raises(PlanError, match="constellation 'p' is completed: it cannot be run again"):
+    with pytest.raises(PlanError, match="plan 'p' is completed: it cannot run again"):
         orchestrate(plan)
 
 
@@ -62,7 +62,7 @@ async def test_two_orchestrators_cannot_run_one_constellation() -> None:
     _, running = start(plan)
     await at(1)
     for other in (Orchestrator([LocalDevice("d")]),):
-        with pytest.raises(AlreadyRunning, match="constellation 'p' is being run already"):
+        with pytest.raises(AlreadyRunning, match="plan 'p' is running already"):
             await other.run(plan)
     result = await running
     assert result.state == "completed"
@@ -82,7 +82,7 @@ async def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_on
     orchestrator, running = start(independent(Task("a", call=after(5)), id="p"))
     await at(1)
     twin = independent(Task("a", call=after(5)), id="p")
-    with pytest.raises(AlreadyRunning, match="another constellation with the id 'p'"):
+    with pytest.raises(AlreadyRunning, match="another plan with the id 'p'"):
         await orchestrator.run(twin)
     await running
     assert (await orchestrator.run(twin)).state == "completed"
@@ -98,7 +98,7 @@ def test_a_condition_that_does_not_parse_is_refused_before_anything_starts() -> 
     plan.connect("a", "b", when="result.ok &&")
     with pytest.raises(PlanError, match=r"'a' -> 'b': the condition 'result.ok &&' is not valid") as caught:
         orchestrate(plan)
-    assert "constellation 'p' cannot run" in str(caught.value)
+    assert "plan 'p' cannot run" in str(caught.value)
     assert plan["a"].status == "pending"
     assert plan.owner is None
 
@@ -245,7 +245,7 @@ async def test_a_paused_constellation_can_be_cancelled() -> None:
 )
 async def test_steering_what_does_not_run_says_so_and_does_not_speak_of_edits(action: Any) -> None:
     orchestrator = Orchestrator([LocalDevice("d")])
-    with pytest.raises(Exception, match="no constellation 'p' is running here") as caught:
+    with pytest.raises(Exception, match="no plan 'p' is running here") as caught:
         action(orchestrator)
     assert "edit was rejected" not in str(caught.value)
 
@@ -254,7 +254,7 @@ async def test_a_question_that_does_not_say_which_constellation_is_meant_lists_t
     orchestrator, first = start(independent(Task("a", call=after(1)), id="p"))
     second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)), id="q")))
     await at(0.5)
-    with pytest.raises(PlanError, match="say which constellation is meant; running here: p, q"):
+    with pytest.raises(PlanError, match="name the plan; running here: p, q"):
         orchestrator.why("a")
     await asyncio.gather(first, second)
 
@@ -286,7 +286,7 @@ async def test_cancelling_asks_running_tasks_to_stop_and_starts_nothing_more() -
         "constellation_cancelling",
         "constellation_cancelled",
     ]
-    verify(result.plan)
+    check_invariants(result.plan)
 
 
 async def test_cancelling_is_graceful_first_then_hard() -> None:
@@ -333,7 +333,7 @@ async def test_tasks_that_wait_for_an_attempt_a_slot_a_device_or_a_review_are_ca
     result = await running
     assert [task.status for task in result] == ["cancelled", "cancelled", "cancelled", "completed", "cancelled"]
     assert result.summary.makespan == pytest.approx(20, abs=1e-4)
-    verify(result.plan)
+    check_invariants(result.plan)
 
 
 def speculative_pair() -> Constellation:
@@ -351,7 +351,7 @@ async def test_cancelling_ends_a_plan_whose_provisional_task_completes_instead_o
     await orchestrator.cancel("p")
     result = await running
     assert result.state == "cancelled"
-    verify(result.plan)
+    check_invariants(result.plan)
 
 
 async def test_cancelling_revokes_what_is_provisional() -> None:
@@ -365,7 +365,7 @@ async def test_cancelling_revokes_what_is_provisional() -> None:
     result = await running
     assert [task.status for task in result] == ["completed", "completed", "cancelled", "cancelled"]
     assert result["b"].value is None
-    verify(result.plan)
+    check_invariants(result.plan)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -567,7 +567,7 @@ async def test_an_edit_of_what_has_begun_or_ended_is_rejected_and_changes_nothin
     assert [violation.edit for violation in caught.value.violations] == [0, 1, 2, 3, 4, 5]
     assert plan.version == 0
     assert plan["c"].task.timeout is None
-    verify(plan)
+    check_invariants(plan)
     await running
 
 
@@ -589,6 +589,6 @@ async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind(
     await at(1)
     with pytest.raises(EditRejected):
         plan.edit([edits.AddTask(Task("c", call=after(1))), edits.UpdateTask("b", needs=[["unhashable"]])])
-    verify(plan)
+    check_invariants(plan)
     assert "c" not in plan
     assert "c" not in (await running).plan

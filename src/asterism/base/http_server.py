@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PLACE, Connections, Limits, Place, descriptor_limit, places
 from asterism.core.errors import AsterismError
 
@@ -65,10 +65,10 @@ class Listener:
                 "ssl_handshake_timeout": limits.handshake,
                 "ssl_shutdown_timeout": limits.head,
             }
-        self._exhausted = Trouble(
+        self._exhausted = RecurringError(
             log, "no connection can be accepted", "connections are accepted again", self._loop.time
         )
-        self._crowded = Trouble(
+        self._crowded = RecurringError(
             log, "too many connections", "no more than the usual number of connections", self._loop.time, calm=CALM
         )
         self.connections = Connections(limits, places(limits, descriptor_limit()), self._loop.time, self._made_room)

@@ -36,10 +36,10 @@ from asterism.core.plan.task import Task
 
 HIDDEN = "[secret]"
 
-SHORTEST = 4
+SHORTEST_MASKED = 4
 """A value with fewer characters is not masked."""
 
-ANYWHERE = 8
+MASKED_ANYWHERE = 8
 """A value with fewer characters is masked only where it stands as a word of its own."""
 
 _CONVENTIONAL = re.compile(
@@ -56,12 +56,12 @@ def named_like_a_secret(name: str) -> bool:
     return _CONVENTIONAL.search(name) is not None
 
 
-def too_short(name: str, value: str) -> str | None:
+def short_secret_warning(name: str, value: str) -> str | None:
     """The warning for a secret that is not masked everywhere; None if it is."""
-    if not 0 < len(value) < ANYWHERE:
+    if not 0 < len(value) < MASKED_ANYWHERE:
         return None
-    what = "is not masked in text" if len(value) < SHORTEST else "is masked only where it stands as a whole word"
-    return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {ANYWHERE} or more"
+    what = "is not masked in text" if len(value) < SHORTEST_MASKED else "is masked only where it stands as a whole word"
+    return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {MASKED_ANYWHERE} or more"
 
 
 def secret_names(value: Any) -> Iterator[str]:
@@ -115,7 +115,7 @@ class Mask:
 
     def warnings(self) -> list[str]:
         """A sentence for each secret that is too short to be masked everywhere."""
-        return [warning for name, value in self.values.items() if (warning := too_short(name, value))]
+        return [warning for name, value in self.values.items() if (warning := short_secret_warning(name, value))]
 
     @property
     def longest(self) -> int:
@@ -233,7 +233,7 @@ class Mask:
             raise masked from None
 
 
-def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
+def environment_mask(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
     """The mask of this process for work that refers to the secrets ``names``. ``listed`` says which other variables are
     secrets; those that are named like one are so in any case, if they are long enough to be no ordinary word."""
 
@@ -241,7 +241,7 @@ def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = 
         return [
             value
             for name, value in os.environ.items()
-            if (listed is not None and listed(name)) or (len(value) >= ANYWHERE and named_like_a_secret(name))
+            if (listed is not None and listed(name)) or (len(value) >= MASKED_ANYWHERE and named_like_a_secret(name))
         ]
 
     names = set(names)
@@ -259,7 +259,7 @@ class _Written:
 
     def __init__(self, value: str) -> None:
         pattern = "".join(_tokens(value))
-        whole_word = len(value) < ANYWHERE
+        whole_word = len(value) < MASKED_ANYWHERE
         self._anywhere = re.compile(pattern)
         self._pattern = re.compile(rf"(?<!\w){pattern}(?!\w)") if whole_word else self._anywhere
         self._cores = () if whole_word else _base64_cores(value)
@@ -291,7 +291,7 @@ def _written(value: str) -> _Written:
 def _parts(value: str) -> Iterator[str]:
     """What is masked of a value: all of it, and each line of one that has several, since output is cut into lines."""
     for part in {value, value.strip(), *value.splitlines()}:
-        if len(part) >= (SHORTEST if part in (value, value.strip()) else ANYWHERE):
+        if len(part) >= (SHORTEST_MASKED if part in (value, value.strip()) else MASKED_ANYWHERE):
             yield part
 
 
@@ -356,7 +356,7 @@ def _base64_cores(value: str) -> tuple[str, ...]:
         padded = bytes(before) + octets
         for encode in (b64encode, urlsafe_b64encode):
             cores.add(encode(padded).decode()[(0, 2, 3)[before] : len(padded) * 8 // 6])
-    return tuple(core for core in cores if len(core) >= ANYWHERE)
+    return tuple(core for core in cores if len(core) >= MASKED_ANYWHERE)
 
 
 def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:

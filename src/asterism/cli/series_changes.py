@@ -100,7 +100,7 @@ class _Rehearsal:
 
 
 def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
-    tell_json(
+    print_json(
         {
             **first,
             "active": outcome.after.active,

@@ -33,7 +33,7 @@ SHORTEST_SECRET = 16
 @click.option(
     "--every",
     type=duration,
-    callback=longer_than_nothing,
+    callback=positive_duration,
     default="10m",
     show_default=True,
     help="Sync everything this often, come what may.",
@@ -50,7 +50,7 @@ def serve(listen: str, secret_file: Path | None, every: float, **options: Any) -
     try:
         asyncio.run(_served(listen, tls, secret, every, options))
     except ImportError as error:
-        raise click.ClickException(f"this needs more than is installed ({error}): {extra_advice('github')}") from None
+        raise click.ClickException(f"this needs more than is installed ({error}): {install_hint('github')}") from None
     return 0
 
 

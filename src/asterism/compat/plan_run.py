@@ -22,9 +22,9 @@ from asterism.compat.manual_progress import newly_ready
 from asterism.compat.name_sets import Naming
 from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING
-from asterism.core.plan.view import ConstellationView
 from asterism.orchestrator import events as runtime
 from asterism.orchestrator.orchestrator import Orchestrator
 
@@ -168,7 +168,7 @@ class Run:
     def _look_for_devices(self) -> None:
         """Ask for new devices while a task waits for one: the device manager has no way to tell of them."""
         self.fleet.refresh(self.core)
-        waiting = self.core.stranded
+        waiting = self.core.has_unplaceable_tasks
         self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices) if waiting else None
 
     def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:

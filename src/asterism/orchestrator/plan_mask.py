@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asterism.base.secret_mask import Mask, of_environment, secrets_of_task
+from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, TaskStatus
@@ -32,7 +32,7 @@ class PlanMask:
         if seen != self._seen:
             for node in self._plan.nodes.values():
                 self._names.update(secrets_of_task(node.task))
-            self._seen, self._mask = seen, of_environment(self._names)
+            self._seen, self._mask = seen, environment_mask(self._names)
         return self._mask
 
     def shown(self, value: Any) -> Any:

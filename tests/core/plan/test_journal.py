@@ -236,7 +236,7 @@ def test_every_step_that_can_be_recorded_can_be_taken() -> None:
     assert journal.__doc__ is not None
     table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA ``Recorded")[0]
     named = {line.split()[0] for line in table.splitlines()}
-    assert named == set(journal._TAKE)
+    assert named == set(journal._REPLAY)
 
 
 def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_that_can_be_read() -> None:

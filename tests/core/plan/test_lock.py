@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import RemoveTask, UpdateTask
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import (
     AssignmentLock,
     CycleClaimed,
@@ -60,7 +60,7 @@ def test_an_end_holds_what_lies_below_it_before_any_cycle_is_open() -> None:
     assert lock.waiting == [("a", 1)]
     assert not lock.cycles
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_the_hold_ends_when_the_cycle_closes() -> None:
@@ -142,7 +142,7 @@ def test_speculative_lets_revocable_tasks_start_and_confirms_them_at_the_close()
     start(plan, "aa")
     assert plan["aa"].provisional
     assert [node.id for node in lock.close(opened(lock), 5.0, "empty")] == ["aa"]
-    verify(plan)
+    check_invariants(plan)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from asterism.core.plan import journal, snapshot
+from asterism.core.plan import journal, plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from tests.core.plan.test_journal import RecordedPlan
@@ -28,7 +28,7 @@ def text(plan: Constellation) -> str:
 class FrozenPlan(RecordedPlan):
     """Everything that may happen to a plan, while it is being taken and after that."""
 
-    frozen: Frozen | None = None
+    frozen: Snapshot | None = None
     as_it_was = ""
 
     @rule()
@@ -117,7 +117,7 @@ def judged(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.finish(plan.node("below"), COMPLETED, 6.0, 7)
 
 
-def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None] = Frozen.take) -> None:
+def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., None] = Snapshot.take) -> None:
     if most is not None:
         take(self, most)
 
@@ -125,9 +125,12 @@ def only_in_turn(self: Frozen, most: int | None = None, take: Callable[..., None
 @pytest.mark.parametrize(
     ("step", "where", "what", "instead"),
     [
-        (started, Frozen, "before", lambda self, *nodes: None),
-        *((step, Frozen, "before", lambda self, *nodes: None) for step in (located, counted, lost, retried, released)),
-        (edited, Frozen, "take", only_in_turn),
+        (started, Snapshot, "before", lambda self, *nodes: None),
+        *(
+            (step, Snapshot, "before", lambda self, *nodes: None)
+            for step in (located, counted, lost, retried, released)
+        ),
+        (edited, Snapshot, "take", only_in_turn),
         (confirmed, journal, "below", lambda node: [node]),
         (judged, journal, "_judged_by", lambda node: []),
     ],
@@ -175,8 +178,8 @@ def some_plan(tasks: Iterable[int]) -> RecordedConstellation:
 def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_their_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot, "TASKS", 3)
-    monkeypatch.setattr(snapshot, "ENTRIES", 4)
+    monkeypatch.setattr(plan_codec, "TASKS", 3)
+    monkeypatch.setattr(plan_codec, "ENTRIES", 4)
     plan = some_plan(range(10))
     for number in range(20, 9, -1):
         plan.apply(EditBatch((AddTask(Task(f"t{number}")),)), 2.0)
@@ -194,7 +197,7 @@ def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_th
 
 
 def test_a_piece_is_no_longer_for_results_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "LETTERS", 1000)
+    monkeypatch.setattr(plan_codec, "LETTERS", 1000)
     plan = some_plan(range(20))
     for number in range(20):
         plan.start(plan.node(f"t{number}"), "kitchen", 2.0)

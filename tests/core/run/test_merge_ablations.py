@@ -63,7 +63,7 @@ def whichever_comes_first(patch: Patch) -> None:
 
 def by_revision(patch: Patch) -> None:
     """In place of the number of steps, as if all peers counted alike."""
-    within = resolving._within_a_grant
+    within = resolving._within_assignment
     patch.setattr(resolving, "_within_a_grant", lambda run: (("revision", run.revision), *within(run)))
 
 

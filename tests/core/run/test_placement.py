@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.core.run.placement import MOST_SCORES, Outlook, against
+from asterism.core.run.placement import MAX_SCORES, Placer, Weights, unmet_reason
 from asterism.core.run.run import Run
-from asterism.core.run.selection import Weights
 from asterism.core.run.session import ABROAD, Session
 from asterism.core.run.workflow import Workflow
 
@@ -34,8 +33,8 @@ def session(name: str, **terms: Any) -> Session:
     return Session(f"s-{name}", name, joined, **{"slots": 2, "beat_at": 100.0, **terms})
 
 
-def outlook(*sessions: Session, **terms: Any) -> Outlook:
-    return Outlook(sessions, 100.0, evaluate, **terms)
+def outlook(*sessions: Session, **terms: Any) -> Placer:
+    return Placer(sessions, 100.0, evaluate, **terms)
 
 
 def flow(**terms: Any) -> Workflow:
@@ -46,7 +45,7 @@ def run_of(workflow: Workflow, **terms: Any) -> Run:
     return transitions.create("r", workflow, {}, by="me", now=1.0).changed(**terms)
 
 
-def chosen(view: Outlook, workflow: Workflow, **terms: Any) -> str | None:
+def chosen(view: Placer, workflow: Workflow, **terms: Any) -> str | None:
     choice = view.choose(run_of(workflow, **terms), workflow)
     return choice.owner.device if choice.owner is not None else None
 
@@ -122,7 +121,7 @@ def test_a_device_that_is_no_candidate_is_told_why(
 def test_both_sides_must_agree() -> None:
     willing = session("kitchen", accepts="run.workflow=work", profile={"os": "linux"})
     assert chosen(outlook(willing), flow(requires="os=linux")) == "kitchen"
-    assert against("os=linux", willing.shown(), evaluate) is None
+    assert unmet_reason("os=linux", willing.shown(), evaluate) is None
 
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
@@ -256,9 +255,9 @@ def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
 def test_the_best_scores_are_kept_with_the_assignment() -> None:
     few = outlook(session("a"), session("b", used=1)).choose(run_of(flow()), flow())
     assert set(few.scores) == {"a", "b"}
-    many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MOST_SCORES + 20)]
+    many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MAX_SCORES + 20)]
     scores = outlook(*many).choose(run_of(flow()), flow()).scores
-    assert len(scores) == MOST_SCORES
+    assert len(scores) == MAX_SCORES
     assert min(scores.values()) >= 40.0
 
 
@@ -278,7 +277,7 @@ def test_a_workflows_rule_is_evaluated_once_for_each_device_and_a_devices_own_fo
         asked[text] += 1
         return evaluate(text, names)
 
-    view = Outlook([session("a", accepts="run.priority=0"), session("b")], 100.0, counting)
+    view = Placer([session("a", accepts="run.priority=0"), session("b")], 100.0, counting)
     work = flow(requires="slots=2", prefers="name=b")
     for _ in range(5):
         assert chosen(view, work) == "b"

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, reason_of
-from asterism.core.history import Entry, time_of_step
+from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
+from asterism.core.history import Entry, step_time
 from asterism.core.plan import provisional
 from asterism.core.plan.edits import Key
 from asterism.core.plan.node import Node, outcome_fits
-from asterism.core.plan.rank import Ranks
-from asterism.core.plan.ready_queue import ReadyQueue
+from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
     CANCELLED,
     COMPLETED,
@@ -30,18 +29,18 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import Dependency
-from asterism.core.plan.topological_order import Order, parents_first
+from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
 """(condition, status, result) -> whether it holds, or the text of the error it raised."""
 
 
-def no_conditions(condition: str, status: TaskStatus, result: Any) -> bool | str:
+def cannot_evaluate(condition: str, status: TaskStatus, result: Any) -> bool | str:
     """The evaluator of a plan that no runtime has taken on: it cannot decide, so nothing starts by accident."""
     return f"nobody here can evaluate {condition!r}"
 
 
-def any_condition(condition: str) -> str | None:
+def accept_condition(condition: str) -> str | None:
     """The check of a plan that no runtime has taken on: conditions are judged when one does."""
     return None
 
@@ -56,15 +55,15 @@ class Graph:
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.speculative = False
-        self.evaluate: Evaluate = no_conditions
-        self.check_condition: Callable[[str], str | None] = any_condition
+        self.evaluate: Evaluate = cannot_evaluate
+        self.check_condition: Callable[[str], str | None] = accept_condition
         self.queue = ReadyQueue()
-        self.ranks: Ranks | None = None
+        self.ranks: CriticalPathRanks | None = None
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
         self.unreachable = 0
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
-        self.order = Order(self.nodes)
+        self.order = TopologicalOrder(self.nodes)
         self.touched: dict[Key, int] = {}  # what accepted edits changed, and in which version: decides staleness
         self._placed = 0
         self.epochs = 0  # how many executions were begun: each has the number at its start for a name
@@ -87,7 +86,7 @@ class Graph:
 
     def time_of(self, now: float) -> float:
         """When what happens now happened: never before what happened last, whatever the clock says."""
-        return time_of_step(self._story[-1][0], now) if self._story else now
+        return step_time(self._story[-1][0], now) if self._story else now
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         """Put something into the story that changes nothing."""
@@ -138,10 +137,10 @@ class Graph:
         now = self.time_of(now)
         if not node.provisional:
             self.move(node, EVENTS[status])
-            self._story.append((now, status, node.id, reason_of(error)))
+            self._story.append((now, status, node.id, error_text(error)))
         elif node.tentative is None:
             node.tentative = status
-            self._story.append((now, f"{status} provisionally", node.id, reason_of(error)))
+            self._story.append((now, f"{status} provisionally", node.id, error_text(error)))
         else:
             self._refuse(node, EVENTS[status])
         if node.device is not None:
@@ -165,7 +164,7 @@ class Graph:
         try:
             verdict = self.evaluate(dependency.when or "", node.tentative or node.status, node.value)
         except Exception as error:
-            verdict = reason_of(error)
+            verdict = error_text(error)
         if child.verdicts is None:
             child.verdicts = {}
         child.verdicts[node.id] = verdict
@@ -212,7 +211,7 @@ class Graph:
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that have to stop."""
         if node.provisional:
-            stopped = provisional.revoke(self, provisional.below(node), now, why)
+            stopped = provisional.revoke(self, provisional.provisional_below(node), now, why)
         elif node.status is RUNNING and node.device is not None:
             stopped = [(node.id, node.epoch)]
         else:

@@ -33,15 +33,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
-from asterism.core.plan.plan_codec import twin
-from asterism.core.plan.provisional import below
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Snapshot, clone
+from asterism.core.plan.provisional import provisional_below
 from asterism.core.plan.status import ConstellationState, TaskStatus
 
 SCHEMA = 2
@@ -55,7 +54,7 @@ class UnreadableJournal(AsterismError):
     """The journal is not what an Asterism of this version or an earlier one wrote, or some of it is missing."""
 
 
-def _forget(step: Step) -> None:
+def _discard(step: Step) -> None:
     """For a plan that nobody keeps."""
 
 
@@ -64,18 +63,18 @@ class RecordedConstellation(Constellation):
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
-        self.record: Record = _forget
-        self.frozen: Frozen | None = None  # which has to know of every task that is about to change
+        self.record: Record = _discard
+        self.frozen: Snapshot | None = None  # which has to know of every task that is about to change
         self._editing = False
 
     @classmethod
     def of(cls, plan: Constellation) -> RecordedConstellation:
         """A plan of its own that is to another one what another process would read of it. Raises NotJson."""
-        return twin(plan, cls)
+        return clone(plan, cls)
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> Snapshot:
         """The plan as it is now, to be written while it goes on. One at a time."""
-        self.frozen = Frozen(self)
+        self.frozen = Snapshot(self)
         return self.frozen
 
     def begin(self, now: float) -> None:
@@ -100,9 +99,9 @@ class RecordedConstellation(Constellation):
     ) -> None:
         """As of every plan; the error is kept as its words, as it would be read from the journal."""
         kept = None if error is None else RecordedError.of(error)
-        value = plain(value, f"the result of task {node.id!r}")
+        value = plain_json(value, f"the result of task {node.id!r}")
         if self.frozen is not None:
-            self.frozen.before(node, *_judged_by(node))
+            self.frozen.before(node, *_conditional_children(node))
         super().finish(node, status, now, value, kept, review)
         said = None if kept is None else [kept.kind, kept.message]
         self.record(["finish", node.id, str(status), now, value, said, review])
@@ -139,7 +138,7 @@ class RecordedConstellation(Constellation):
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         if self.frozen is not None:
-            _before_below(self.frozen, node)
+            _preserve_below(self.frozen, node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
             self.record(["cancel", node.id, now, why])
@@ -149,7 +148,7 @@ class RecordedConstellation(Constellation):
         if self.frozen is not None:
             ends = tuple(ends)
             for node in filter(None, (self.nodes.get(task_id) for task_id, _ in ends)):
-                _before_below(self.frozen, node)
+                _preserve_below(self.frozen, node)
         return super().settle(ends, now)
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
@@ -157,7 +156,7 @@ class RecordedConstellation(Constellation):
         self.record(["note", now, what, task_id, why])
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
-        data = _kept(batch)
+        data = _batch_as_json(batch)
         if self.frozen is not None:
             self.frozen.take()  # an edit may change anything
         self._editing = True
@@ -212,21 +211,21 @@ class RecordedLock(AssignmentLock):
         return confirmed
 
 
-def _before_below(frozen: Frozen, node: Node) -> None:
+def _preserve_below(frozen: Snapshot, node: Node) -> None:
     """It is about to change, and what was started on its strength, and what they said of others."""
-    for one in below(node):
-        frozen.before(one, *_judged_by(one))
+    for one in provisional_below(node):
+        frozen.before(one, *_conditional_children(one))
 
 
-def _judged_by(node: Node) -> list[Node]:
+def _conditional_children(node: Node) -> list[Node]:
     """The dependents for which a condition says what this one's end means to them."""
     return [child for child in node.children.values() if child.parents[node.id].when is not None]
 
 
-def _kept(batch: EditBatch) -> Any:
+def _batch_as_json(batch: EditBatch) -> Any:
     """A batch as data, before anything changes: what cannot be kept is not accepted."""
     try:
-        return plain(batch.to_json(), "the edit")
+        return plain_json(batch.to_json(), "the edit")
     except NotJson as error:
         raise EditRejected([Violation(None, "not_kept", f"this plan is kept in a store, and {error}")]) from None
     except InvalidTask:
@@ -240,7 +239,7 @@ def replay(plan: Constellation, lock: AssignmentLock, steps: Iterable[Step]) -> 
     """Take steps that were recorded. Raises UnreadableJournal for one that cannot be taken."""
     for number, step in enumerate(steps):
         try:
-            _TAKE[step[0]](plan, lock, *step[1:])
+            _REPLAY[step[0]](plan, lock, *step[1:])
         except (AsterismError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableJournal(f"step {number} ({str(step)[:80]}) cannot be taken again: {error}") from error
 
@@ -265,9 +264,9 @@ def _reviewed(plan: Constellation, lock: AssignmentLock, cycle: int, now: float,
     lock.close(lock.cycles[cycle], now, outcome)
 
 
-_TAKE: dict[str, Callable[..., object]] = {
+_REPLAY: dict[str, Callable[..., object]] = {
     "begin": lambda plan, lock, now: plan.begin(now),
-    "start": lambda plan, lock, task, device, now: plan.start(_taken(plan, task), device, now),
+    "start": lambda plan, lock, task, device, now: plan.start(_dequeued(plan, task), device, now),
     "finish": _finish,
     "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
     "lose": lambda plan, lock, task: plan.lose(plan.node(task)),
@@ -285,7 +284,7 @@ _TAKE: dict[str, Callable[..., object]] = {
 }
 
 
-def _taken(plan: Constellation, task: str) -> Node:
+def _dequeued(plan: Constellation, task: str) -> Node:
     """A node that leaves the queue, as it did when it was placed."""
     node = plan.node(task)
     node.entry = None

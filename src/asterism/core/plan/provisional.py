@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from asterism.core.errors import reason_of
+from asterism.core.errors import error_text
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import EVENTS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.graph import Graph
 
 
-def below(node: Node) -> list[Node]:
+def provisional_below(node: Node) -> list[Node]:
     """A provisional node and every provisional one that was started on the strength of it."""
     found = {node: None}
     stack = [node]
@@ -97,5 +97,5 @@ def _confirm(graph: Graph, node: Node, now: float) -> bool:
         return False
     status, node.tentative = node.tentative, None
     graph.move(node, EVENTS[status])
-    graph.tell(now, status, node.id, reason_of(node.error))
+    graph.tell(now, status, node.id, error_text(node.error))
     return node.reviewed

@@ -12,12 +12,13 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Task
 
 Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task asks for; None if any device will do."""
 
-ANYWHERE: Lane = None
+ANY_DEVICE: Lane = None
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
@@ -26,7 +27,7 @@ Entry = tuple[int, float, int, int, Node]
 def lane_of(task: Task) -> Lane:
     """What kind of device the task asks for."""
     if task.device is None and not task.needs:
-        return ANYWHERE
+        return ANY_DEVICE
     return (task.device, task.needs)
 
 
@@ -94,3 +95,38 @@ class ReadyQueue:
     def __len__(self) -> int:
         """How many tasks are queued. Counts; for people, not for the loop."""
         return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)
+
+
+class CriticalPathRanks:
+    """Computes ranks with ``default`` seconds for tasks that carry no estimate."""
+
+    __slots__ = ("default",)
+
+    def __init__(self, default: float = 1.0) -> None:
+        self.default = default
+
+    def all(self, nodes: dict[str, Node]) -> None:
+        """Rank every node once, children first."""
+        for node in sorted(nodes.values(), key=lambda node: node.label, reverse=True):
+            node.rank = self._rank(node)
+
+    def refresh(self, nodes: dict[str, Node], node: Node) -> list[Node]:
+        """A node or its outgoing edges changed: correct it and those above it. Returns those whose rank changed."""
+        changed = []
+        heap = [(-node.label, node.id)]
+        while heap:
+            _, node_id = heappop(heap)
+            node = nodes[node_id]
+            rank = self._rank(node)
+            if rank == node.rank or node.status is not PENDING:
+                continue
+            node.rank = rank
+            changed.append(node)
+            for parent_id in node.parents:
+                heappush(heap, (-nodes[parent_id].label, parent_id))
+        return changed
+
+    def _rank(self, node: Node) -> float:
+        tail = max((child.rank for child in node.children.values()), default=0.0)
+        own = node.task.estimate
+        return tail + (self.default if own is None else own)

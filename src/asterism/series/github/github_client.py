@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.series.github.response_cache import ResponseCache, CachedResponse
 from asterism.series.github.transport import Connection, Response, ResponseLost, RequestNotSent
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, OutcomeUnknown
@@ -127,7 +127,7 @@ class GitHubClient:
         while address is not None:
             page = await self._get(address, query)
             if not isinstance(page.data, list):
-                raise RegisterUnavailable(f"GitHub answered {shown(page.data)} instead of a list")
+                raise RegisterUnavailable(f"GitHub answered {safe_repr(page.data)} instead of a list")
             if page.data and page.data == before:
                 break
             found += page.data

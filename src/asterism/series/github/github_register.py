@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from asterism.base.url_text import masked_url
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.series.github.auth import credentials_from
 from asterism.series.github.github_client import (
     MAX_RATE_LIMIT_WAIT,
@@ -112,7 +112,7 @@ class GitHubRegister:
         try:
             return {str(ref["ref"]): self._target(ref) for ref in found}
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {shown(found)} instead of refs") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(found)} instead of refs") from None
 
     def _target(self, form: Any) -> str:
         try:
@@ -120,7 +120,7 @@ class GitHubRegister:
             if form["object"]["type"] != "commit":
                 self._not_commits.add(sha)
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {shown(form)} instead of a ref") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(form)} instead of a ref") from None
         return sha
 
     async def texts(self, tokens: Iterable[str]) -> dict[str, str]:
@@ -150,7 +150,7 @@ class GitHubRegister:
 
     async def _query_texts(self, tokens: list[str]) -> dict[str, str]:
         if not all(token.isalnum() and token.isascii() for token in tokens):
-            raise RegisterUnavailable(f"GitHub answered {shown(tokens)} instead of commits")
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(tokens)} instead of commits")
         wanted = " ".join(
             f'c{place}: object(expression: "{token}") {{ __typename }} '
             f'o{place}: object(expression: "{token}:{STATE_FILE}") {{ ... on Blob {{ text }} }}'
