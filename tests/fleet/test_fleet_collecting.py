@@ -7,10 +7,10 @@ import sys
 
 PROGRAM = """
 import gc
-from asterism.base.gc_tuning import YOUNG, look_less_often
+from asterism.base.gc_tuning import GC_THRESHOLD, tune_gc
 before = gc.get_threshold()[0]
-look_less_often()
-print(before < YOUNG == gc.get_threshold()[0], gc.get_freeze_count() > 1000)
+tune_gc()
+print(before < GC_THRESHOLD == gc.get_threshold()[0], gc.get_freeze_count() > 1000)
 """
 
 

@@ -68,7 +68,7 @@ async def ends(stage: Stage, runs: list[Run]) -> list[Run]:
 
 @pytest.fixture
 def no_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "TROUBLES", 10**9)
+    monkeypatch.setattr(circuit_breaker, "MAX_TROUBLES", 10**9)
 
 
 async def beside_a_healthy_one(stage: Stage) -> tuple[list[Run], int]:

@@ -77,7 +77,7 @@ class Shortening:
         kept = self._kept
         known = kept.steps + steps
         if self._going is None and not self._given_up and known >= max(LONG, PER_TASK * len(kept.plan)):
-            self._cut = (kept.plan.freeze(), json.dumps(lock_to_json(kept.lock), separators=(",", ":")), known)
+            self._cut = (kept.plan.take_snapshot(), json.dumps(lock_to_json(kept.lock), separators=(",", ":")), known)
 
     def written(self) -> None:
         """That record is in the store, so this process is the owner."""
@@ -116,16 +116,16 @@ class Shortening:
             self._given_up = True
             log.exception("the journal of %s cannot be shortened", self._kept.plan.id)
         finally:
-            self._kept.plan.frozen = None
+            self._kept.plan.snapshot = None
             self._going = None
 
     async def _shorten(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
         kept, before = self._kept, self._kept.head
         self._pieces, self._seen = 0, kept.steps
-        while not frozen.whole:
-            frozen.take(TAKEN)
+        while not frozen.complete:
+            frozen.copy_nodes(TAKEN)
             await self._piece_done()
-        kept.plan.frozen = None
+        kept.plan.snapshot = None
         part = ""
         for piece in _text(frozen, lock):
             part += piece
@@ -173,7 +173,7 @@ class Shortening:
 
 def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
-    yield from frozen.pieces()
+    yield from frozen.chunks()
     yield f',"lock":{lock}}}'
 
 

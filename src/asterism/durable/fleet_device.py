@@ -288,14 +288,14 @@ def _locate(work: Work, journal: Journal, run: Run) -> None:
     when it has ended."""
     node = _node(work, journal)
     if node is not None and run.device not in (None, node.device):
-        journal.plan.locate(node, run.device)
+        journal.plan.set_device(node, run.device)
 
 
 def _count(work: Work, journal: Journal, run: Run) -> None:
     """Say in the plan how often it was tried until it ended. To the plan all of that was one attempt."""
     tries = attempts_of(run)
     if tries > 1 and (node := _node(work, journal)) is not None:
-        journal.plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
+        journal.plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
 
 
 def _node(work: Work, journal: Journal) -> Node | None:

@@ -48,7 +48,7 @@ class Cycles:
     def reopen(self) -> None:
         """Ask about the cycles that were open when the plan was left. Their time begins anew."""
         for cycle in tuple(self.lock.cycles.values()):
-            self.lock.restart(cycle, self.execution.now())
+            self.lock.reset_deadlines(cycle, self.execution.now())
             self._opened(cycle, "cycle_opened")
 
     def _opened(self, cycle: EditCycle, kind: str) -> None:
@@ -111,7 +111,7 @@ class Cycles:
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            self.lock.rejected(cycle)
+            self.lock.record_rejection(cycle)
             if cycle.rejections > self.execution.orchestrator.max_rejections and cycle.id in self.lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")

@@ -115,10 +115,10 @@ class Execution:
         """Start the best ready task that a free device can take; False if there is none."""
         queue, roster = self.plan.queue, self.orchestrator.roster
         best: tuple[Entry, Lane, Place] | None = None
-        for lane in tuple(queue.worth_a_look):
+        for lane in tuple(queue.active_lanes):
             place = roster.choose(lane)
             if place is not None:
-                entry = queue.best(lane)
+                entry = queue.peek(lane)
                 if entry is not None and (best is None or entry < best[0]):
                     best = (entry, lane, place)
             elif roster.capable(lane):
@@ -127,7 +127,7 @@ class Execution:
                 self.stranded.take_in(lane)
         if best is None:
             return False
-        node = queue.take(best[1])
+        node = queue.pop(best[1])
         if self.stopping and self._still_stopping(node):
             self.parked[node] = None
         else:
@@ -242,7 +242,7 @@ class Execution:
 
     def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
         """The device vanished: that is counted apart from failures of the work."""
-        self.plan.lose(node)
+        self.plan.count_loss(node)
         self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, task_id=node.id)
         if node.losses > self.orchestrator.max_losses:
             self.fail(node, error)
@@ -374,7 +374,7 @@ class Execution:
         slots = self.orchestrator.slots()
         self.slots = None if slots is None or self.slots is None else max(slots, self.slots)
         self.stranded.look_again()
-        self.plan.queue.look_at_everything()
+        self.plan.queue.activate_all()
         self.orchestrator.wake(self)
 
     def outside_the_queue(self) -> set[Node]:
@@ -420,9 +420,9 @@ class Execution:
     def check_end(self) -> None:
         """Nothing runs, no cycle is open and nothing is ready: ask the editor one last time, or end."""
         plan = self.plan
-        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet:
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.stranded or self.parked or plan.queue.anything():
+        if self.stranded or self.parked or plan.queue.has_ready():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return

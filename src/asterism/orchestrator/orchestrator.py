@@ -235,7 +235,7 @@ class Orchestrator:
 
     def ended(self, execution: Execution) -> None:
         """A task ended that nobody reviews: its slot and its dependents need no step of the loop in between."""
-        if not self._awake and (execution.plan.queue.worth_a_look or len(self._executions) > 1):
+        if not self._awake and (execution.plan.queue.active_lanes or len(self._executions) > 1):
             self._dispatch()  # unless a step is about to do that
         if not execution.active:
             self.wake(execution)  # it may be the end of the constellation
@@ -251,7 +251,7 @@ class Orchestrator:
 
     def _dispatch(self) -> None:
         """Give free devices to ready tasks; among several constellations, to the one with the least running."""
-        hungry = [one for one in self._executions.values() if one.plan.queue.worth_a_look and one.dispatching]
+        hungry = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
         if not hungry:
             return
         now = self.now()
@@ -261,7 +261,7 @@ class Orchestrator:
             if placed == PLACED_PER_STEP:
                 self.wake(execution)
                 return
-            if not execution.place_one(now) or not execution.plan.queue.worth_a_look:
+            if not execution.place_one(now) or not execution.plan.queue.active_lanes:
                 hungry.remove(execution)
             placed += 1
 
@@ -293,7 +293,7 @@ class Orchestrator:
     def _rested(self, place: Place) -> None:
         place.reachable = True
         for execution in self._executions.values():
-            execution.plan.queue.look_at_everything()
+            execution.plan.queue.activate_all()
             self.wake(execution)
 
     def _devices_changed(self, kind: str, device_id: str) -> None:

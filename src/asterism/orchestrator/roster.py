@@ -107,11 +107,11 @@ class Roster:
         place.running -= 1
         if place.awaited:
             for queue, lane in place.awaited:
-                queue.look_again(lane)
+                queue.activate(lane)
             place.awaited.clear()
 
     def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
         """Every device that could serve the lane is busy; any of them that becomes free brings it back."""
-        queue.set_aside(lane)
+        queue.deactivate(lane)
         for place in self.capable(lane):
             place.awaited[queue, lane] = None

@@ -34,8 +34,8 @@ class Stranded:
     def take_in(self, lane: Lane) -> None:
         """The tasks of a lane leave the queue and wait here."""
         queue = self._execution.plan.queue
-        while queue.best(lane) is not None:
-            node = queue.take(lane)
+        while queue.peek(lane) is not None:
+            node = queue.pop(lane)
             if node not in self._timers:
                 self._wait(node)
                 tell = self._execution.tell.tell

@@ -78,14 +78,14 @@ class Meetings:
             watch = self._fleet.store.watch(await self._topics())  # what happens during the meeting counts
             try:
                 self._on_met(name, await self.meet(name))
-                trouble.over()
+                trouble.recovered()
                 pause = self._interval
                 await self._clock.sleep(min(CLOSEST, self._interval))
                 await self._something_happens(watch)
             except UnknownPeer:
                 return  # it was removed
             except AsterismError as error:
-                trouble.met(error)
+                trouble.occurred(error)
                 pause = await self._leave_alone(pause)
             except Exception:  # whatever it said must not make us ask for it again at once, for ever
                 log.exception("a mistake in meeting peer %s", name)

@@ -294,9 +294,9 @@ class DeviceAgent:
                     await self._look_once()
                 finally:
                     self._asks(-1)
-                trouble.over()
+                trouble.recovered()
             except (StoreUnavailable, UnknownWorkflow) as error:
-                trouble.met(error)
+                trouble.occurred(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
                 self._work_to_look_for.set()
@@ -347,7 +347,7 @@ class DeviceAgent:
         profile = {**self._measure(), "labels": self._labels}
         if self._circuit.suspended is not None:
             profile["suspended"] = self._circuit.suspended
-        self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
+        self._shown = replaced(self.session, profile=profile, used=len(self.desk)).expression_names()
         self.lookout.forget()
         rested, self._resting = self._resting, self._rest()
         if self._resting is not None:

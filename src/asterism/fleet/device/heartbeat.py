@@ -111,12 +111,12 @@ class Heart:
                 alive = await self.beat()
             except StoreUnavailable as error:
                 self.quality *= 0.7
-                trouble.met(error)
+                trouble.occurred(error)
                 self._waits = min(self.pace / 5, 5.0)
                 continue
             if not alive:
                 return
-            trouble.over()
+            trouble.recovered()
             self._waits = self.pace
             if self._asked:
                 self._asked = False
