@@ -99,8 +99,9 @@ def page(parts: Sequence[Part]) -> str:
             ratios = part.ratios(clock)
             spread = f"{median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
             times = (time_text(before), time_text(after))
-            rows.append((PARTS[part.name][0], clock, *times, spread, f"±{part.noise(clock):.1%}"))
-    return table(("part", "clock", "before, per task", "after", "after / before", "noise"), rows)
+            what = (PARTS[part.name][0], f"{part.before[0].tasks:,}", clock)
+            rows.append((*what, *times, spread, f"±{part.noise(clock):.1%}"))
+    return table(("part", "tasks", "clock", "before, per task", "after", "after / before", "noise"), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -116,12 +116,12 @@ def _durable(graph: Graph) -> Sample:
 
 
 PARTS: dict[str, tuple[str, Callable[[float], Sample]]] = {
-    "cost-independent": ("cost per task, 10,000 independent", lambda scale: _cost(independent(int(10_000 * scale)))),
-    "cost-chain": ("cost per task, chain of 2,000", lambda scale: _cost(chain(int(2_000 * scale)))),
-    "cost-layers": ("cost per task, layers 500 × 20", lambda scale: _cost(layers(int(500 * scale), 20))),
+    "cost-independent": ("cost per task, independent", lambda scale: _cost(independent(int(10_000 * scale)))),
+    "cost-chain": ("cost per task, chain", lambda scale: _cost(chain(int(2_000 * scale)))),
+    "cost-layers": ("cost per task, layers of 20", lambda scale: _cost(layers(int(500 * scale), 20))),
     "runs-alone": ("runs on SQLite, one by one", lambda scale: _runs_on_sqlite(int(500 * scale), 1)),
     "runs-in-flight": (
-        f"runs on SQLite, {IN_FLIGHT:,} in flight",
+        f"runs on SQLite, up to {IN_FLIGHT:,} in flight",
         lambda scale: _runs_on_sqlite(int(5_000 * scale), min(IN_FLIGHT, int(5_000 * scale))),
     ),
     "durable-wide": ("durable wide", lambda scale: _durable(independent(int(5_000 * scale)))),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from asterism.fleet.device.membership import DeviceNameTaken
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
     from asterism.fleet.settings import Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -72,6 +72,7 @@ __all__ = [
     "DeviceEvent",
     "DeviceLost",
     "DeviceNameTaken",
+    "DevicePolicy",
     "DeviceReplaced",
     "DeviceUnavailable",
     "DurableOrchestrator",
@@ -88,7 +89,6 @@ __all__ = [
     "NotOurs",
     "Orchestrator",
     "PlanError",
-    "Policy",
     "Priority",
     "Progress",
     "Query",
@@ -155,7 +155,7 @@ _LATER = {
     "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
     "asterism.fleet.device.membership": ("DeviceNameTaken",),
     "asterism.fleet.ledger": ("UnknownRun",),
-    "asterism.fleet.policy.policy": ("Policy",),
+    "asterism.fleet.policy.policy": ("DevicePolicy",),
     "asterism.fleet.settings": ("Settings",),
     "asterism.fleet.workflows": ("UnknownWorkflow",),
     "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),

@@ -25,8 +25,8 @@ def test_medians_ratios_and_noise_are_those_of_the_rounds() -> None:
     assert part.ratios("wall") == [0.5, 1.0, 1.5]
     assert part.noise("wall") == 0.5
     text = page([part])
-    assert "| durable wide | wall | 2.00 s | 2.00 s | 1.000 (0.500 to 1.500) | ±50.0% |" in text
-    assert "| durable wide | cpu | 1.00 s | 1.00 s | 1.000 (0.500 to 1.500) | ±50.0% |" in text
+    assert "| durable wide | 10 | wall | 2.00 s | 2.00 s | 1.000 (0.500 to 1.500) | ±50.0% |" in text
+    assert "| durable wide | 10 | cpu | 1.00 s | 1.00 s | 1.000 (0.500 to 1.500) | ±50.0% |" in text
 
 
 def test_the_order_changes_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:

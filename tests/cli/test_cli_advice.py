@@ -46,7 +46,7 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
     "words",
     [
         ("resume", "nightly", "--report"),
-        ("standby", "nightly", "--report"),
+        ("plan", "standby", "nightly", "--report"),
         ("store", "backup"),
     ],
     ids=" ".join,

@@ -44,9 +44,9 @@ def test_a_signal_leaves_it_and_resume_goes_on(scene: Scene, number: signal.Sign
     assert f"left nightly; asterism resume nightly --store {scene.url} goes on" in errors
     assert "failed" not in output
     assert gone(pids)
-    told = scene.json("list")[0]
+    told = scene.json("plan", "list")[0]
     assert (told["state"], told["owner"], told["counts"]["running"]) == ("executing", None, 1)
-    assert "nightly is at rest, version 0: 1 of 3 tasks done" in scene.ok("show", "nightly")
+    assert "nightly is at rest, version 0: 1 of 3 tasks done" in scene.ok("plan", "show", "nightly")
     with scene.process("resume", "nightly") as process:
         trace.pids.read_text()
         trace.open()
@@ -68,7 +68,7 @@ def test_a_second_signal_leaves_at_once(scene: Scene) -> None:
     assert "left nightly; asterism resume nightly" in errors
     assert "Traceback" not in errors
     assert gone(pids)
-    assert scene.json("list")[0]["state"] == "executing"
+    assert scene.json("plan", "list")[0]["state"] == "executing"
 
 
 def test_after_a_sudden_death_resume_does_nothing_again_that_had_finished(scene: Scene) -> None:
@@ -91,7 +91,7 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
-        with scene.process("standby", "nightly", *QUICK) as second:
+        with scene.process("plan", "standby", "nightly", *QUICK) as second:
             heard(second, "Standing by: nightly is run by nightly@")
             first.kill()
             first.wait(PATIENCE)
@@ -107,7 +107,7 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
 
 def test_a_standby_that_is_told_to_go_goes(scene: Scene) -> None:
     owned(keeping(scene))
-    with scene.process("standby", "nightly") as process:
+    with scene.process("plan", "standby", "nightly") as process:
         heard(process, "Standing by: nightly is run by nightly@elsewhere.")
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
@@ -121,8 +121,8 @@ def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_els
         trace.pids.read_text()
         second = scene.run("resume", "nightly")
         assert second.exit_code == 64
-        assert "is run by another process on this machine; `asterism standby nightly` waits" in second.stderr
-        scene.ok("pause", "nightly", "--reason", "lunch")
+        assert "is run by another process on this machine; `asterism plan standby nightly` waits" in second.stderr
+        scene.ok("plan", "pause", "nightly", "--reason", "lunch")
         read_until(process, "nightly paused")
         trace.open()
         read_until(process, "two completed")
@@ -149,7 +149,7 @@ def test_what_runs_on_another_device_goes_on_while_nobody_runs_the_constellation
         assert trace.lines() == ["one", "two"]
         assert resumed(scene)["state"] == "completed"
     assert trace.lines() == ["one", "two", "three"]
-    assert "on kitchen-pc" in scene.ok("story", "nightly", "three")
+    assert "on kitchen-pc" in scene.ok("plan", "story", "nightly", "three")
 
 
 def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Scene) -> None:
@@ -161,7 +161,7 @@ def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Sce
             process.send_signal(signal.SIGINT)
             assert ended(process)[0] == 130
         batch = {"edits": [{"op": "cancel_task", "task_id": "two", "reason": "not tonight"}]}
-        told = scene.run("edit", "nightly", "--file", "-", given=json.dumps(batch))
+        told = scene.run("plan", "edit", "nightly", "--file", "-", given=json.dumps(batch))
         assert told.stdout.splitlines() == ["cancel task 'two'", "stops task 'two'", "nightly changed: version 0 -> 1"]
         heard(device, "stopped run")
         assert gone(pids)

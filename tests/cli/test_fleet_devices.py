@@ -116,7 +116,7 @@ def test_a_device_that_rests_is_shown_as_resting_and_not_chosen(scene: Scene) ->
     assert words in scene.ok("device", "scores", "hard")
     result = scene.run("runs", "create", "hard")
     assert "It waits: laptop is resting: it would hand it back because 'battery < 0.2' holds." in result.stderr
-    assert [one["kind"] for one in scene.json("why", result.stdout.strip())["reasons"]] == ["resting"]
+    assert [one["kind"] for one in scene.json("runs", "why", result.stdout.strip())["reasons"]] == ["resting"]
 
 
 def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> None:

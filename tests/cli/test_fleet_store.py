@@ -19,7 +19,7 @@ COMMANDS = [
     ["device", "list"],
     ["runs", "list"],
     ["runs", "create", "work"],
-    ["why", "x"],
+    ["runs", "why", "x"],
     ["store", "info"],
     ["fleet", "show"],
 ]

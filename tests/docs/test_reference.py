@@ -166,6 +166,8 @@ def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Com
 
 
 LEAVES = dict(leaves(commands))
+SHORT_FORMS = {"resume": "plan resume"}
+assert all(LEAVES.pop(short) is LEAVES[full] for short, full in SHORT_FORMS.items())
 OF_A_FLEET = {"--store", "--json"}
 
 

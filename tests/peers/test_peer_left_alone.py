@@ -14,8 +14,8 @@ from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, RE
 from asterism.core.run.session import ENDED
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
-from asterism.testing.sim import peer_stores
-from asterism.testing.sim.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_stores
+from asterism.testing.simulator.peer_stores import copy_of as copied
 from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 

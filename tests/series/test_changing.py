@@ -28,7 +28,7 @@ from asterism.series.register import Moved, RateLimited, RegisterBusy, RegisterU
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreBusy
-from asterism.testing.register_conformance import Faulty
+from asterism.testing.register_conformance import FaultyRegister
 
 pytestmark = pytest.mark.virtual_time
 
@@ -52,8 +52,8 @@ def register() -> Clocked:
 
 
 @pytest.fixture
-def faulty(register: Clocked) -> Faulty:
-    return Faulty(register)
+def faulty(register: Clocked) -> FaultyRegister:
+    return FaultyRegister(register)
 
 
 def moved(times: int) -> list[Moved]:
@@ -68,7 +68,7 @@ async def state(register: StoreRegister) -> Series:
 
 
 async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
-    faulty: Faulty, register: Clocked
+    faulty: FaultyRegister, register: Clocked
 ) -> None:
     faulty.swaps += moved(100)
     counts = Counts()
@@ -81,20 +81,20 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
     assert (await register.read(NAME)).token is None, "nothing was written"
 
 
-async def test_without_a_limit_it_is_tried_until_it_is_done(faulty: Faulty) -> None:
+async def test_without_a_limit_it_is_tried_until_it_is_done(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(2000)
     outcome = await claim(faulty, NAME, Claim(1), patience=patience(tries=0))
     assert (outcome.tries, outcome.after.active, outcome.changed) == (2001, 1, True)
 
 
-async def test_a_deadline_ends_it_and_is_never_overstepped(faulty: Faulty) -> None:
+async def test_a_deadline_ends_it_and_is_never_overstepped(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(10_000)
     with pytest.raises(Contended):
         await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=60.0))
     assert 40.0 < asyncio.get_running_loop().time() < 60.0
 
 
-async def test_each_try_sees_the_newest_state(faulty: Faulty, register: Clocked) -> None:
+async def test_each_try_sees_the_newest_state(faulty: FaultyRegister, register: Clocked) -> None:
     async def another() -> None:
         number = (await state(register)).revision + 10
         await claim(register, NAME, Claim(number))
@@ -104,7 +104,7 @@ async def test_each_try_sees_the_newest_state(faulty: Faulty, register: Clocked)
     assert (outcome.after.active, outcome.after.queue, outcome.tries) == (10, (11, 1), 3)
 
 
-async def test_what_changes_nothing_is_not_written(faulty: Faulty) -> None:
+async def test_what_changes_nothing_is_not_written(faulty: FaultyRegister) -> None:
     first = await claim(faulty, NAME, Claim(1))
     again = await claim(faulty, NAME, Claim(1))
     assert (again.changed, again.token, again.after) == (False, first.token, first.after)
@@ -112,7 +112,9 @@ async def test_what_changes_nothing_is_not_written(faulty: Faulty) -> None:
 
 
 @pytest.mark.parametrize("error", [RegisterBusy("busy"), RateLimited("slow down", 0.0)])
-async def test_who_was_never_forestalled_is_not_told_that_others_were_first(faulty: Faulty, error: Exception) -> None:
+async def test_who_was_never_forestalled_is_not_told_that_others_were_first(
+    faulty: FaultyRegister, error: Exception
+) -> None:
     faulty.reads += [error] * 5
     with pytest.raises(type(error)) as caught:
         await claim(faulty, NAME, Claim(1), patience=patience())
@@ -164,14 +166,14 @@ async def for_ever() -> None:
     await asyncio.sleep(1e6)
 
 
-async def test_a_deadline_ends_a_reading_that_hangs(faulty: Faulty) -> None:
+async def test_a_deadline_ends_a_reading_that_hangs(faulty: FaultyRegister) -> None:
     faulty.reads += [for_ever]
     with pytest.raises(RegisterUnavailable, match="did not answer within the deadline of 20 s"):
         await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
     assert asyncio.get_running_loop().time() == 20.0
 
 
-async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: Faulty) -> None:
+async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: FaultyRegister) -> None:
     faulty.swaps += [for_ever]
     counts = Counts()
     with pytest.raises(Unsure, match=r"whether series RFC-093 was changed is not known: .* the deadline of 20 s"):
@@ -179,14 +181,14 @@ async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: Faul
     assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
 
 
-async def test_a_write_that_was_in_doubt_is_not_forgotten_when_the_deadline_comes(faulty: Faulty) -> None:
+async def test_a_write_that_was_in_doubt_is_not_forgotten_when_the_deadline_comes(faulty: FaultyRegister) -> None:
     faulty.swaps += ["before"]
     faulty.reads += [None, for_ever]
     with pytest.raises(Unsure, match="the reply was lost"):
         await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
 
 
-async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: Faulty) -> None:
+async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: FaultyRegister) -> None:
     async def slowly() -> None:
         await asyncio.sleep(8.0)
 
@@ -196,7 +198,7 @@ async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: Faulty
         await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=20.0))
 
 
-async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline(faulty: Faulty) -> None:
+async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline(faulty: FaultyRegister) -> None:
     faulty.reads += [TimeoutError("its own")]
     with pytest.raises(TimeoutError, match="its own"):
         await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
@@ -205,7 +207,7 @@ async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline
 # -- lost replies ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: Faulty) -> None:
+async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: FaultyRegister) -> None:
     """It may still come true, so nobody is told that nothing was written."""
     faulty.swaps += [*moved(4), "before"]
     with pytest.raises(Unsure):
@@ -213,7 +215,7 @@ async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: Fa
 
 
 async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgotten(
-    faulty: Faulty, register: Clocked
+    faulty: FaultyRegister, register: Clocked
 ) -> None:
     faulty.swaps += ["after"]
     faulty.reads += [None, RegisterUnavailable("out of reach")]
@@ -222,7 +224,9 @@ async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgot
     assert (await state(register)).active == 1, "it did happen"
 
 
-async def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more(faulty: Faulty, register: Clocked) -> None:
+async def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more(
+    faulty: FaultyRegister, register: Clocked
+) -> None:
     async def another() -> None:
         await claim(register, NAME, Claim(9))
 
@@ -232,7 +236,7 @@ async def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more(fau
         await claim(faulty, NAME, Claim(1), patience=patience())
 
 
-async def test_a_reading_whose_reply_was_lost_is_no_doubt(faulty: Faulty) -> None:
+async def test_a_reading_whose_reply_was_lost_is_no_doubt(faulty: FaultyRegister) -> None:
     faulty.reads += [Unsure("the reply was lost")] * 5
     with pytest.raises(RegisterUnavailable, match="the reply was lost"):
         await claim(faulty, NAME, Claim(1), patience=patience())
@@ -240,14 +244,14 @@ async def test_a_reading_whose_reply_was_lost_is_no_doubt(faulty: Faulty) -> Non
     assert (await claim(faulty, NAME, Claim(1), patience=patience())).after.active == 1
 
 
-async def test_a_register_that_is_out_of_reach_is_told_at_once(faulty: Faulty) -> None:
+async def test_a_register_that_is_out_of_reach_is_told_at_once(faulty: FaultyRegister) -> None:
     faulty.reads += [RegisterUnavailable("out of reach")]
     with pytest.raises(RegisterUnavailable, match="out of reach"):
         await claim(faulty, NAME, Claim(1), patience=patience())
 
 
 async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of_the_same_issue(
-    faulty: Faulty, register: Clocked
+    faulty: FaultyRegister, register: Clocked
 ) -> None:
     await claim(register, NAME, Claim(1, "ann"))
 
@@ -265,7 +269,7 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
 # -- rate limits -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_register_that_asks_for_patience_gets_it(faulty: Faulty) -> None:
+async def test_a_register_that_asks_for_patience_gets_it(faulty: FaultyRegister) -> None:
     faulty.reads += [RateLimited("too often", 30.0)]
     counts = Counts()
     await claim(faulty, NAME, Claim(1), patience=patience(), counts=counts)
@@ -275,7 +279,7 @@ async def test_a_register_that_asks_for_patience_gets_it(faulty: Faulty) -> None
 
 @pytest.mark.parametrize(("deadline", "asked"), [(20.0, 30.0), (None, 3600.0)])
 async def test_a_wait_beyond_the_deadline_or_all_reason_is_not_waited_for(
-    faulty: Faulty, deadline: float | None, asked: float
+    faulty: FaultyRegister, deadline: float | None, asked: float
 ) -> None:
     faulty.reads += [RateLimited("too often", asked)]
     with pytest.raises(RateLimited):
@@ -338,7 +342,7 @@ async def test_a_claim_gives_a_lease_to_who_is_active_without_one(register: Cloc
 # -- states that cannot be read ----------------------------------------------------------------------------------------
 
 
-async def test_two_who_mend_at_once_mend_it_once(faulty: Faulty, register: Clocked) -> None:
+async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, register: Clocked) -> None:
     await register.swap(NAME, None, "{", "by hand")
     live = [Live(5, 2), Live(4, 1)]
 
@@ -360,7 +364,7 @@ async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
     assert await state(register) == outcome.after
 
 
-async def test_what_cannot_be_read_is_nobodys_to_change(faulty: Faulty, register: Clocked) -> None:
+async def test_what_cannot_be_read_is_nobodys_to_change(faulty: FaultyRegister, register: Clocked) -> None:
     await register.swap(NAME, None, "{", "by hand")
     with pytest.raises(UnreadableSeries):
         await change(faulty, NAME, lambda series, now: series.promote(now), "promote", patience=patience())

@@ -114,16 +114,13 @@ async def test_the_authority_that_the_settings_of_git_name_is_trusted(
         assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
 
 
-def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
+async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path, trusted) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git", GIT_SSL_CAINFO=str(trusted)) as register:
             to_come.extend(["after", "before"])
             assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
             assert len(await register.history(NAME, 9)) == 1
-
-        using(f"{address}/remote.git", scene, GIT_SSL_CAINFO=str(trusted))
 
 
 # -- not trusted -------------------------------------------------------------------------------------------------------

@@ -309,10 +309,9 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 
 
 @pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
-def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
+async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git") as register:
             await claim(register, NAME, Claim(1), patience=Patience(tries=0, jitter=(0.0, 0.01)))
             to_come.extend(faults)
             outcome = await claim(register, NAME, Claim(2), patience=Patience(tries=0, jitter=(0.0, 0.01)))
@@ -320,39 +319,31 @@ def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[
             to_come.clear()
             assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
 
-        using(f"{address}/remote.git", scene)
 
-
-def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Path) -> None:
+async def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Path) -> None:
     """What carries a push may send it again when its connection breaks; the second is rejected, since the first was
     not. That it is ours which is there decides."""
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git") as register:
             to_come.append("after")
             token = await register.swap(NAME, None, "x", "m")
             assert not to_come
             assert await register.read(NAME) == Snapshot("x", token)
 
-        using(f"{address}/remote.git", scene)
 
-
-def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_too(remote: Path) -> None:
+async def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_too(remote: Path) -> None:
     def built_upon() -> None:
         words = ["-c", "user.name=x", "-c", "user.email=x", "commit-tree", f"{REF}^{{tree}}", "-p", REF, "-m", "theirs"]
         told(remote, "update-ref", REF, told(remote, *words).strip())
 
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git") as register:
             to_come.append(built_upon)
             token = await register.swap(NAME, None, "x", "ours")
             assert not to_come
             found = await register.history(NAME, 9)
             assert [one.message for one in found] == ["theirs", "ours"]
             assert found[1].token == token
-
-        using(f"{address}/remote.git", scene)
 
 
 @pytest.mark.parametrize(
@@ -378,13 +369,10 @@ def test_a_password_that_cannot_be_told_from_the_path_is_refused_and_not_shown()
     assert "cr" not in str(refused.value).replace("https", "")
 
 
-def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: Path) -> None:
+async def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: Path) -> None:
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git") as register:
             to_come.extend(["after"] * 9)
             with pytest.raises(Unsure):
                 await register.swap(NAME, None, "x", "m")
             assert (await register.read(NAME)).text == "x"
-
-        using(f"{address}/remote.git", scene)

@@ -14,7 +14,7 @@ from asterism.series.register import Change, Moved, SeriesRegister, Snapshot, en
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store
-from asterism.testing.register_conformance import Elsewhere, RegisterConformance
+from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
 from tests.series.register_openers import bare_repository, over_http
 
 OPENERS = "tests.series.register_openers"
@@ -41,8 +41,8 @@ class OnAStore(RegisterConformance):
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
         return StoreRegister(await open_store(self.url))
 
-    async def elsewhere(self, register: SeriesRegister) -> Elsewhere:
-        return Elsewhere(f"{OPENERS}:open_store_register", self.url)
+    async def process_opener(self, register: SeriesRegister) -> ProcessOpener:
+        return ProcessOpener(f"{OPENERS}:open_store_register", self.url)
 
 
 class TestSqlite(OnAStore):
@@ -66,8 +66,8 @@ class OnGit(RegisterConformance):
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
         return GitRegister(register.url)
 
-    async def elsewhere(self, register: SeriesRegister) -> Elsewhere:
-        return Elsewhere(f"{OPENERS}:open_git_register", register.url)
+    async def process_opener(self, register: SeriesRegister) -> ProcessOpener:
+        return ProcessOpener(f"{OPENERS}:open_git_register", register.url)
 
 
 class TestGitInAFile(OnGit):

@@ -16,7 +16,7 @@ from asterism.durable import compaction, journal_store
 from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import Journal
 from asterism.store.protocol import PutRun, Write
-from asterism.testing.sim import plan_world
+from asterism.testing.simulator import plan_world, simulate
 
 SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
 """How long to look for a world that breaks a promise."""
@@ -35,7 +35,7 @@ ABLATED = 60
 
 
 def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
-    return plan_world.play(1, dies_at=dies_at, after=after)
+    return simulate(1, world=plan_world.PlanWorld, dies_at=dies_at, after=after)
 
 
 def boundaries() -> list[tuple[int, bool]]:
@@ -54,12 +54,12 @@ def test_no_world_breaks_a_promise() -> None:
     until = time.monotonic() + SECONDS
     seed = 0
     while seed < AT_LEAST or time.monotonic() < until:
-        plan_world.play(seed)
+        simulate(seed, world=plan_world.PlanWorld)
         seed += 1
 
 
 def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
-    worlds = [plan_world.play(seed, steps=LARGE) for seed in WITH_LARGE_PLANS]
+    worlds = [simulate(seed, world=plan_world.PlanWorld, steps=LARGE) for seed in WITH_LARGE_PLANS]
     assert min(len(world.plan.nodes) for world in worlds) > LARGE // 3
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
@@ -73,7 +73,7 @@ def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.
     for number, after in boundaries()[::3]:
         small(number, after)
     for seed in range(25):
-        plan_world.play(seed)
+        simulate(seed, world=plan_world.PlanWorld)
 
 
 # -- what each safeguard is for ----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def noticed(*, when_small: bool = True) -> None:
         for number, after in boundaries() if when_small else ():
             small(number, after)
         for seed in range(ABLATED):
-            plan_world.play(seed)
+            simulate(seed, world=plan_world.PlanWorld)
 
     with pytest.raises((AssertionError, AsterismError)):
         look()
@@ -156,4 +156,4 @@ def test_without_the_record_of_an_end_a_task_that_had_ended_is_waited_for(monkey
 
 
 def test_one_seed_is_one_world() -> None:
-    assert plan_world.play(3).log == plan_world.play(3).log
+    assert simulate(3, world=plan_world.PlanWorld).log == simulate(3, world=plan_world.PlanWorld).log

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from asterism.base.extras import install_hint
 from asterism.base.safe_text import clean
-from asterism.cli.cli_context import json_option, options, run_command, tell_json, whoami
-from asterism.cli.option_types import duration, longer_than_nothing
+from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
+from asterism.cli.option_types import duration, positive_duration
 
 if TYPE_CHECKING:
     from asterism.series.compare_and_swap import Patience
@@ -118,7 +118,7 @@ trying_options = options(
     click.option(
         "--deadline",
         type=duration,
-        callback=longer_than_nothing,
+        callback=positive_duration,
         metavar="DURATION",
         help="How long to try, such as 60s.",
     ),
@@ -142,7 +142,7 @@ def taken_from(said: dict[str, Any]) -> Given:
     """What the options above said. A command that changes nothing takes only some of them."""
     place = Place(*(said[name] for name in Place._fields))
     limits = said.get("tries", 5), said.get("deadline")
-    terms = Terms(said.get("by") or whoami(), *limits, said["dry_run"], said.get("metrics"))
+    terms = Terms(said.get("by") or current_user(), *limits, said["dry_run"], said.get("metrics"))
     return Given(place, terms, said["as_json"])
 
 
@@ -166,7 +166,7 @@ def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]],
             await register.close()
 
     try:
-        return run_command(main())
+        return run_interruptible(main())
     except Contended as error:
         return _failed("contended", error, CONTENDED, as_json)
     except NotClaimable as error:
@@ -183,7 +183,7 @@ def with_register(given: Given, use: Callable[[SeriesRegister], Awaitable[int]],
 
 def _failed(status: str, error: object, code: int, as_json: bool) -> int:
     if as_json:
-        tell_json({"status": status, "error": str(error)})
+        print_json({"status": status, "error": str(error)})
     for line in f"Error: {error}".split("\n"):  # git's own words may be several
         click.echo(fit_to_print(line), err=True)
     return code
@@ -228,17 +228,15 @@ async def _opened(place: Place, terms: Terms, create: bool) -> SeriesRegister:
         )
     from asterism.series.store_register import StoreRegister
     from asterism.store.memory import MemoryStore
-    from asterism.store.store_errors import StoreMissing
+    from asterism.store.store_errors import StoreNotFound
     from asterism.store.url import open_store
 
     try:
         return StoreRegister(await open_store(place.store, create=create and not terms.dry_run))
-    except StoreMissing as error:
+    except StoreNotFound as error:
         if create and terms.dry_run:
             return StoreRegister(MemoryStore())
-        if create or "there is no store" not in str(error):  # but a wrong address, a refused login, a driver
-            raise
-        raise StoreMissing(f"{error}; the first `asterism series claim` makes it; --store names another") from None
+        raise StoreNotFound(f"{error}; the first `asterism series claim` makes it; --store names another") from None
 
 
 def fit_to_print(line: str) -> str:

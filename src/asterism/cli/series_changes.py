@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import tell_json
+from asterism.cli.cli_context import print_json
 from asterism.cli.series_access import Given, Terms, fit_to_print, with_register
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Rehearsal:
 
 
 def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
-    tell_json(
+    print_json(
         {
             **first,
             "active": outcome.after.active,

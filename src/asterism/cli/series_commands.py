@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import note, tell_json
+from asterism.cli.cli_context import note, print_json
 from asterism.cli.option_types import duration
 from asterism.cli.series_access import (
     QUEUED,
@@ -135,8 +135,8 @@ def status(name: str | None, **said: Any) -> int:
     given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
+        from asterism.cli.screen import print_lines
         from asterism.cli.series_views import status_json, status_lines, status_table
-        from asterism.cli.text_output import say_lines
         from asterism.series.register import read_all
 
         seen = {name: await register.read(name)} if name is not None else await read_all(register)
@@ -144,13 +144,13 @@ def status(name: str | None, **said: Any) -> int:
         now = register.clock()
         if given.as_json:
             told = [status_json(one, now) for one in found]
-            tell_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
+            print_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
         elif name is not None and seen[name].token is None:
             note(f"There is no series {name} in {register.url} yet: the first claim makes it.")
         elif name is not None:
-            say_lines(lambda width: status_lines(found[0], now))
+            print_lines(lambda width: status_lines(found[0], now))
         elif found:
-            say_lines(lambda width: status_table(found, now, width))
+            print_lines(lambda width: status_table(found, now, width))
         else:
             note(f"There is no series in {register.url} yet: the first claim makes one.")
         return UNREADABLE if name is not None and found[0].series is None else 0
@@ -394,14 +394,14 @@ def history(name: str, limit: int, **said: Any) -> int:
     given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
+        from asterism.cli.screen import print_lines
         from asterism.cli.series_views import history_json, history_table
-        from asterism.cli.text_output import say_lines
 
         changes = await register.history(name, limit)
         if given.as_json:
-            tell_json(history_json(name, changes))
+            print_json(history_json(name, changes))
         elif changes:
-            say_lines(lambda width: history_table(name, changes, width))
+            print_lines(lambda width: history_table(name, changes, width))
         else:
             note(f"Nothing has happened in {name} yet.")
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.extras import install_hint
-from asterism.cli.option_types import duration, longer_than_nothing
+from asterism.cli.option_types import duration, positive_duration
 from asterism.cli.series_access import fit_to_print
 from asterism.cli.series_sync_command import opened, service_options, write_figures
 
@@ -33,7 +33,7 @@ SHORTEST_SECRET = 16
 @click.option(
     "--every",
     type=duration,
-    callback=longer_than_nothing,
+    callback=positive_duration,
     default="10m",
     show_default=True,
     help="Sync everything this often, come what may.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import json_option, options, run_command, tell_json, whoami
+from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
 from asterism.cli.series_access import (
     CONTENDED,
     OUT_OF_REACH,
@@ -152,7 +152,7 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **said: Any) -> int:
     cannot be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later
     version, 69 if GitHub is out of reach or, where the tracking issues are all there is to do, they could not be
     written."""
-    return run_command(_synced(said, issue, dry_run, as_json))
+    return run_interruptible(_synced(said, issue, dry_run, as_json))
 
 
 async def _synced(said: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
@@ -165,7 +165,7 @@ async def _synced(said: dict[str, Any], issue: int | None, dry_run: bool, as_jso
         observed = not service.settings.acts
     except (RegisterUnavailable, Unsure) as error:
         if as_json:
-            tell_json({"status": "unavailable", "error": str(error)})
+            print_json({"status": "unavailable", "error": str(error)})
         click.echo(f"Error: {error}", err=True)
         return OUT_OF_REACH
     finally:
@@ -209,7 +209,7 @@ def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> Settings:
         said["label"],
         said["way"],
         frozenset(said["names"]) or None,
-        said["by"] or whoami(),
+        said["by"] or current_user(),
         not said["no_view"],
         dry_run,
         turn_deadline=(said["deadline"] or TURN_DEADLINE) if waits else 0.0,
@@ -262,7 +262,7 @@ def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as
         if one.problem:
             click.echo(fit_to_print(f"series {one.name}: {one.problem}"), err=True)
     if as_json:
-        tell_json({**standing, "sync": report.to_json()})
+        print_json({**standing, "sync": report.to_json()})
         return
     status, issue = standing.get("status"), standing.get("issue")
     if status == "none":

@@ -37,7 +37,7 @@ from asterism.durable.ownership import Tenure
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.editor_calls import Answer
 from asterism.orchestrator.execution import Execution
@@ -74,7 +74,7 @@ class DurableOrchestrator(Orchestrator):
         *,
         local: int = 0,
         can: Iterable[str] = (),
-        policy_of_device: Policy | None = None,
+        policy_of_device: DevicePolicy | None = None,
         at_once: int = AT_ONCE,
         heartbeat: float = HEARTBEAT,
         timeout: float = TIMEOUT,
@@ -140,7 +140,7 @@ class DurableOrchestrator(Orchestrator):
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, which was heard of lately; "
-                f"`asterism standby {name}` waits until it is gone"
+                f"`asterism plan standby {name}` waits until it is gone"
             )
         async with Joined(agent) as living:
             kept = await load(self.fleet.store, name, self.conditions)

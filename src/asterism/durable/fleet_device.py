@@ -33,8 +33,9 @@ from asterism.durable.journal_writer import Journal
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun, blob_of
+from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.retention import PREFIX
+from asterism.fleet.run_blobs import blob_of
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Place, Roster
@@ -204,7 +205,7 @@ class FleetDevice:
     async def _end_of(self, run: Run, journal: Journal) -> Run:
         """The run once it has ended. If it is done in this process, its end is written together with the steps that
         follow from it, and so taken into account here before it is durable: all of it is written, or nothing."""
-        if self.fleet.local is None or self.fleet.local.desk.get(run.id) is None:
+        if not self.fleet.executes_here(run.id):
             return await self.fleet.wait(run.id)
         heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
 
@@ -218,11 +219,7 @@ class FleetDevice:
                 return False
             return True
 
-        self.fleet.consumers[run.id] = consume
-        try:
-            ended = await self.fleet.ends.wait(run.id, here=True, future=heard)
-        finally:
-            del self.fleet.consumers[run.id]
+        ended = await self.fleet.waiters.consume(run.id, consume, heard)
         if ended is None:
             raise UnknownRun(run.id)
         return ended
@@ -258,7 +255,7 @@ class FleetDevice:
         return await self.patiently(lambda: self.fleet.place(run, flow, add))
 
     async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
-        return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
+        return await self.fleet.blobs.keep(given, what)
 
     async def _call_off(self, run: Run, journal: Journal) -> None:
         """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first. The step

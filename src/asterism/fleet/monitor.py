@@ -38,7 +38,7 @@ from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
+from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.monitor")
@@ -352,7 +352,7 @@ class Monitor:
                 if own - since >= flow.no_device_timeout:
                     await self._give_up(kind, flow, objections)
 
-    async def _kinds(self, outlook: Placer, waiting: Waiting, flow: Workflow) -> dict[_Kind, Run]:
+    async def _kinds(self, outlook: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
         """What waits, one run of each kind. A device with a rule of its own may tell runs apart that are the same to
         the others."""
         sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)

@@ -17,9 +17,9 @@ from asterism.core.run.run import Run
 _ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
 
 
-def made_anew(lost: Run, known: Run, kept: Run, now: float) -> Run:
+def reapply_request(lost: Run, known: Run, kept: Run, now: float) -> Run:
     """``kept`` with the wish that stands in ``lost`` and not in it, if ``known`` has not heard of it."""
-    wish, by, entry = _wish_of(lost)
+    wish, by, entry = _request_of(lost)
     if wish is None or kept.ended or entry is None or entry in own_story(kept) or entry in known.story:
         return kept
     with contextlib.suppress(RunRefused):
@@ -27,7 +27,7 @@ def made_anew(lost: Run, known: Run, kept: Run, now: float) -> Run:
     return kept
 
 
-def _wish_of(run: Run) -> tuple[str | None, str, Entry | None]:
+def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
     """What is wished, by whom, and where it stands."""
     entry = next((one for one in reversed(own_story(run)) if one.what in _ENTRIES), None)
     if run.cancelled:

@@ -21,30 +21,30 @@ from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
-from asterism.store.memory_feed import Feed
+from asterism.store.memory_change_feed import Feed
 from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
     FEED,
-    Answer,
     Change,
     Contribution,
     ExpectRegister,
     ExpectSession,
-    Held,
+    HeartbeatReply,
     Notice,
-    Offer,
+    OwnedRun,
+    ProgressReport,
     PutCopy,
     PutRegister,
     PutRun,
     PutSession,
     Query,
     Register,
-    Report,
+    TakeRequest,
     Usage,
-    Waiting,
+    WaitingRuns,
     Watch,
     Write,
-    name_each_record_once,
+    check_distinct_records,
     topics_of,
 )
 from asterism.store.store_errors import Conflict
@@ -69,7 +69,7 @@ class MemoryStore:
         self._sweep_at = 1000
         self._sessions: dict[str, Session] = {}
         self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, ProgressReport] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
@@ -80,7 +80,7 @@ class MemoryStore:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        name_each_record_once(writes)
+        check_distinct_records(writes)
         checked = [self._checked(write) for write in writes]
         for write in checked:
             self._perform(write)
@@ -180,7 +180,7 @@ class MemoryStore:
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[PutRun] = []
         seen: list[_Place] = []
         try:
@@ -204,16 +204,20 @@ class MemoryStore:
                     self._queued.discard(place[2])
         return [self._runs[write.run.id] for write in taken]
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         now = self.clock()
         known = self._sessions.get(session)
         if known is None or known.state != OPEN:
-            return Answer(now, False, False, ())
+            return HeartbeatReply(now, False, False, ())
         self._sessions[session] = known.changed(beat_at=now, profile=_copied(dict(profile)))
         held = self._held(session)
         epochs = {run.id: run.epoch for run in held}
         self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
-        return Answer(now, True, known.draining, [Held(run.id, run.epoch, run.status, run.wish) for run in held])
+        return HeartbeatReply(
+            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.wish) for run in held]
+        )
 
     def _held(self, session: str) -> list[Run]:
         return [self._runs[run_id] for run_id in sorted(self._owned.get(session, ()))]
@@ -247,12 +251,12 @@ class MemoryStore:
             if run.id not in self._feed.left and is_orphan(run, session, now)
         ][:limit]
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[WaitingRuns]:
         kinds: dict[tuple[str, int, str | None], list[float]] = defaultdict(list)
         for run in self._runs.values():
             if self._is_offered(run):
                 kinds[run.workflow, run.version, run.pinned].append(run.waiting_since or 0.0)
-        return [Waiting(*kind, len(since), min(since)) for kind, since in kinds.items()]
+        return [WaitingRuns(*kind, len(since), min(since)) for kind, since in kinds.items()]
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return Counter(run.status for run in self._runs.values())
@@ -275,7 +279,7 @@ class MemoryStore:
             if key.startswith(prefix)
         ]
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return {run_id: self._reports[run_id] for run_id in run_ids if run_id in self._reports}
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
@@ -287,7 +291,7 @@ class MemoryStore:
 
     # -- large things, and old ones ----------------------------------------------------------------------------------
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
         self._blobs[name] = (bytes(data), self.clock())
         return name

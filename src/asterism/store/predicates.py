@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.store.protocol import Offer, Query
+from asterism.store.protocol import Query, TakeRequest
 
 
 def is_orphan(run: Run, session: Session, now: float) -> bool:
@@ -15,7 +15,7 @@ def is_orphan(run: Run, session: Session, now: float) -> bool:
     return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
 
 
-def suits(run: Run, offer: Offer) -> bool:
+def suits(run: Run, offer: TakeRequest) -> bool:
     return (
         run.not_before <= offer.now
         and run.kind not in offer.not_kinds

@@ -153,7 +153,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class TakeRequest:
     """What a device with room asks for: runs of any kind but ``not_kinds``, the most urgent first."""
 
     device: str
@@ -164,7 +164,7 @@ class Offer:
     """Only runs more urgent than this priority."""
 
 
-class Report(NamedTuple):
+class ProgressReport(NamedTuple):
     """How far an execution has come; ``tail`` is the end of its output."""
 
     run: str
@@ -173,7 +173,7 @@ class Report(NamedTuple):
     tail: str
 
 
-class Held(NamedTuple):
+class OwnedRun(NamedTuple):
     """A run as a heartbeat's answer names it: what the store thinks the session owns, and what is wished of it."""
 
     run: str
@@ -182,16 +182,16 @@ class Held(NamedTuple):
     wish: str | None
 
 
-class Answer(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """What a heartbeat brings back. ``alive`` is False for a session that is not the device any more."""
 
     now: float
     alive: bool
     draining: bool
-    held: Sequence[Held]
+    held: Sequence[OwnedRun]
 
 
-class Waiting(NamedTuple):
+class WaitingRuns(NamedTuple):
     """The offered runs of one kind, for one pinned device or for any."""
 
     workflow: str
@@ -242,12 +242,14 @@ class Store(Protocol):
 
     async def commit(self, writes: Sequence[Write]) -> None: ...
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         """Offer runs to ``step``, and commit those for which it returns a successor. What others are taking at the
         same moment is passed over. ``step`` does nothing else: it may be called in another thread, and again."""
         ...
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         """One heartbeat for everything the session owns. Reports that do not name the current epoch are dropped."""
         ...
 
@@ -260,7 +262,7 @@ class Store(Protocol):
         assigned has its own time to be answered in, however rarely its device is heard of while it has no work."""
         ...
 
-    async def waiting(self) -> list[Waiting]: ...
+    async def waiting(self) -> list[WaitingRuns]: ...
 
     async def counts(self) -> Mapping[RunStatus, int]: ...
 
@@ -272,13 +274,13 @@ class Store(Protocol):
 
     async def registers(self, prefix: str) -> list[Register]: ...
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]: ...
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]: ...
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         """Oldest first, numbered, those after number ``after``."""
         ...
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         """Keep something large; durable when it returns. The same bytes have the same name."""
         ...
 
@@ -309,7 +311,7 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-class Feeding(Protocol):
+class ChangeFeed(Protocol):
     """What a store offers that exchanges records with others. Each write of a run moves it to the end of the feed, so
     that only its newest state is read from there. The feed has an id, the register ``feed/id``, which is another one
     after a backup was restored."""
@@ -377,11 +379,11 @@ def has_feed(store: Store) -> bool:
     return hasattr(store, "start_feed")
 
 
-def feed_of(store: Store) -> Feeding:
+def feed_of(store: Store) -> ChangeFeed:
     """Raises StoreError for an engine that has none."""
     if not has_feed(store):
         raise StoreError(f"{store.url} cannot exchange records with peers")
-    return cast(Feeding, store)
+    return cast(ChangeFeed, store)
 
 
 def topic_of(run: Run) -> str | None:
@@ -410,7 +412,7 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
     return topics
 
 
-def name_each_record_once(writes: Sequence[Write]) -> None:
+def check_distinct_records(writes: Sequence[Write]) -> None:
     """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
     depend on the order in which an engine goes about it, and no retry could make it right."""
     if len(writes) < 2:

@@ -163,11 +163,12 @@ async def test_a_repository_that_the_credentials_may_not_see_is_not_free(server)
 
 
 async def test_a_series_whose_name_begins_as_anothers_does_is_not_taken_for_it(server):
-    async with with_register(server) as register:
-        await register.swap("RFC-1", None, "one", "m")
-        await register.swap("RFC-11", None, "eleven", "m")
-        assert (await register.read("RFC-1")).text == "one"
-        assert await register.read("RFC-") == Snapshot(None, None)
+    register = opened(server)
+    await register.swap("RFC-1", None, "one", "m")
+    await register.swap("RFC-11", None, "eleven", "m")
+    assert (await register.read("RFC-1")).text == "one"
+    assert await register.read("RFC-") == Snapshot(None, None)
+    await register.close()
 
 
 def test_all_series_are_read_with_two_questions(server):

@@ -12,7 +12,7 @@ from asterism.core.series.machine import Series
 from asterism.series.compare_and_swap import Claim, Patience, claim
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
-from asterism.testing.register_conformance import Elsewhere, RegisterConformance
+from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
 from tests.series.github.github_opener import open_at
 from tests.series.github.github_scenes import opened
 from tests.series.github.github_server import Faults, GitHubServer
@@ -42,8 +42,8 @@ class TestGitHubRegister(RegisterConformance):
     async def open_another(self, register: GitHubRegister) -> GitHubRegister:
         return await open_at(self.servers[-1].url)
 
-    async def elsewhere(self, register: GitHubRegister) -> Elsewhere:
-        return Elsewhere("tests.series.github.github_opener:open_at", self.servers[-1].url)
+    async def process_opener(self, register: GitHubRegister) -> ProcessOpener:
+        return ProcessOpener("tests.series.github.github_opener:open_at", self.servers[-1].url)
 
 
 async def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
-from asterism.store.postgres.connections import Connection, Connections
+from asterism.store.postgres.connection_pool import Connection, ConnectionPool
 from asterism.store.postgres.error_mapping import own_copy
-from asterism.store.postgres.queries import queries
-from asterism.store.protocol import Offer
+from asterism.store.postgres.statements import statements
+from asterism.store.protocol import TakeRequest
 from asterism.store.row_codec import moving, run_of
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 
@@ -51,12 +51,14 @@ class _Place(NamedTuple):
 FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
-class _Ask:
+class _TakeRequest:
     """One call of ``take``: ``taken`` has what it gets, by id, each with the row to write."""
 
     __slots__ = ("error", "future", "offer", "step", "taken")
 
-    def __init__(self, offer: Offer, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]) -> None:
+    def __init__(
+        self, offer: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
+    ) -> None:
         self.offer = offer
         self.step = step
         self.future = future
@@ -98,20 +100,20 @@ class _Ask:
             self.future.set_result([run for run, _ in self.taken.values()])
 
 
-class Taking:
+class TakeQueue:
     """``most`` is how many transactions may take at the same time."""
 
-    def __init__(self, connections: Connections, most: int) -> None:
+    def __init__(self, connections: ConnectionPool, most: int) -> None:
         self._connections = connections
         self._most = most
-        self._queue: deque[_Ask] = deque()
+        self._queue: deque[_TakeRequest] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._working = 0
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         if offer.limit < 1:
             return []
-        ask = _Ask(offer, step, asyncio.get_running_loop().create_future())
+        ask = _TakeRequest(offer, step, asyncio.get_running_loop().create_future())
         self._queue.append(ask)
         if self._working < self._most:
             self._working += 1
@@ -138,7 +140,7 @@ class Taking:
         finally:
             self._working -= 1  # in the same step that found the queue empty: nothing is left lying there
 
-    def _next_asks(self) -> list[_Ask]:
+    def _next_asks(self) -> list[_TakeRequest]:
         """Those that may be offered the same runs."""
         first = self._queue.popleft()
         asks, left, wanted = [first], [], first.offer.limit
@@ -155,7 +157,7 @@ class Taking:
         self._queue.extend(left)
         return asks
 
-    async def _serve(self, asks: list[_Ask]) -> None:
+    async def _serve(self, asks: list[_TakeRequest]) -> None:
         further = asks
         if len(asks) > 1:
             async with self._connections.borrowed() as connection:
@@ -172,7 +174,7 @@ class Taking:
             await self._serve_alone(ask)
             ask.end()
 
-    async def _serve_alone(self, ask: _Ask) -> None:
+    async def _serve_alone(self, ask: _TakeRequest) -> None:
         async with self._connections.borrowed() as connection:
             await connection.execute("BEGIN")
             more = await _deal_page(connection, [ask])
@@ -185,10 +187,10 @@ class Taking:
             await _commit(connection, [ask])
 
 
-async def _deal_page(connection: Connection, asks: list[_Ask]) -> bool:
+async def _deal_page(connection: Connection, asks: list[_TakeRequest]) -> bool:
     """Lock the head of the queue and deal it out. Returns whether there is more."""
     page = min(LARGEST_PAGE, sum(ask.offer.limit for ask in asks))
-    rows = await connection.fetch(queries()["offered"], *_terms(asks), page)
+    rows = await connection.fetch(statements()["offered"], *_terms(asks), page)
     turns = list(asks)
     for run in _runs(rows):
         for place, ask in enumerate(turns):
@@ -202,9 +204,9 @@ async def _deal_page(connection: Connection, asks: list[_Ask]) -> bool:
     return len(rows) == page
 
 
-async def _look_further(connection: Connection, ask: _Ask, place: _Place, page: int) -> Sequence[Any]:
+async def _look_further(connection: Connection, ask: _TakeRequest, place: _Place, page: int) -> Sequence[Any]:
     """Judge ``page`` runs or so after a place, and lock what is taken of them."""
-    rows = await connection.fetch(queries()["offered_further"], *_terms([ask]), *place, page)
+    rows = await connection.fetch(statements()["offered_further"], *_terms([ask]), *place, page)
     before = set(ask.taken)
     for run in _runs(rows):
         if run.id not in before:
@@ -213,12 +215,12 @@ async def _look_further(connection: Connection, ask: _Ask, place: _Place, page: 
             break
     new = [row for _, row in ask.taken.values() if row[0] not in before]
     if new:
-        locked = await connection.fetch(queries()["lock_runs"], [row[0] for row in new], [row[1] for row in new])
+        locked = await connection.fetch(statements()["lock_runs"], [row[0] for row in new], [row[1] for row in new])
         ask.keep({*before, *(row[0] for row in locked)})
     return rows
 
 
-def _terms(asks: list[_Ask]) -> tuple[Any, ...]:
+def _terms(asks: list[_TakeRequest]) -> tuple[Any, ...]:
     offer = asks[0].offer
     return (
         list({ask.offer.device for ask in asks}),
@@ -245,7 +247,7 @@ def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
     return _Place(-last["priority"], last["created_at"], last["id"]), last["more"]
 
 
-async def _commit(connection: Connection, asks: list[_Ask]) -> None:
+async def _commit(connection: Connection, asks: list[_TakeRequest]) -> None:
     for ask in asks:
         if ask.future.cancelled():  # nobody would ever learn what it took
             ask.taken.clear()
@@ -253,7 +255,7 @@ async def _commit(connection: Connection, asks: list[_Ask]) -> None:
     if not changes:
         await connection.execute("ROLLBACK")
         return
-    done = await connection.fetchval(queries()["change_runs"], changes)
+    done = await connection.fetchval(statements()["change_runs"], changes)
     await connection.execute("COMMIT")
     for ask in asks:
         ask.keep(set(done) & ask.taken.keys())
