@@ -10,7 +10,7 @@ import pytest
 from asterism.cli.stored_plans import list_plans
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable.journal_store import head_key, keep_plan, record_key
+from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Register
 from asterism.store.store_errors import StoreBusy
@@ -326,7 +326,7 @@ def test_one_that_is_resumed_goes_by_the_critical_path_if_there_are_estimates(sc
         plan = Constellation("nightly")
         for name, seconds in (("short", 1.0), ("long", 100.0)):
             plan.add(Task(name, shell=f"echo {name} >> order", estimate=seconds))
-        await keep_plan(fleet.store, plan)
+        await insert_plan(fleet.store, plan)
 
     scene.ask(make)
     scene.ok("resume", "nightly", "--local=1", "--concurrency", "1")

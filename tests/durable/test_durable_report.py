@@ -36,7 +36,7 @@ async def test_the_report_has_the_edits_and_the_first_plan_also_if_it_was_taken_
     )
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await orchestrator.amend("nightly", EditBatch((AddTask(task("c", "wait")),), "ann"))
+    await orchestrator.edit("nightly", EditBatch((AddTask(task("c", "wait")),), "ann"))
     await durable_work.gate("c begun").wait()
     run = next(run for run in await stage.store.find(Query()) if "/a/" in (run.key or ""))
     await changed_by_somebody(stage, run)

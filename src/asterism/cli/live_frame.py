@@ -118,7 +118,7 @@ def _seconds(seconds: float) -> str:
 
 def _devices(progress: Progress, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and by what."""
-    places = list(progress.orchestrator.roster)
+    places = list(progress.orchestrator.scheduler.roster)
     wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
     most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
     lines = []

@@ -244,9 +244,9 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
         from asterism.durable import admin
 
         await find_plan(fleet, name)
-        before = await admin.paused(fleet.store, name)
+        before = await admin.pause_reason(fleet.store, name)
         await admin.pause(fleet, name, reason)
-        now = await admin.paused(fleet.store, name)
+        now = await admin.pause_reason(fleet.store, name)
         if as_json:
             print_json({"name": name, "paused": now})
         else:
@@ -269,18 +269,18 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         from asterism.cli.plan_execution import follow
         from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import AlreadyRunning
-        from asterism.durable.admin import owner_of, unpause
+        from asterism.durable.admin import live_owner, unpause
 
         found = await find_plan(fleet, name)
         if found.ended:
             note(f"Plan {name!r} has already ended.")
         unpaused = not found.ended and await unpause(fleet, name)
         try:
-            return await follow(orchestrator, name, lambda: orchestrator.go_on(name))
+            return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
         except AlreadyRunning:
             if not unpaused:
                 raise
-        owner = await owner_of(fleet.store, await find_plan(fleet, name))
+        owner = await live_owner(fleet.store, await find_plan(fleet, name))
         where = owner.device if owner is not None else found.device
         if as_json:
             print_json({"id": name, "state": found.state, "resumed": True, "owner": where})
@@ -323,9 +323,9 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
         from asterism.cli.stored_plans import find_plan
-        from asterism.durable.admin import owner_of
+        from asterism.durable.admin import live_owner
 
-        owner = await owner_of(fleet.store, await find_plan(fleet, name))
+        owner = await live_owner(fleet.store, await find_plan(fleet, name))
         if owner is not None:
             note(f"Standing by: {owner.device} runs {name!r}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)

@@ -7,11 +7,12 @@ was stopped, or its owner is dead or has sent no heartbeat for its takeover time
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import click
@@ -33,8 +34,17 @@ from asterism.core.plan.status import PENDING, ConstellationState
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import ENDED, ConstellationExists, Kept, NotOurs, UnknownConstellation, head, heads
-from asterism.fleet.device.agent import DeviceAgent
+from asterism.durable.journal_store import (
+    ENDED,
+    ConstellationExists,
+    OwnershipLost,
+    StoredConstellation,
+    UnknownConstellation,
+    load,
+    read_head,
+    read_heads,
+)
+from asterism.durable.ownership import FleetMembership
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.result import Result
@@ -54,7 +64,7 @@ class WatchedOrchestrator(DurableOrchestrator):
         policy, _ = find_device_policy(None)
         super().__init__(
             fleet,
-            policy_of_device=policy,
+            device_policy=policy,
             heartbeat=takeover_after / 3,
             timeout=takeover_after,
             **terms,
@@ -68,10 +78,10 @@ class WatchedOrchestrator(DurableOrchestrator):
         await self._choose_local_work(plan.id)
         return await super().run(plan, assignments=assignments)
 
-    async def go_on(self, name: str) -> Result:
+    async def run_stored(self, name: str) -> Result:
         await self._choose_local_work(name)
         try:
-            return await super().go_on(name)
+            return await super().run_stored(name)
         except DeviceNameTaken:
             raise AlreadyRunning(
                 f"plan {name!r} is run by another process on this machine; "
@@ -84,7 +94,7 @@ class WatchedOrchestrator(DurableOrchestrator):
         Orchestrators do not count as devices: they leave when their plan has ended, and a dead one still has a session
         for a while."""
         store = self.fleet.store
-        now, orchestrators = store.clock(), {one.device for one in await heads(store)}
+        now, orchestrators = store.clock(), {one.device for one in await read_heads(store)}
         self._joined_devices = [
             session
             for session in await store.sessions()
@@ -95,25 +105,25 @@ class WatchedOrchestrator(DurableOrchestrator):
             slots = 0 if self._joined_devices else os.cpu_count() or 1
         self.local, self.can = slots, tuple(self.local_work.can or ())
         if slots and self.local_work.can is None:
-            nodes = (await admin.look(self.fleet, name)).plan.nodes.values()
+            nodes = (await load(self.fleet.store, name)).plan.nodes.values()
             self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
 
-    async def _own(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
+    async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
-        self._rank = any(node.task.estimate is not None for node in kept.plan.nodes.values())
+        estimated = any(node.task.estimate is not None for node in kept.plan.nodes.values())
+        self.options = dataclasses.replace(self.options, rank=estimated)
         self.recording = Recording(kept.plan, self.events)
         try:
-            return await super()._own(kept, agent, living)
+            return await super().own(kept, member)
         finally:
             self.recording.close()
 
-    async def _own_once(self, kept: Kept, agent: DeviceAgent, living: asyncio.Future[None]) -> Result:
-        async with watched(self, kept.plan, self.screen, plain=self.output.plain):
-            return await super()._own_once(kept, agent, living)
+    def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
+        return watched(self, kept.plan, self.screen, plain=self.output.plain)
 
-    def _warn_of_absent_devices(self, kept: Kept) -> None:
+    def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
         joined = {session.device for session in self._joined_devices}
         pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
         absent = sorted({device for task in pending if (device := task.device)} - joined)
@@ -136,7 +146,7 @@ async def follow(
         print_result(result, orchestrator.recording, output, orchestrator.screen)
         return result.exit_code
     try:
-        found, _ = await head(fleet.store, name)
+        found, _ = await read_head(fleet.store, name)
     except UnknownConstellation:
         note(f"Stopped before {name!r} was stored: nothing has happened.")
         return INTERRUPTED
@@ -166,8 +176,8 @@ async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Resul
 
 
 async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
-    kept = await admin.look(fleet, plan.id)
-    first = await admin.as_begun(fleet.store, plan.id)
+    kept = await load(fleet.store, plan.id)
+    first = await admin.initial_plan(fleet.store, plan.id)
     if first is None:
         compared = "A change of the plan file does not change it"
     elif changes := differences(first, plan):
@@ -208,8 +218,8 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     Raises PlanError if the plan ends in another state."""
     found = await find_plan(fleet, name)
     await admin.cancel(fleet, name, reason)
-    words = await admin.cancelling(fleet.store, name)
-    owner = None if found.ended else await admin.owner_of(fleet.store, found)
+    words = await admin.cancel_reason(fleet.store, name)
+    owner = None if found.ended else await admin.live_owner(fleet.store, found)
     if owner is not None:
         note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
     result = await work_until_interrupted(_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
@@ -230,8 +240,8 @@ async def _cancelled(fleet: Fleet, name: str) -> Result:
     """The result of a plan that its owner cancels, or this process if it has none. Executes no task here."""
     orchestrator = DurableOrchestrator(fleet)
     # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out
-    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, NotOurs, StoreUnavailable):
-        return await orchestrator.go_on(name)
+    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
+        return await orchestrator.run_stored(name)
     return await orchestrator.standby(name)
 
 

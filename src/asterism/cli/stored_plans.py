@@ -13,8 +13,17 @@ from asterism.base.text import join_names
 from asterism.core.errors import AsterismError
 from asterism.core.plan.status import TERMINAL
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancelling, look, owner_of, paused
-from asterism.durable.journal_store import ENDED, Head, Kept, UnknownConstellation, head, head_key, head_of
+from asterism.durable.admin import cancel_reason, live_owner, pause_reason
+from asterism.durable.journal_store import (
+    ENDED,
+    Head,
+    StoredConstellation,
+    UnknownConstellation,
+    decode_head,
+    head_key,
+    load,
+    read_head,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Register
 from asterism.store.store_errors import StoreUnavailable
@@ -29,7 +38,7 @@ PREFIX = head_key("")
 class StoredPlan:
     """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
 
-    kept: Kept
+    kept: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
@@ -62,7 +71,7 @@ class UnreadablePlan:
 async def find_plan(fleet: Fleet, name: str) -> Head:
     """The head of a plan. If there is no such plan, the error names those that exist."""
     try:
-        return (await head(fleet.store, name))[0]
+        return (await read_head(fleet.store, name))[0]
     except UnknownConstellation as error:
         names = [_name(register) for register in await fleet.store.registers(PREFIX)]
         if not names:
@@ -85,7 +94,7 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
     for register in await fleet.store.registers(PREFIX):
         name = _name(register)
         try:
-            head_of(register)
+            decode_head(register)
             found.append(await _read(fleet, name))
         except UnknownConstellation:
             continue  # it was pruned since the registers were read
@@ -97,12 +106,12 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
 
 
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
-    kept = await look(fleet, name)
-    cancel_request = await cancelling(fleet.store, name)
+    kept = await load(fleet.store, name)
+    cancel_request = await cancel_reason(fleet.store, name)
     if kept.head.ended:
         return StoredPlan(kept, None, cancel_request=cancel_request)
-    owner = await owner_of(fleet.store, kept.head)
-    return StoredPlan(kept, owner, await paused(fleet.store, name), cancel_request)
+    owner = await live_owner(fleet.store, kept.head)
+    return StoredPlan(kept, owner, await pause_reason(fleet.store, name), cancel_request)
 
 
 def _name(register: Register) -> str:
