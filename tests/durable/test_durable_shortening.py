@@ -36,8 +36,8 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 12)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
-    monkeypatch.setattr(plan_codec, "TASKS", 1)
-    monkeypatch.setattr(plan_codec, "ENTRIES", 2)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
+    monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 2)
     monkeypatch.setattr(journal_store, "PART_LENGTH", 400)
 
 
@@ -197,8 +197,8 @@ class Watched:
         monkeypatch.setattr(compaction, "yield_to_loop", a_turn)
         monkeypatch.setattr(journal_store, "PART_LENGTH", 4000)
         monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 4)
-        monkeypatch.setattr(plan_codec, "TASKS", 10)
-        monkeypatch.setattr(plan_codec, "ENTRIES", 50)
+        monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 10)
+        monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 50)
 
     async def check(self) -> list[StoredConstellation]:
         """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
@@ -259,7 +259,7 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
 
         def late(self: Compaction) -> None:
             if self._cut is not None:
-                self._cut = (self._stored.plan.freeze(), *self._cut[1:])
+                self._cut = (self._stored.plan.take_snapshot(), *self._cut[1:])
             written(self)
 
         monkeypatch.setattr(Compaction, "written", late)

@@ -149,7 +149,7 @@ def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisional, "below", lambda node: [node])
+    monkeypatch.setattr(provisional, "provisional_below", lambda node: [node])
 
 
 def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:

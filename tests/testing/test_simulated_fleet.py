@@ -84,7 +84,7 @@ def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
+    patch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
         yield "since", format_age(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
     yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
-    yield "input", _value(found.mask.shown(run.input)) if run.input else ""
+    yield "input", _value(found.mask.data(run.input)) if run.input else ""
     yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""
     yield "paused", run.paused or ""

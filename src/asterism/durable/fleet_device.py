@@ -306,7 +306,7 @@ def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | 
     if node is None or node.epoch != work.epoch or node.status is not RUNNING:
         return None
     if run.device not in (None, node.device):
-        plan.locate(node, run.device)
+        plan.set_device(node, run.device)
     return node
 
 
@@ -314,7 +314,7 @@ def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     """Record the device, and how many attempts the run took: for the plan they were one."""
     node = _record_device(plan, work, run)
     if node is not None and run.previous and (tries := attempts_of(run)) > 1:
-        plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
+        plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
     where = f"run {run.id}, epoch {run.epoch}, on {run.device or 'no device'}"
     plan.note(now, "run ended", work.task.id, where)
 

@@ -88,7 +88,7 @@ class EditCycles:
     def reopen(self) -> None:
         """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
         for cycle in tuple(self._lock.cycles.values()):
-            self._lock.restart(cycle, self._now())
+            self._lock.reset_deadlines(cycle, self._now())
             self._opened(cycle, "cycle_opened")
 
     def _opened(self, cycle: EditCycle, kind: str) -> None:
@@ -157,7 +157,7 @@ class EditCycles:
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            self._lock.rejected(cycle)
+            self._lock.record_rejection(cycle)
             if cycle.rejections > self._max_rejections and cycle.id in self._lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")

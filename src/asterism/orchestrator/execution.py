@@ -146,10 +146,10 @@ class Execution:
         """Start the best ready task that a free device can run; False if there is none."""
         queue, roster = self.plan.queue, self._roster
         best: tuple[Entry, Lane, Member] | None = None
-        for lane in tuple(queue.worth_a_look):
+        for lane in tuple(queue.active_lanes):
             member = roster.choose(lane)
             if member is not None:
-                entry = queue.best(lane)
+                entry = queue.peek(lane)
                 if entry is not None and (best is None or entry < best[0]):
                     best = (entry, lane, member)
             elif roster.capable(lane):
@@ -158,7 +158,7 @@ class Execution:
                 self.unplaceable.add_lane(lane)
         if best is None:
             return False
-        node = queue.take(best[1])
+        node = queue.pop(best[1])
         if self.stopping and self._still_stopping(node):
             self.parked[node] = None
         else:
@@ -271,7 +271,7 @@ class Execution:
 
     def _lost(self, node: Node, member: Member, error: DeviceLost) -> None:
         """The device was lost. Losses have a limit of their own, apart from retries."""
-        self.plan.lose(node)
+        self.plan.count_loss(node)
         self.events.emit(DeviceEvent, kind="device_lost", device=member.id, task_id=node.id)
         if node.losses > self.options.max_losses:
             self.fail(node, error)
@@ -403,7 +403,7 @@ class Execution:
         slots = self._scheduler.slots
         self._slots = None if slots is None or self._slots is None else max(slots, self._slots)
         self.unplaceable.devices_changed()
-        self.plan.queue.look_at_everything()
+        self.plan.queue.activate_all()
         self._wake()
 
     def outside_the_queue(self) -> set[Node]:
@@ -449,9 +449,9 @@ class Execution:
     def check_end(self) -> None:
         """Second half of a step: if nothing runs, is ready or under review, call the editor a last time, or end."""
         plan = self.plan
-        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet:
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.unplaceable or self.parked or plan.queue.anything():
+        if self.unplaceable or self.parked or plan.queue.has_ready():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return
