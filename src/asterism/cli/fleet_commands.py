@@ -94,8 +94,8 @@ def _number(name: str, text: str) -> float:
 
 
 def _print(settings: Settings, as_json: bool) -> None:
+    from asterism.cli.fleet_tables import settings_lines
     from asterism.cli.screen import print_lines
-    from asterism.cli.store_contents import settings_lines
 
     if as_json:
         print_json(settings.to_json())

@@ -82,11 +82,11 @@ def create(
     \b
     asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
     asterism runs create report --input @numbers.json --wait"""
-    from asterism.cli.run_actions import create_run, workflow_in
+    from asterism.cli.run_actions import create_run, read_workflow
 
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
-    wanted = workflow_in(file, workflow, given or {}) if file is not None else workflow or ""
+    wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
 
     async def make(fleet: Fleet) -> int:
         run = await create_run(fleet, wanted, given or {}, terms, quiet=as_json, waiting=wait)
@@ -126,10 +126,10 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.run_list import listed
+        from asterism.cli.run_list import list_runs
         from asterism.cli.screen import print_lines
 
-        found = await listed(fleet, **wanted)
+        found = await list_runs(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
             told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
@@ -138,9 +138,8 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
             print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):
                 held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
-                note(
-                    f"Held because peer {peer} was removed: {held}. Run them here with: asterism peer remove {peer} --adopt"
-                )
+                command = f"asterism peer remove {peer} --adopt"
+                note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
         else:
             create = "There are no runs. Create one with: asterism runs create WORKFLOW"
             note("No run matches." if found.filtered else create)
@@ -180,7 +179,7 @@ def why(run: str, store: str | None, as_json: bool) -> None:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
-        from asterism.cli.run_hints import hints, why_lines
+        from asterism.cli.run_hints import explanation_lines, hints
         from asterism.cli.screen import print_lines
         from asterism.fleet.run_explanation import why as reasons_of
 
@@ -189,8 +188,8 @@ def why(run: str, store: str | None, as_json: bool) -> None:
         if as_json:
             print_json(why_json(answer))
             return
-        told = await hints(fleet, found, answer)
-        print_lines(lambda width: why_lines(answer, told, width))
+        commands = await hints(fleet, found, answer)
+        print_lines(lambda width: explanation_lines(answer, commands, width))
 
     with_fleet(store, read)
 
@@ -226,10 +225,10 @@ def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
     from asterism.cli.fleet_json import run_in
-    from asterism.cli.run_actions import ends
+    from asterism.cli.run_actions import wait_for_ends
 
     ended = []
-    async for run, sentence in ends(fleet, wanted):
+    async for run, sentence in wait_for_ends(fleet, wanted):
         ended.append(run)
         if not as_json:
             click.echo(sentence)
@@ -268,7 +267,7 @@ def output(run: str, store: str | None, as_json: bool) -> int:
     return with_fleet(store, read)
 
 
-# -- requests -----------------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 Request = Callable[["Fleet", "Run"], Awaitable["Run"]]
 
@@ -287,7 +286,7 @@ def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Fun
 def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
     async def request_all(fleet: Fleet) -> int:
         from asterism.cli.fleet_json import run_in
-        from asterism.cli.run_actions import answer
+        from asterism.cli.run_actions import describe_outcome
         from asterism.core.errors import AsterismError, RunRefused
         from asterism.store.store_errors import StoreError
 
@@ -304,7 +303,7 @@ def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, requ
             if as_json:
                 changed.append(await run_in(fleet, after))
             else:
-                click.echo(answer(run, after))
+                click.echo(describe_outcome(run, after))
         if as_json:
             print_json(changed)
         return REFUSED if refused else 0
