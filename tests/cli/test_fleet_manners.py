@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli import cancelled_count
+from asterism.cli import fleet_snapshot
 from asterism.cli.fleet_snapshot import CancelledCount, look
 from asterism.cli.fleet_tables import note_on, runs_table
 from asterism.cli.fleet_watch import picture
@@ -30,7 +30,7 @@ from asterism.store.store_errors import StoreMissing
 from tests.cli.command_scenes import Scene, failed, started, taken_by
 from tests.process_scenes import ended
 
-HINT = "the first `asterism workflow add` or `asterism device join` makes it; --store names another"
+HINT = "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
 
 THAT_MAKE_NONE = [
     ["runs", "list"],
@@ -242,7 +242,7 @@ def test_the_picture_counts_what_was_cancelled_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_out_of_sight_is_counted_too_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelled_count, "PAGE", 2)
+    monkeypatch.setattr(fleet_snapshot, "PAGE", 2)
     scene = with_ends(tmp_path, "ccfcf")
     tally, reads = CancelledCount(), 0
     read = CancelledCount._read
@@ -272,7 +272,7 @@ def test_one_that_took_the_place_of_another_is_noticed(tmp_path: Path) -> None:
 
 
 def test_too_many_to_be_counted_apart_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelled_count, "MOST", 2)
+    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 2)
     assert heading(with_ends(tmp_path, "fcc"), CancelledCount()) == "3 failed or cancelled"
 
 
@@ -382,7 +382,7 @@ def test_a_cancelled_run_is_not_counted_as_failed(tmp_path: Path, monkeypatch: p
     assert (told["runs"][str(FAILED)], told["runs"]["cancelled"]) == (0, 1)
     assert "1 cancelled" in scene.ok("store", "info")
     assert "failed" not in scene.ok("store", "info")
-    monkeypatch.setattr(cancelled_count, "MOST", 0)  # too many to tell
+    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 0)  # too many to tell
     assert scene.json("store", "info")["runs"]["failed or cancelled"] == 1
     assert "1 failed or cancelled" in scene.ok("store", "info")
 

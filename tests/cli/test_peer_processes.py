@@ -280,7 +280,7 @@ def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House)
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
-        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has run out")
+        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has expired")
         assert laptop.json("peer", "list") == []
         assert json.loads((laptop.folder / "fleet.db-peers.json").read_text()) == {}
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
@@ -293,11 +293,11 @@ def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url)
         laptop.ok("peer", "accept", line)
-        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was used already")
+        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was already used")
         assert attic.json("peer", "list") == []
         assert attic.json("runs", "list") == []
         laptop.ok("peer", "sync", url)
-        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "a peer 'laptop' is there already")
+        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "there is already a peer 'laptop'")
 
 
 def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
@@ -309,7 +309,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     shutil.copy(laptop.file, copy.file)  # nobody has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
-        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is known as peer laptop already, not as another")
+        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
     with serving(laptop) as url:
         line = invitation(laptop, "copy", url)
         refused(copy.run("peer", "accept", line, "--name", "laptop"), "a copy of the same store")

@@ -117,7 +117,7 @@ async def a_wish_is_a_pretext_to_change_something_else() -> None:
 @scene
 async def it_is_another_store_now() -> None:
     laptop, liar, _ = await victim()
-    with pytest.raises(PeerRefused, match="now says it is"):
+    with pytest.raises(PeerRefused, match="but the caller is store"):
         await liar.says(store="another-store")
     with pytest.raises(PeerRefused, match="is of another"):
         await liar.says(store="another-store", devices=None)

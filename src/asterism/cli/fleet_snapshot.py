@@ -80,7 +80,7 @@ async def _owned(
     return sorted(found.values(), key=lambda run: run.id)[:limit]
 
 
-MOST = 1000
+MOST_FAILED_RUNS = 1000
 """How many failed runs are read to count those that were cancelled."""
 
 PAGE = 250
@@ -96,7 +96,7 @@ class CancelledCount:
     async def cancelled(self, fleet: Fleet, failed: int, seen: Sequence[Run]) -> int | None:
         """How many of the ``failed`` runs were cancelled; None if they are too many to tell. ``seen`` are runs of which
         this much is known: one among them that is not counted yet tells that another was forgotten meanwhile."""
-        if failed > MOST:
+        if failed > MOST_FAILED_RUNS:
             return None
         known = {run.id: run.cancelled for run in seen if run.status is FAILED}
         if len(known) == failed:  # all of them are in sight
@@ -108,7 +108,7 @@ class CancelledCount:
     async def _read(self, fleet: Fleet) -> dict[str, bool]:
         found: dict[str, bool] = {}
         after: str | None = None
-        while len(found) <= MOST:
+        while len(found) <= MOST_FAILED_RUNS:
             page = await fleet.runs(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
             found |= {run.id: run.cancelled for run in page}
             if len(page) < PAGE:

@@ -22,7 +22,6 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.host import devices_here
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import why
-from asterism.planfile.workflow_file import load_workflows
 
 
 async def create_run(
@@ -72,6 +71,8 @@ def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
 
 
 def _in_file(path: str, name: str | None) -> Workflow:
+    from asterism.planfile.workflow_file import load_workflows  # pydantic takes long to import
+
     flows = load_workflows(path)
     if name is None:
         if len(flows) > 1:

@@ -9,7 +9,7 @@ import click
 
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.option_types import duration
-from asterism.cli.series_access import (
+from asterism.cli.series_context import (
     QUEUED,
     UNREADABLE,
     Terms,
@@ -22,15 +22,15 @@ from asterism.cli.series_access import (
     taken_from,
     with_register,
 )
-from asterism.cli.series_changes import attempt, make_change, now_active, nowhere, tell_outcome, would
-from asterism.cli.series_serve_command import serve
-from asterism.cli.series_sync_command import sync
+from asterism.cli.series_context import attempt, make_change, now_active, nowhere, tell_outcome, would
+from asterism.cli.series_sync_commands import serve
+from asterism.cli.series_sync_commands import sync
 
 if TYPE_CHECKING:
     from asterism.cli.series_views import Looked
     from asterism.core.series.machine import Live, Series
     from asterism.series.compare_and_swap import Outcome
-    from asterism.series.github.observed_state import Fate
+    from asterism.series.github.observed_state import Departure
     from asterism.series.register import SeriesRegister, Snapshot
 
 
@@ -95,11 +95,11 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) 
     return with_register(given, use, create=True)
 
 
-def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Fate]]:
+def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Departure]]:
     """How to claim in a repository on GitHub, and where it is noted who has left."""
-    from asterism.series.github.open_claims import OpenClaims
+    from asterism.series.github.issue_claims import IssueClaims
 
-    claims = OpenClaims(register.client)
+    claims = IssueClaims(register.client)
     return claims.claim, claims.left
 
 
@@ -368,18 +368,18 @@ def rebuild(
 async def _open_issues(
     register: Any, name: str, pattern: str | None, label_pattern: str | None, label: str | None, assignee: str | None
 ) -> list[Live]:
-    """The issues of a series that are open on GitHub. Raises NoneFound."""
-    from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
-    from asterism.series.github.observed_state import Looking
+    """The issues of a series that are open on GitHub. Raises CannotRebuild."""
+    from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, SeriesMatcher
+    from asterism.series.github.observed_state import IssueObserver
 
     who = Assignee(assignee) if assignee else None
-    finder = Finder(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
-    return await Looking(register.client, finder).live(name, who is not None)
+    finder = SeriesMatcher(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
+    return await IssueObserver(register.client, finder).live(name, who is not None)
 
 
 async def _revision_known(register: Any, name: str) -> int:
     """What the ref beside the state on GitHub tells of its revision."""
-    from asterism.series.github.discovery_rules import remains_of
+    from asterism.series.github.tracking_record import remains_of
     from asterism.series.github.github_register import GitHubRegister
 
     return remains_of((await GitHubRegister(register.client, "tracking").read(name)).text, name).revision

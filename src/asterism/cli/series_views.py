@@ -77,8 +77,8 @@ def status_lines(found: Looked, now: float) -> list[Text]:
 
     from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.formats import format_time
-    from asterism.cli.series_access import MENDED
+    from asterism.cli.series_context import MENDED
+    from asterism.cli.short_spans import moment
     from asterism.report.status_style import BOLD, DIM, tone
 
     series = found.series
