@@ -384,9 +384,7 @@ async def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_an
     result = await running
     assert why.holders[0].kind == "no_device"
     assert "no device with 'gpu' has joined; the devices are a" in str(why)
-    assert [event.detail for event in diary.of("no_device")] == [
-        "no device with 'gpu' has joined"
-    ]
+    assert [event.detail for event in diary.of("no_device")] == ["no device with 'gpu' has joined"]
     assert span(result, "t") == (200, 201)
     assert result.state == "completed"
 

@@ -147,10 +147,7 @@ def test_a_device_that_rests_after_a_refusal_is_not_called_busy() -> None:
 def test_a_task_no_device_can_take_says_what_it_asks_for_and_who_is_there() -> None:
     answer = ask(independent(Task("a", needs=["gpu", "disk"])), "a", 0.001)
     assert holder(answer)[0] == "no_device"
-    assert str(answer) == (
-        "a is pending: no device with 'disk', 'gpu' has joined; "
-        "the devices are device"
-    )
+    assert str(answer) == ("a is pending: no device with 'disk', 'gpu' has joined; the devices are device")
     assert "the devices are none" in str(ask(independent(Task("a")), "a", 0.001, devices=[]))
 
 

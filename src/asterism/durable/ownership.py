@@ -267,9 +267,7 @@ class Ownership:
         return await until_available(self._fleet.clock, ask)
 
 
-async def cancel_runs(
-    fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True
-) -> None:
+async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:
     """Cancel the open runs of a plan that no longer count: an earlier owner had no time to, or the plan has ended."""
     open_runs = Query(workflow=f"{PREFIX}{name}", statuses=frozenset(RunStatus) - TERMINAL)
     for run in await until_available(fleet.clock, lambda: fleet.store.find(open_runs)):
