@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
 from asterism.core.run.workflow import Workflow
@@ -25,7 +25,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.statements import Op, run_op
+from asterism.store.sqlite.statements import Statement, run_statement
 from bench import loop
 from bench.peers.surroundings import scratch
 from bench.runs.counting import counted
@@ -98,9 +98,9 @@ def raw(path: Path, sizes: Sizes) -> tuple[float, float]:
         names = [f"{number:024x}" for number in range(ROWS)]
         connection.executemany("INSERT INTO rows VALUES (?, 0, 'created')", [(name,) for name in names])
         swap = "UPDATE rows SET revision = revision + 1, status = 'claimed' WHERE id = ? AND revision = ?"
-        commits: list[Op] = [(swap, (names[n % ROWS], n // ROWS), "") for n in range(sizes.commits)]
+        commits: list[Statement] = [(swap, (names[n % ROWS], n // ROWS), "") for n in range(sizes.commits)]
         swapped = [sum(1 for n in range(sizes.commits) if n % ROWS == place) for place in range(ROWS)]
-        rows: list[Op] = [
+        rows: list[Statement] = [
             (swap, (names[n % ROWS], swapped[n % ROWS] + n // ROWS), "") for n in range(sizes.groups * PER_COMMIT)
         ]
         return _rate(connection, commits, 1), _rate(connection, rows, PER_COMMIT)
@@ -118,8 +118,8 @@ async def raw_records(path: Path, sizes: Sizes) -> float:
         taken = transitions.take(run, owner, flow, now)
         assert taken.grant is not None
         under_way = transitions.start(taken, taken.grant, now)
-        begun.append(run_op(under_way, None))
-        ended.append(run_op(transitions.complete(under_way, taken.grant, None, now), under_way.revision))
+        begun.append(run_statement(under_way, None))
+        ended.append(run_statement(transitions.complete(under_way, taken.grant, None, now), under_way.revision))
     with closing(_connected(path)) as connection:
         return _rate(connection, [*begun, *ended], PER_COMMIT)
 
@@ -131,7 +131,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _rate(connection: sqlite3.Connection, ops: Sequence[Op], per_commit: int) -> float:
+def _rate(connection: sqlite3.Connection, ops: Sequence[Statement], per_commit: int) -> float:
     """Statements per second, so many to a commit. Each of them finds its row as it expects it."""
     gc.collect()
     execute = connection.cursor().execute
@@ -155,7 +155,7 @@ async def with_device(store: Store, slots: int, measure: Callable[[Fleet, Workfl
         await agent.joined.wait()
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         await one_run(fleet, flow)
-        look_less_often()  # as `asterism device join` does
+        tune_gc()  # as `asterism device join` does
         found = await measure(fleet, flow)
         agent.drain()
         await living

@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
-    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
     from asterism.core.plan.edits import EditBatch
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
-    from asterism.core.plan.view import ConstellationView, TaskView
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from asterism.fleet.device.membership import DeviceNameTaken
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
     from asterism.fleet.settings import Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -73,6 +72,7 @@ __all__ = [
     "DeviceEvent",
     "DeviceLost",
     "DeviceNameTaken",
+    "DevicePolicy",
     "DeviceReplaced",
     "DeviceUnavailable",
     "DurableOrchestrator",
@@ -89,7 +89,6 @@ __all__ = [
     "Orchestrator",
     "OwnershipLost",
     "PlanError",
-    "Policy",
     "Priority",
     "Progress",
     "Query",
@@ -119,7 +118,7 @@ __all__ = [
 
 _LATER = {
     "asterism.core.plan.apply": ("Applied",),
-    "asterism.core.plan.constellation": ("Constellation",),
+    "asterism.core.plan.constellation": ("Constellation", "ConstellationView", "TaskView"),
     "asterism.core.plan.diff": ("diff", "merge"),
     "asterism.core.plan.edits": ("EditBatch",),
     "asterism.core.errors": (
@@ -136,7 +135,6 @@ _LATER = {
     ),
     "asterism.core.plan.status": ("ConstellationState", "TaskStatus"),
     "asterism.core.plan.task": ("Dependency", "Priority", "Task"),
-    "asterism.core.plan.view": ("ConstellationView", "TaskView"),
     "asterism.orchestrator.devices": ("Device", "LocalDevice", "Work"),
     "asterism.orchestrator.events": (
         "ConstellationEvent",
@@ -157,7 +155,7 @@ _LATER = {
     "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
     "asterism.fleet.device.membership": ("DeviceNameTaken",),
     "asterism.fleet.ledger": ("UnknownRun",),
-    "asterism.fleet.policy.policy": ("Policy",),
+    "asterism.fleet.policy.policy": ("DevicePolicy",),
     "asterism.fleet.settings": ("Settings",),
     "asterism.fleet.workflows": ("UnknownWorkflow",),
     "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asterism.base import http_server
-from asterism.base.error_log import Trouble
+from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
 from asterism.base.http_server import LimitedServer, Listener, TooManyConnections
 from tests.cli.peer_desk import connected, serving_peer, trusting
@@ -462,14 +462,14 @@ async def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pyt
 def test_what_comes_and_goes_is_over_when_it_was_not_met_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = [0.0]
-    trouble = Trouble(logging.getLogger("asterism.peers"), "crowded", "calm", lambda: now[0], calm=60.0)
+    trouble = RecurringError(logging.getLogger("asterism.peers"), "crowded", "calm", lambda: now[0], calm=60.0)
     for second in range(30):
         now[0] = float(second)
-        trouble.met(TooManyConnections("many"))
-        trouble.over()
+        trouble.occurred(TooManyConnections("many"))
+        trouble.recovered()
     now[0] = 88.0
-    trouble.over()
+    trouble.recovered()
     assert [record.message for record in caplog.records] == ["crowded: many"]
     now[0] = 89.0
-    trouble.over()
+    trouble.recovered()
     assert [record.message for record in caplog.records] == ["crowded: many", "calm, after 29 s"]

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import secret_mask as masks
 from asterism.base.secret_mask import (
-    ANYWHERE,
     HIDDEN,
-    SHORTEST,
+    MASKED_ANYWHERE,
+    SHORTEST_MASKED,
     Mask,
+    environment_mask,
     named_like_a_secret,
-    of_environment,
     secret_names,
 )
 from asterism.core.errors import RecordedError
@@ -71,12 +71,12 @@ WAYS: dict[str, Callable[[str], str]] = {
 }
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="[]", exclude_categories=("Cs",))
-SECRETS = st.text(LETTERS | st.sampled_from("/\"'\\<>&%+ =$`\n\täüß€😀"), min_size=ANYWHERE, max_size=40)
+SECRETS = st.text(LETTERS | st.sampled_from("/\"'\\<>&%+ =$`\n\täüß€😀"), min_size=MASKED_ANYWHERE, max_size=40)
 
 
 def spoken(value: str) -> bool:
     """Whether a value has something of its own: what is made of blanks only is in every text."""
-    return value.strip() == value and len(value) >= ANYWHERE and len(set(value)) > 2 and HIDDEN not in value
+    return value.strip() == value and len(value) >= MASKED_ANYWHERE and len(set(value)) > 2 and HIDDEN not in value
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -101,7 +101,10 @@ def test_masked_text_never_holds_a_secret_in_any_way_of_writing(way: str, secret
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.text("abc", min_size=ANYWHERE, max_size=12), min_size=1, max_size=3), st.text("abc ", max_size=80))
+@given(
+    st.lists(st.text("abc", min_size=MASKED_ANYWHERE, max_size=12), min_size=1, max_size=3),
+    st.text("abc ", max_size=80),
+)
 def test_no_secret_is_left_where_several_overlap(secrets: list[str], text: str) -> None:
     shown = Mask({str(number): value for number, value in enumerate(secrets)}).text(text)
     outside = shown.split(HIDDEN)
@@ -134,7 +137,7 @@ def test_many_backslashes_take_no_time() -> None:
 @pytest.mark.parametrize("value", ["", "1", "on", "v1."])
 def test_a_very_short_value_spoils_no_text(value: str) -> None:
     text = "v1.1 is on: 1 of 11"
-    shown = Mask({"A": value[: SHORTEST - 1]}).text(text)
+    shown = Mask({"A": value[: SHORTEST_MASKED - 1]}).text(text)
     assert shown == text
 
 
@@ -174,9 +177,9 @@ def test_a_variable_that_is_called_a_secret_is_masked_if_it_is_no_ordinary_word(
     monkeypatch.setenv("OTHER_TOKEN", "test")
     monkeypatch.setenv("LISTED", "listed value")
     said = "0123456789abcdef is a test of a listed value"
-    assert of_environment(()).text(said) == "[secret] is a test of a listed value"
+    assert environment_mask(()).text(said) == "[secret] is a test of a listed value"
     assert (
-        of_environment(["OTHER_TOKEN"], lambda name: name == "LISTED").text(said)
+        environment_mask(["OTHER_TOKEN"], lambda name: name == "LISTED").text(said)
         == "[secret] is a [secret] of a [secret]"
     )
 
@@ -356,8 +359,8 @@ def test_without_the_mask_an_error_tells_the_secret(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_shortest_length_versions_are_spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "SHORTEST", 1)
-    monkeypatch.setattr(masks, "ANYWHERE", 1)
+    monkeypatch.setattr(masks, "SHORTEST_MASKED", 1)
+    monkeypatch.setattr(masks, "MASKED_ANYWHERE", 1)
     masks._written.cache_clear()
     assert Mask({"PIN": "1"}).text("v1.1") == "v[secret].[secret]"
     masks._written.cache_clear()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.base.url_text import masked_url, masked_urls, request_url_problem
 
 
@@ -77,4 +77,4 @@ def test_a_url_to_which_nothing_can_be_sent_is_told(url: str, problem: str | Non
 
 
 def test_advice_on_an_extra_names_no_package_of_an_index() -> None:
-    assert extra_advice("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
+    assert install_hint("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import asterism as package
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from tests.cli.cli_scenes import asterism, write
 from tests.cli.command_scenes import Scene
 
@@ -46,7 +46,7 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
     "words",
     [
         ("resume", "nightly", "--report"),
-        ("standby", "nightly", "--report"),
+        ("plan", "standby", "nightly", "--report"),
         ("store", "backup"),
     ],
     ids=" ".join,
@@ -164,7 +164,7 @@ def test_no_other_address_does(tmp_path: Path) -> None:
 
 
 def test_advice_about_extras_names_no_package_of_an_index() -> None:
-    assert extra_advice("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
+    assert install_hint("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
     given = re.compile(r"pip install\s+(?!'\.\[)|asterism\[")
     found = [
         f"{path.relative_to(SOURCES)}:{number}"

@@ -19,7 +19,7 @@ BAD = "tasks:\n  fetch: {shell: x}\n  build: {argv: [make], after: fecth, retire
 def test_a_good_plan_is_fine(tmp_path: Path) -> None:
     result = asterism("check", write(tmp_path, GOOD))
     assert result.exit_code == 0
-    assert result.stdout == f"{tmp_path / 'plan.yaml'} is fine: 2 tasks, 1 dependency.\n"
+    assert result.stdout == f"{tmp_path / 'plan.yaml'} is valid: 2 tasks, 1 dependency.\n"
     assert result.stderr == ""
 
 
@@ -114,8 +114,7 @@ def test_a_bad_plan_is_not_drawn(tmp_path: Path) -> None:
     assert "2 mistakes" in result.stderr
 
 
-def test_a_name_that_is_no_file_is_not_looked_for_in_no_store() -> None:
+def test_show_of_a_name_points_to_plan_show() -> None:
     result = asterism("show", "nightly")
     assert (result.exit_code, result.stdout) == (64, "")
-    assert "There is no file nightly." in result.stderr
-    assert "--store, or $ASTERISM_STORE" in result.stderr
+    assert result.stderr == "There is no file nightly. To draw a plan in a store, use: asterism plan show nightly\n"

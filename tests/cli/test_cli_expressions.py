@@ -63,4 +63,4 @@ def test_a_run_that_waits_because_of_a_bomb_says_so(bomb: str, tmp_path: Path) -
         assert device.stderr is not None
         assert any("joined as here" in line for line in iter(device.stderr.readline, ""))
         told = scene.json("runs", "create", "heavy")
-        assert "steps" in " ".join(scene.run("why", told["id"]).output.split())
+        assert "steps" in " ".join(scene.run("runs", "why", told["id"]).output.split())

@@ -26,19 +26,19 @@ def test_whoever_runs_it_is_told_from_another_process_and_ends_it(scene: Scene) 
     trace = Trace(scene)
     with scene.process(*trace.words) as process:
         pids = pids_in(trace.pids)
-        with scene.process("cancel", "nightly", "--reason", "not tonight") as asking:
+        with scene.process("plan", "cancel", "nightly", "--reason", "not tonight") as asking:
             code, output, errors = ended(asking)
-        assert (code, output) == (0, "nightly is cancelled, by ann: not tonight\n"), errors
+        assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann: not tonight.\n"), errors
         assert "nightly is run by nightly@" in errors
         code, output, errors = ended(process)
     assert code == 130, errors
     assert "nightly is being cancelled" in output
     assert gone(pids)
     assert trace.lines() == ["one"]
-    told = scene.json("list")[0]
+    told = scene.json("plan", "list")[0]
     assert (told["state"], told["owner"]) == ("cancelled", None)
     assert told["counts"] == {"completed": 1, "cancelled": 2}
-    assert "nightly is cancelled, version 0: 3 of 3 tasks done" in scene.ok("show", "nightly")
+    assert "nightly is cancelled, version 0: 3 of 3 tasks done" in scene.ok("plan", "show", "nightly")
 
 
 def test_what_runs_on_another_device_is_stopped_though_nobody_runs_the_constellation(scene: Scene) -> None:
@@ -49,7 +49,7 @@ def test_what_runs_on_another_device_is_stopped_though_nobody_runs_the_constella
             pids = pids_in(trace.pids)
             process.send_signal(signal.SIGINT)
             assert ended(process)[0] == 130
-        with scene.process("cancel", "nightly", "--json") as asking:
+        with scene.process("plan", "cancel", "nightly", "--json") as asking:
             code, output, errors = ended(asking)
         assert code == 0, errors
         assert json.loads(output) == {"name": "nightly", "state": "cancelled", "cancelled": "by ann"}
@@ -65,41 +65,41 @@ def test_one_whose_process_died_on_this_machine_is_cancelled_without_waiting_for
         process.kill()
         process.wait(PATIENCE)
         assert gone(pids)
-    with scene.process("cancel", "nightly") as asking:
+    with scene.process("plan", "cancel", "nightly") as asking:
         code, output, errors = ended(asking)
-    assert (code, output) == (0, "nightly is cancelled, by ann\n"), errors
-    assert scene.json("list")[0]["state"] == "cancelled"
+    assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
+    assert scene.json("plan", "list")[0]["state"] == "cancelled"
 
 
 def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_finishes(scene: Scene) -> None:
     trace = Trace(scene, stubborn=True)
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
-        with scene.process("standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly is run by nightly@")
-            with scene.process("cancel", "nightly") as asking:
+        with scene.process("plan", "standby", "nightly", *QUICK) as second:
+            heard(second, "Standing by: nightly@")
+            with scene.process("plan", "cancel", "nightly") as asking:
                 read_until(first, "nightly is being cancelled")
                 first.kill()
                 first.wait(PATIENCE)
                 assert gone(pids)
                 code, output, errors = ended(asking)
-            assert (code, output) == (0, "nightly is cancelled, by ann\n"), errors
+            assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
             assert ended(second)[0] == 130
-    assert scene.json("list")[0]["state"] == "cancelled"
+    assert scene.json("plan", "list")[0]["state"] == "cancelled"
     assert trace.lines() == ["one"]
 
 
 def test_whoever_waits_for_the_end_may_stop_waiting_and_takes_nothing_back(scene: Scene) -> None:
     owned(keeping(scene))
-    with scene.process("cancel", "nightly", "--json", "--reason", "not tonight") as process:
-        heard(process, "nightly is run by nightly@elsewhere, which is asked to cancel it.")
+    with scene.process("plan", "cancel", "nightly", "--json", "--reason", "not tonight") as process:
+        heard(process, "nightly@elsewhere runs 'nightly', and was asked to cancel it.")
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
     assert code == 130
     assert json.loads(output) == {"name": "nightly", "state": "cancelling", "cancelled": "by ann: not tonight"}
-    assert f"asterism cancel nightly --store {scene.url} waits again" in errors
+    assert f"Wait for its end with: asterism plan cancel nightly --store {scene.url}" in errors
     assert "Traceback" not in errors
-    told = scene.json("list")[0]
+    told = scene.json("plan", "list")[0]
     assert (told["owner"], told["cancelling"]) == ("nightly@elsewhere", True)
-    assert scene.ok("list").splitlines()[1].split()[:2] == ["nightly", "cancelling"]
-    assert "is being cancelled by ann: not tonight: it cannot be paused" in scene.run("pause", "nightly").stderr
+    assert scene.ok("plan", "list").splitlines()[1].split()[:2] == ["nightly", "cancelling"]
+    assert "is being cancelled by ann: not tonight: it cannot be paused" in scene.run("plan", "pause", "nightly").stderr

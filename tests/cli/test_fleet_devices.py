@@ -8,8 +8,8 @@ import pytest
 
 from asterism.cli.device_scores import scores
 from asterism.core.run import transitions
+from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run
-from asterism.core.run.selection import score
 from asterism.core.run.session import ABROAD, ENDED, REPLACED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
@@ -116,7 +116,7 @@ def test_a_device_that_rests_is_shown_as_resting_and_not_chosen(scene: Scene) ->
     assert words in scene.ok("device", "scores", "hard")
     result = scene.run("runs", "create", "hard")
     assert "It waits: laptop is resting: it would hand it back because 'battery < 0.2' holds." in result.stderr
-    assert [one["kind"] for one in scene.json("why", result.stdout.strip())["reasons"]] == ["resting"]
+    assert [one["kind"] for one in scene.json("runs", "why", result.stdout.strip())["reasons"]] == ["resting"]
 
 
 def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> None:
@@ -179,7 +179,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
         outlook = await fleet.outlook(fresh=True)
         for one in await scores(fleet, flow):
             if one.parts is not None:
-                candidate = outlook.sessions[one.device].candidate(outlook.now, outlook.ranks[one.device])
+                candidate = candidate_of(outlook.sessions[one.device], outlook.now, outlook.ranks[one.device])
                 assert one.score == round(score(candidate, (None, flow.needs), outlook.weights), 2)
 
     scene.ask(same)
@@ -216,18 +216,18 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     assert "No device is joined." in scene.ok("device", "scores", "work")
     result = scene.run("device", "scores", "zzzz")
     assert result.exit_code == 64
-    assert "there is no workflow 'zzzz', and as a run: there is no run with 'zzzz' in its id" in result.stderr
+    assert "there is no workflow 'zzzz', and as a run: no run has 'zzzz' in its id" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--accepts", "run.by =="], "Invalid value for --accepts: it is not valid"),
-        (["--hands-back", "battery <"], "Invalid value for --hands-back: it is not valid"),
+        (["--accepts", "run.by =="], "Invalid value for --accepts: the expression is not valid"),
+        (["--hands-back", "battery <"], "Invalid value for --hands-back: the expression is not valid"),
         (["--heartbeat", "60"], "--timeout is at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' has to be NAME=VALUE."),
-        (["--policy", "none.yaml"], "there is no policy file none.yaml"),
+        (["--policy", "none.yaml"], "there is no device policy file none.yaml"),
         (["--drain-for", "soon"], "'soon' is not a valid duration"),
     ],
 )

@@ -24,7 +24,7 @@ def test_without_a_device_a_new_run_says_so_and_what_to_do(tmp_path: Path) -> No
     assert result.stderr.splitlines() == [
         "It waits: no device is joined.",
         "Start one that can, on any machine that reaches the store: asterism device join NAME --can gpu",
-        f"Follow it with: asterism runs watch, or asterism why {run_id[-8:]}",
+        f"Follow it with: asterism runs watch, or asterism runs why {run_id[-8:]}",
     ]
     assert scene.json("runs", "show", run_id)["input"] == {"file": "a", "out": "b"}
 

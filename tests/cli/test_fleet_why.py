@@ -77,7 +77,7 @@ def test_a_run_for_one_device_says_when_that_is_not_there(scene: Scene) -> None:
     scene.device("a")
     assert kinds(scene, run) == [("no_device", "desktop")], "of the others there is nothing to say"
     assert reasons(scene, run) == ["it is for the device desktop alone, which is not there"]
-    result = scene.run("why", run.id)
+    result = scene.run("runs", "why", run.id)
     assert "Start one that can, on any machine that reaches the store: asterism device join desktop" in result.stdout
 
 
@@ -87,7 +87,7 @@ def test_a_run_for_one_device_says_why_that_one_cannot_take_it(scene: Scene) -> 
     scene.device("desktop", accepts="run.by == 'bob'")
     assert kinds(scene, run) == [("no_device", "desktop"), ("objection", "desktop")]
     assert reasons(scene, run)[0] == "it is for the device desktop alone, which cannot take it"
-    assert "asterism device join" not in scene.ok("why", run.id)
+    assert "asterism device join" not in scene.ok("runs", "why", run.id)
 
 
 def test_a_device_that_fell_silent_is_named(scene: Scene) -> None:
@@ -115,7 +115,7 @@ def test_a_pause_is_named_with_who_and_why(scene: Scene) -> None:
     run = scene.create()
     scene.ok("runs", "pause", run.id, "--reason", "the disk is full")
     assert kinds(scene, run) == [("pause", "by ann: the disk is full")]
-    told = scene.ok("why", run.id)
+    told = scene.ok("runs", "why", run.id)
     assert "it is paused by ann: the disk is full, until somebody resumes it" in told
     assert f"Let it go on with: asterism runs resume {run.id[-8:]}" in told
 
@@ -158,7 +158,7 @@ def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) 
     run = scene.step(scene.create("again"), taken_by("a"), started, failed("no luck"))
     assert kinds(scene, run) == [("backoff", "")]
     assert reasons(scene, run)[0].startswith("the next try begins in 5 min, after the last one on a (failed: no luck)")
-    assert scene.json("why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
+    assert scene.json("runs", "why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
 
 
 # -- somebody has it ---------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_work_under_way_says_where_and_how_far(scene: Scene) -> None:
     run = scene.step(run, taken_by("a"), started)
     assert kinds(scene, run) == [("running", "a")]
     assert reasons(scene, run)[0].startswith("it has been running on a for ")
-    assert scene.ok("why", run.id).startswith(f"Run {run.id} is processing:\n  it has been running on a for ")
+    assert scene.ok("runs", "why", run.id).startswith(f"Run {run.id} is processing:\n  it has been running on a for ")
 
 
 def test_a_wish_that_has_not_come_true_yet_is_named(scene: Scene) -> None:
@@ -217,7 +217,7 @@ def test_a_silent_owner_without_anybody_to_watch_is_named(scene: Scene) -> None:
     run = silent(scene, "a")
     assert kinds(scene, run) == [("running", "a"), ("silent", "a"), ("unwatched", "")]
     assert reasons(scene, run, "silent")[0].endswith("; it may be taken away now")
-    assert "Let somebody watch: asterism monitor" in scene.ok("why", run.id)
+    assert "Let somebody watch: asterism monitor" in scene.ok("runs", "why", run.id)
 
 
 def elect(scene: Scene, name: str) -> None:
@@ -293,7 +293,7 @@ def test_the_answer_is_a_line_and_a_document(scene: Scene) -> None:
     run = scene.create()
     answer = scene.ask(lambda fleet: why(fleet, run.id))
     assert str(answer) == f"run {run.id} is created: no device is joined"
-    assert scene.json("why", run.id[-7:]) == {
+    assert scene.json("runs", "why", run.id[-7:]) == {
         "run": run.id,
         "status": "created",
         "reasons": [{"kind": "no_device", "name": "", "text": "no device is joined", "at": None}],

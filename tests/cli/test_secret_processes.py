@@ -46,8 +46,10 @@ def test_a_secret_of_a_device_shows_nowhere_else(tmp_path: Path) -> None:
     failed = [tasks[name]["status"] for name in ("spills", "by-input", "by-env", "by-when")]
     assert failed == ["failed", "failed", "failed", "cancelled"]
     shown = [said, errors, device_said, device_errors, page.read_text("utf-8")]
-    shown += [scene.run(*command).output for command in (["show", "nightly"], ["show", "nightly", "--json"])]
-    shown += [scene.run("story", "nightly", *json_or_not).output for json_or_not in ([], ["--json"])]
+    shown += [
+        scene.run(*command).output for command in (["plan", "show", "nightly"], ["plan", "show", "nightly", "--json"])
+    ]
+    shown += [scene.run("plan", "story", "nightly", *json_or_not).output for json_or_not in ([], ["--json"])]
     shown += [scene.run("runs", "list").output]
     assert not [text for text in shown if "s3cr3t" in text]
     for run in scene.json("runs", "list"):

@@ -109,7 +109,7 @@ def test_a_plan_in_a_store_and_its_device_import_no_shadow(folder: Path) -> None
     leave_what_is_elsewhere(folder)
     asterism(folder, "run", "plan.yaml", "--plain", "--store", "sqlite:///fleet.db")
     asterism(folder, "resume", "plan", "--plain")
-    asterism(folder, "standby", "plan", "--plain")
+    asterism(folder, "plan", "standby", "plan", "--plain")
     asterism(folder, "workflow", "add", "greet", "--call", "greetings:hello")
     command = [sys.executable, *COMMAND, "device", "join", "here"]
     with subprocess.Popen(

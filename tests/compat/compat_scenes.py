@@ -11,7 +11,7 @@ from typing import Any
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import Event, EventBus, EventType, ExecutionResult, IEventObserver, TaskStar, TaskStarLine
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 
 ENDS = (EventType.TASK_COMPLETED, EventType.TASK_FAILED)
@@ -178,7 +178,7 @@ class Session:
         try:
             outcome: dict[str, Any] = await getattr(self.orchestrator, f"orchestrate_{self.dialect.noun}")(plan, *more)
         finally:
-            verify(plan.plan)
+            check_invariants(plan.plan)
         return outcome
 
     def run(self, plan: Any, *more: Any, seed: int | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from asterism.compat.galaxy import (
     TaskStarLine,
     TaskStatus,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.virtual_time
@@ -436,11 +436,11 @@ def test_undo_returns_to_every_state_in_turn(steps: list[Any]) -> None:
                     editor.redo()
         except CommandExecutionError:
             pass
-        verify(editor.constellation.plan)
+        check_invariants(editor.constellation.plan)
     states = [look(editor.constellation)]
     while editor.undo():
         states.append(look(editor.constellation))
-    verify(editor.constellation.plan)
+    check_invariants(editor.constellation.plan)
     assert editor.constellation.task_count == 0
     while len(states) > 1:
         assert look(editor.constellation) == states.pop()

@@ -20,7 +20,7 @@ from asterism.compat.galaxy import (
     TaskStar,
     TaskStarLine,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, SEEDS, Agent, Devices, Dialect, Session, run
 
 pytestmark = pytest.mark.virtual_time
@@ -121,7 +121,7 @@ def orchestrated(dialect: Dialect, bus: Any, synchronizer: Any, plan: Any, *, se
     bus.subscribe(orchestrator._modification_synchronizer)
     bus.subscribe(Agent(dialect, bus, replace_b, seconds=2.0))
     outcome = run(getattr(orchestrator, f"orchestrate_{dialect.noun}")(plan), seed=seed)
-    verify(plan.plan)
+    check_invariants(plan.plan)
     assert outcome["status"] == "completed"
     return devices
 
@@ -313,4 +313,4 @@ def test_what_ones_own_synchronizer_writes_into_a_copy_shows_there() -> None:
         ("failed", None),
     ]
     assert [task.task_id for task in merged.get_ready_tasks()] == ["Z"]
-    verify(merged.plan)
+    check_invariants(merged.plan)

@@ -22,7 +22,7 @@ from asterism.compat.galaxy import (
     TaskStarSchema,
     TaskStatus,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Dialect
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
@@ -87,7 +87,7 @@ def test_a_retry_waits_for_nobody_who_has_gone_on() -> None:
     star = plan.tasks["A"]
     star.retry()
     assert (plan.tasks["B"].is_ready_to_execute, plan.state) == (False, ConstellationState.READY)
-    verify(plan.plan)
+    check_invariants(plan.plan)
     plan.mark_task_completed("A", False)
     plan.start_task("B")
     star._status = TaskStatus.FAILED
@@ -296,7 +296,7 @@ def test_an_execution_by_hand(dialect: Dialect) -> None:
     for task_id in ("A", "B"):
         plan.start_task(task_id)
         plan.mark_task_completed(task_id, True)
-        verify(plan.plan)
+        check_invariants(plan.plan)
     plan.complete_execution()
     assert (plan.state, plan.execution_duration is not None) == (ConstellationState.COMPLETED, True)
     plan.complete_execution()

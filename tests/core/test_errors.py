@@ -16,8 +16,8 @@ from asterism.core.errors import (
     RecordedError,
     UnknownTask,
     Violation,
-    reason_of,
-    shown,
+    error_text,
+    safe_repr,
 )
 from asterism.core.history import Entry
 
@@ -84,12 +84,12 @@ class Shy(Exception):
 
 
 def test_an_error_that_cannot_be_printed_is_recorded_all_the_same() -> None:
-    assert reason_of(Shy()) == "Shy: (its message cannot be shown)"
-    assert reason_of(ValueError("no")) == "ValueError: no"
-    assert reason_of(None) == ""
+    assert error_text(Shy()) == "Shy: (its message cannot be shown)"
+    assert error_text(ValueError("no")) == "ValueError: no"
+    assert error_text(None) == ""
 
 
 def test_a_value_is_shown_in_a_message_even_if_it_is_long_or_does_not_want_to_be() -> None:
-    assert shown({"a": 1}) == "{'a': 1}"
-    assert len(shown("x" * 10_000)) == 200
-    assert shown(Shy()) == "a Shy that cannot be shown"
+    assert safe_repr({"a": 1}) == "{'a': 1}"
+    assert len(safe_repr("x" * 10_000)) == 200
+    assert safe_repr(Shy()) == "a Shy that cannot be shown"

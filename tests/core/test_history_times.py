@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asterism.core import history
 from asterism.core.errors import AsterismError, RunRefused
-from asterism.core.history import LONGEST_STEP_BACK, time_of_step
+from asterism.core.history import MAX_CLOCK_STEP_BACK, step_time
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.core.plan.status import COMPLETED
@@ -25,7 +25,7 @@ from asterism.core.series.machine import Series
 FLOW = Workflow("work", argv=["true"], retries=50, losses=50, rounds=50)
 KITCHEN = Owner("kitchen", "kitchen-1")
 HOUR = 3600.0
-TIMES = st.floats(1_000_000.0, 1_000_000.0 + LONGEST_STEP_BACK)
+TIMES = st.floats(1_000_000.0, 1_000_000.0 + MAX_CLOCK_STEP_BACK)
 
 
 def own(step: str, run: Run, now: float) -> Run:
@@ -42,7 +42,7 @@ def own(step: str, run: Run, now: float) -> Run:
         "decline": lambda: transitions.decline(run, grant, "no", now),
         "release": lambda: transitions.release(run, grant, "released", "", now),
         "lose": lambda: transitions.lose(run, FLOW, now, "gone"),
-        "next round": lambda: transitions.next_round(run, FLOW, now),
+        "next round": lambda: transitions.offer_again(run, FLOW, now),
         "pause": lambda: transitions.pause(run, now, "ann"),
         "resume": lambda: transitions.resume(run, now, "ann"),
         "cancel": lambda: transitions.cancel(run, now, "ann"),
@@ -110,14 +110,14 @@ def test_without_it_a_run_ends_before_it_began(monkeypatch: pytest.MonkeyPatch) 
     """The ablation."""
     program = [("take and start", 1_000_000.0 + HOUR), ("complete", 1_000_000.0)]
     assert is_in_order(played(program, 1_000_000.0)[-1])
-    monkeypatch.setattr(history, "time_of_step", lambda last, now: now)
-    monkeypatch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
+    monkeypatch.setattr(history, "step_time", lambda last, now: now)
+    monkeypatch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
     assert not is_in_order(played(program, 1_000_000.0)[-1])
 
 
 def test_a_clock_that_is_wrong_by_more_than_a_week_is_not_followed() -> None:
-    assert time_of_step(1_000_000.0 + LONGEST_STEP_BACK, 1_000_000.0) == 1_000_000.0 + LONGEST_STEP_BACK
-    assert time_of_step(1_000_001.0 + LONGEST_STEP_BACK, 1_000_000.0) == 1_000_000.0
+    assert step_time(1_000_000.0 + MAX_CLOCK_STEP_BACK, 1_000_000.0) == 1_000_000.0 + MAX_CLOCK_STEP_BACK
+    assert step_time(1_000_001.0 + MAX_CLOCK_STEP_BACK, 1_000_000.0) == 1_000_000.0
 
 
 def test_a_round_begins_in_time_although_the_clock_was_set_back() -> None:
@@ -125,7 +125,7 @@ def test_a_round_begins_in_time_although_the_clock_was_set_back() -> None:
     run = transitions.assign(run, KITCHEN, FLOW, by="ann", now=1_000_000.0 + HOUR)
     assert run.grant is not None
     run = transitions.decline(run, run.grant, "no", 1_000_000.0 + HOUR)
-    again = transitions.next_round(run, FLOW, 1_000_000.0)
+    again = transitions.offer_again(run, FLOW, 1_000_000.0)
     assert 1_000_000.0 <= again.not_before <= 1_000_000.0 + FLOW.backoff_most
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import NotJson
-from asterism.core.json_values import DEEPEST, plain
+from asterism.core.json_values import MAX_DEPTH, plain_json
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,13 @@ from asterism.core.json_values import DEEPEST, plain
     ],
 )
 def test_json_types_pass_and_their_relatives_become_json_types(value: Any, same: Any) -> None:
-    assert plain(value) == same
-    assert json.loads(json.dumps(plain(value))) == same
+    assert plain_json(value) == same
+    assert json.loads(json.dumps(plain_json(value))) == same
 
 
 def test_the_answer_is_a_copy() -> None:
     value = {"list": [1]}
-    copy = plain(value)
+    copy = plain_json(value)
     value["list"].append(2)
     assert copy == {"list": [1]}
 
@@ -51,7 +51,7 @@ def test_the_answer_is_a_copy() -> None:
 )
 def test_anything_else_is_refused_with_the_place_that_is_in_the_way(value: Any, words: str) -> None:
     with pytest.raises(NotJson) as caught:
-        plain(value)
+        plain_json(value)
     assert str(caught.value) == words
 
 
@@ -63,13 +63,13 @@ def nested(levels: int) -> Any:
 
 
 def test_depth_is_limited_so_that_json_itself_never_gives_up() -> None:
-    assert json.dumps(plain(nested(DEEPEST)))
-    with pytest.raises(NotJson, match=f"is nested more than {DEEPEST} deep"):
-        plain(nested(DEEPEST + 1))
+    assert json.dumps(plain_json(nested(MAX_DEPTH)))
+    with pytest.raises(NotJson, match=f"is nested more than {MAX_DEPTH} deep"):
+        plain_json(nested(MAX_DEPTH + 1))
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
     value: dict[str, Any] = {}
     value["self"] = value
     with pytest.raises(NotJson, match="nested more than"):
-        plain(value)
+        plain_json(value)

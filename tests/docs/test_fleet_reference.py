@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import pytest
 
 from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
-from asterism.base.input_variables import PREFIX
+from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
 from asterism.fleet import notifier
@@ -97,14 +97,14 @@ def test_every_variable_of_a_command_is_told() -> None:
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
     told = section(page("docs/how-to/runs.md"), "## What a command is told")
     assert there
-    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == {*there, f"{PREFIX}<name>"}
+    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == {*there, f"{VARIABLE_PREFIX}<name>"}
 
 
 def test_every_name_of_a_profile_is_told() -> None:
     session = Session("s", "laptop", 0.0, profile=measure())
     assert session.owner == Owner("laptop", "s")
     told = first_names(section(page("docs/how-to/choose-devices.md"), "## The profile"))
-    assert told == set(session.shown())
+    assert told == set(session.expression_names())
 
 
 def test_every_method_of_a_store_is_told() -> None:

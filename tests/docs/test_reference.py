@@ -19,8 +19,8 @@ from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
 from asterism.cli import main
 from asterism.cli.main import commands
 from asterism.core.plan import edits
+from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL
-from asterism.core.plan.view import ConstellationView, TaskView
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
 from asterism.planfile import json_schema
 from tests.docs.docs_pages import ROOT
@@ -166,6 +166,8 @@ def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Com
 
 
 LEAVES = dict(leaves(commands))
+SHORT_FORMS = {"resume": "plan resume"}
+assert all(LEAVES.pop(short) is LEAVES[full] for short, full in SHORT_FORMS.items())
 OF_A_FLEET = {"--store", "--json"}
 
 

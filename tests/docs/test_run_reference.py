@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
+from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
-from asterism.core.run.selection import STRATEGIES
-from asterism.core.run.workflow import MOST, Workflow
+from asterism.core.run.workflow import MAX_NUMBER, Workflow
 from tests.docs.docs_pages import blocks
 from tests.docs.test_reference import first_names, page, rows, section
 
@@ -64,7 +64,7 @@ def test_who_speaks_is_who_shows_a_grant() -> None:
 def test_every_reason_is_told() -> None:
     assert [row[0].strip("`") for row in rows(section(RUNS, "## Reasons"))] == list(REASONS)
     assert not [name for name in Assignment._fields if f"`{name}`" not in section(RUNS, "## Reasons")]
-    assert not [name for name in transitions.GIVEN_BACK if f"`{name}`" not in section(RUNS, "## Events")]
+    assert not [name for name in transitions.RELEASE_REASONS if f"`{name}`" not in section(RUNS, "## Events")]
 
 
 def test_the_marks_are_fields_of_a_run() -> None:
@@ -90,6 +90,6 @@ def test_what_follows_from_the_fields_is_told() -> None:
 
 def test_the_limits_are_told() -> None:
     told = section(RUNS, "## Workflow")
-    assert f"above 0 and {MOST:,} at most" in told
-    assert f"from 0 to {MOST:,}" in told
+    assert f"above 0 and {MAX_NUMBER:,} at most" in told
+    assert f"from 0 to {MAX_NUMBER:,}" in told
     assert not [name for name in STRATEGIES if f"`{name}`" not in told]

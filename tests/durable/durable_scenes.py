@@ -24,7 +24,7 @@ from asterism.orchestrator.events import Event
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, Query, Write
-from asterism.testing.sim.world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
 
@@ -87,7 +87,7 @@ class Stage:
 
 
 def agent(*arguments: Any, host: str, **terms: Any) -> DeviceAgent:
-    return DeviceAgent(*arguments, **{"presence": SimPresence(host), "measure": dict, "monitor_every": 2.0, **terms})
+    return DeviceAgent(*arguments, **{"host": SimHost(host), "measure": dict, "monitor_every": 2.0, **terms})
 
 
 def task(name: str, call: str = "work", **terms: Any) -> Task:

@@ -207,10 +207,10 @@ async def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again(stage:
 async def test_a_run_that_is_still_alive_on_a_device_is_waited_for(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     first = stage.orchestrator(local=0)
-    await left(first.run(chain("a", call="wait")), lambda: len(kitchen.desk), stage)
+    await left(first.run(chain("a", call="wait")), lambda: len(kitchen.worker), stage)
     again = stage.spawn(stage.orchestrator(local=0).run_stored("nightly"))
     await asyncio.sleep(10.0)
-    assert len(kitchen.desk) == 1
+    assert len(kitchen.worker) == 1
     durable_work.gate("a").set()
     assert (await again).state == "completed"
     assert DONE == {"a": 1}
@@ -226,7 +226,7 @@ async def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up(stage:
     first = stage.orchestrator(local=0, no_device_timeout=50.0)
     await left(first.run(plan), durable_work.gate("a begun").is_set, stage)
     kitchen.drain(hand_back=True)
-    await stage.until(lambda: not len(kitchen.desk))
+    await stage.until(lambda: not len(kitchen.worker))
     durable_work.reset()
     await stage.device("attic")
     for name in ("a", "b"):
@@ -285,7 +285,7 @@ async def test_a_cancelled_constellation_ends_and_its_runs_with_it(stage: Stage)
     kitchen = await stage.device("kitchen")
     orchestrator = stage.orchestrator(local=0)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
-    await stage.until(lambda: len(kitchen.desk))
+    await stage.until(lambda: len(kitchen.worker))
     await orchestrator.cancel("nightly")
     assert (await running).state == "cancelled"
     [run] = await stage.store.find(Query())
@@ -300,7 +300,7 @@ async def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_s
     async def editor(view: Any, events: Any) -> Any:
         if [getattr(event, "task_id", None) for event in events] != ["a"]:
             return None
-        await stage.until(lambda: len(kitchen.desk))
+        await stage.until(lambda: len(kitchen.worker))
         return [RemoveTask("b"), AddTask(task("instead"))]
 
     plan = chain("a")
@@ -364,7 +364,7 @@ async def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(
 async def test_two_orchestrators_do_not_run_one_constellation(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
-    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* asterism standby nightly"):
+    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* asterism plan standby nightly"):
         await stage.orchestrator(host="there").run_stored("nightly")
     durable_work.gate("a").set()
     await running
@@ -551,7 +551,7 @@ async def test_a_constellation_is_not_forgotten_before_its_last_run_whose_key_an
     with pytest.raises(ConstellationExists):
         await stage.orchestrator(local=0).run(chain("a"))
     durable_work.gate("a").set()
-    await stage.until(lambda: not len(kitchen.desk))
+    await stage.until(lambda: not len(kitchen.worker))
     await asyncio.sleep(10.0)
     await stage.fleet().prune(1.0)
     assert (await stage.orchestrator(local=0).run(chain("a"))).state == "completed"

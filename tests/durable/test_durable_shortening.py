@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.core.plan import snapshot
+from asterism.core.plan import plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import UnreadableJournal, lock_to_json
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Compaction
@@ -36,8 +36,8 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 12)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
-    monkeypatch.setattr(snapshot, "TASKS", 1)
-    monkeypatch.setattr(snapshot, "ENTRIES", 2)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
+    monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 2)
     monkeypatch.setattr(journal_store, "PART_LENGTH", 400)
 
 
@@ -85,13 +85,13 @@ async def named(stage: Stage) -> list[str]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every piece of work, in order."""
     done: list[str] = []
-    take, pieces, removed = Frozen.take, Frozen.pieces, MemoryStore.commit
+    take, pieces, removed = Snapshot.take, Snapshot.pieces, MemoryStore.commit
 
-    def taken(self: Frozen, most: int | None = None) -> None:
+    def taken(self: Snapshot, most: int | None = None) -> None:
         done.append("taken")
         take(self, most)
 
-    def written(self: Frozen) -> Iterator[str]:
+    def written(self: Snapshot) -> Iterator[str]:
         for piece in pieces(self):
             done.append("written")
             yield piece
@@ -100,8 +100,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("committed")
         await removed(self, writes)
 
-    monkeypatch.setattr(Frozen, "take", taken)
-    monkeypatch.setattr(Frozen, "pieces", written)
+    monkeypatch.setattr(Snapshot, "take", taken)
+    monkeypatch.setattr(Snapshot, "pieces", written)
     monkeypatch.setattr(MemoryStore, "commit", commit)
     return done
 
@@ -197,8 +197,8 @@ class Watched:
         monkeypatch.setattr(compaction, "yield_to_loop", a_turn)
         monkeypatch.setattr(journal_store, "PART_LENGTH", 4000)
         monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 4)
-        monkeypatch.setattr(snapshot, "TASKS", 10)
-        monkeypatch.setattr(snapshot, "ENTRIES", 50)
+        monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 10)
+        monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 50)
 
     async def check(self) -> list[StoredConstellation]:
         """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
@@ -253,13 +253,13 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
-        monkeypatch.setattr(Frozen, "before", lambda self, *nodes: None)
+        monkeypatch.setattr(Snapshot, "before", lambda self, *nodes: None)
     else:  # of the plan as it is when the record has been written
         written: Callable[..., None] = Compaction.written
 
         def late(self: Compaction) -> None:
             if self._cut is not None:
-                self._cut = (self._stored.plan.freeze(), *self._cut[1:])
+                self._cut = (self._stored.plan.take_snapshot(), *self._cut[1:])
             written(self)
 
         monkeypatch.setattr(Compaction, "written", late)
@@ -388,13 +388,13 @@ async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
 ) -> None:
     tried = 0
 
-    def broken(self: Frozen) -> Iterator[str]:
+    def broken(self: Snapshot) -> Iterator[str]:
         nonlocal tried
         tried += 1
         raise RuntimeError("a mistake")
         yield ""
 
-    monkeypatch.setattr(Frozen, "pieces", broken)
+    monkeypatch.setattr(Snapshot, "pieces", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
     found = await stage.load()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asterism.base import expressions
-from asterism.base.clock import OwnClock
+from asterism.base.clock import BootClock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.durable.fleet_device import PlanWorkflows
@@ -26,7 +26,7 @@ from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody
 
 
 async def owned(store: Store, kept: StoredConstellation, who: str) -> JournalWriter:
-    journal = JournalWriter(store, OwnClock(), random.Random(who), kept, lambda error: None)
+    journal = JournalWriter(store, BootClock(), random.Random(who), kept, lambda error: None)
     await journal.change_head(owner=who, epoch=kept.head.epoch + 1, state="executing")
     return journal
 
@@ -79,7 +79,7 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
 
 def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
     """As it was when it fell asleep."""
-    return JournalWriter(stage.store, OwnClock(), random.Random(1), stale._stored, lambda error: None)
+    return JournalWriter(stage.store, BootClock(), random.Random(1), stale._stored, lambda error: None)
 
 
 @pytest.mark.virtual_time

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.base.clock import OwnClock
+from asterism.base.clock import BootClock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, insert_plan, load
@@ -21,7 +21,7 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import StoreError, StoreReadOnly, StoreUnwritable
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, chain, task
@@ -34,26 +34,26 @@ class Rights:
         self.given = True
         self.met = 0
         self._wanted: list[tuple[int, asyncio.Event, asyncio.AbstractEventLoop]] = []
-        prepare, fault = Link._prepare, Link.fault
+        prepare, fault = FileConnection._prepare, FileConnection.fault
 
-        def prepared(link: Link, connection: sqlite3.Connection, new: bool) -> None:
+        def prepared(link: FileConnection, connection: sqlite3.Connection, new: bool) -> None:
             prepare(link, connection, new)
             if not self.given:
                 connection.execute("PRAGMA query_only = 1")
 
-        def noted(link: Link, error: Exception) -> StoreError:
+        def noted(link: FileConnection, error: Exception) -> StoreError:
             found = fault(link, error)
             if isinstance(found, StoreUnwritable | StoreReadOnly):
                 self._refused()
             return found
 
-        monkeypatch.setattr(Link, "_prepare", prepared)
-        monkeypatch.setattr(Link, "fault", noted)
+        monkeypatch.setattr(FileConnection, "_prepare", prepared)
+        monkeypatch.setattr(FileConnection, "fault", noted)
 
     def take(self, store: SqliteStore) -> None:
         self.given, self.met = False, 0
         with store._writer._writing:
-            store._link.close()  # the next connection has no right to write
+            store._connection.close()  # the next connection has no right to write
 
     async def refused(self, times: int, unless: asyncio.Task[Any]) -> None:
         """Until so much could not be written, or the other has ended, which it should not."""
@@ -110,7 +110,7 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
     lost: list[OwnershipLost] = []
-    journal = JournalWriter(store, OwnClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
+    journal = JournalWriter(store, BootClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
     rights.take(store)
     journal.plan.note(1.0, "said", None, "something")
     written = asyncio.create_task(journal.commit())

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from asterism.base.clock import OwnClock
+from asterism.base.clock import BootClock
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
@@ -134,7 +134,7 @@ def test_the_own_clock_of_a_device_never_goes_back(monkeypatch: pytest.MonkeyPat
 
     real, jump = time.clock_gettime, 0.0
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + jump)
-    clock = OwnClock()
+    clock = BootClock()
     before = clock.time()
     jump = -HOUR
     assert before <= clock.time() < before + RIGHT

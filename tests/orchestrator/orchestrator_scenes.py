@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from asterism import Constellation, Event, LocalDevice, Orchestrator, Result, Task
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 
 Outcome = TypeVar("Outcome")
@@ -69,7 +69,7 @@ def orchestrate(plan: Constellation, *, seed: int | None = None, **terms: Any) -
     """Run a plan in virtual time, on one device without a limit if no other is named, and check every invariant."""
     terms.setdefault("devices", [LocalDevice("device")])
     result = run(Orchestrator(**terms).run(plan), seed=seed)
-    verify(plan)
+    check_invariants(plan)
     return result
 
 

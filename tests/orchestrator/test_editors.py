@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, EditEvent, LocalDevice, Orchestrator, Task, edits
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -35,7 +35,7 @@ def edited(plan: Constellation, **terms: Any) -> tuple[Any, Diary]:
     orchestrator = Orchestrator(**terms)
     diary = Diary(orchestrator, EditEvent)
     result = run(orchestrator.run(plan))
-    verify(plan)
+    check_invariants(plan)
     return result, diary
 
 
@@ -403,9 +403,9 @@ async def test_an_edit_takes_back_the_leave_to_start_from_a_task_that_waits_for_
     running = asyncio.create_task(orchestrator.run(plan))
     await at(1.5)
     plan.edit([edits.UpdateTask("b", revocable=False)])
-    verify(plan)
+    check_invariants(plan)
     await at(40)
-    verify(plan)
+    check_invariants(plan)
     assert plan["b"].status == "pending"
     await running
     assert started == [1, 51]

@@ -10,7 +10,7 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from asterism.core.errors import EditRejected
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import CycleClaimed, CycleGone
 from tests.orchestrator.orchestrator_scenes import Diary, after, at, chain, independent, span
 
@@ -26,7 +26,7 @@ def outside(plan: Constellation | None = None, **terms: Any) -> tuple[Orchestrat
 
     async def verified() -> Any:
         result = await orchestrator.run(plan)
-        verify(plan)
+        check_invariants(plan)
         return result
 
     return orchestrator, Diary(orchestrator), asyncio.create_task(verified())

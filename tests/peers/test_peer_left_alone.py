@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, CREATED, KEEPS, PROCESSING, REASSIGNING, Run
+from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import ENDED
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
-from asterism.testing.sim import peer_stores
-from asterism.testing.sim.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_stores
+from asterism.testing.simulator.peer_stores import copy_of as copied
 from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 
@@ -49,7 +49,7 @@ async def met(laptop: Side, kitchen: Side) -> None:
         await kitchen.meet(laptop)
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", KEEP_RULES)
 @pytest.mark.parametrize("known", [True, False])
 async def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(
     keep: str, known: bool

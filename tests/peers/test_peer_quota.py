@@ -113,11 +113,11 @@ async def test_without_a_quota_a_peer_stores_what_it_likes() -> None:
     """What the safeguard does."""
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=1)
-    real = Quota.refusal
-    Quota.refusal = lambda self, cost: None  # type: ignore[method-assign, assignment]
+    real = Quota.reserve
+    Quota.reserve = lambda self, cost: None  # type: ignore[method-assign, assignment]
     try:
         runs = [await laptop.create() for _ in range(4)]
         await laptop.meet(kitchen)
         assert all(await known(kitchen, runs))
     finally:
-        Quota.refusal = real  # type: ignore[method-assign]
+        Quota.reserve = real  # type: ignore[method-assign]

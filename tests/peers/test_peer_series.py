@@ -6,7 +6,7 @@ from asterism.core.history import Entry
 from asterism.core.series.machine import Series
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutRegister
-from asterism.testing.sim import peer_stores
+from asterism.testing.simulator import peer_stores
 from tests.peers.exchange_scenes import Liar, two
 
 

@@ -25,10 +25,10 @@ from asterism import (
     Work,
     edits,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.constellation import ConstellationView
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import POLICIES
 from asterism.core.plan.status import TERMINAL
-from asterism.core.plan.view import ConstellationView
 from asterism.testing.virtual_time import run
 
 
@@ -162,7 +162,7 @@ class Race:
         """Here an error would be the editor's own, and swallowed: it is noted instead."""
         execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
-            verify(self.plan, execution.outside_the_queue() if execution is not None else ())
+            check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
         except AssertionError as error:
             self.problems.append(f"invariant: {error}")
 
@@ -195,7 +195,7 @@ class Race:
     # -- the judgement -------------------------------------------------------------------------------------------------
 
     def _judge(self, result: Result) -> None:
-        verify(self.plan)
+        check_invariants(self.plan)
         for node in self.plan.nodes.values():
             if node.status not in TERMINAL:
                 self.problems.append(f"{node.id} was left {node.status}")

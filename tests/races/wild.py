@@ -16,10 +16,10 @@ from typing import Any
 
 from asterism import Constellation, EditBatch, EditRejected, LocalDevice, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, PlanError
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.constellation import ConstellationView
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import POLICIES
 from asterism.core.plan.status import TERMINAL
-from asterism.core.plan.view import ConstellationView
 from asterism.testing.virtual_time import run
 
 OUTCOMES = ["success", "success", "completion", "failure"]
@@ -89,7 +89,7 @@ class Wild:
     def _look(self) -> None:
         execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
-            verify(self.plan, execution.outside_the_queue() if execution is not None else ())
+            check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
         except AssertionError as error:
             self.problems.append(f"invariant: {error}")
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.compare_and_swap import Claim, RetryOptions, claim
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot
+from asterism.series.register import RevisionConflict, RegisterUnavailable, Snapshot
 from tests.series.register_openers import bare_repository, certificate, over_http
 from tests.series.series_processes import all_at_once
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
 COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
-EAGER = Patience(jitter=(0.0, 0.01))
+EAGER = RetryOptions(jitter=(0.0, 0.01))
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ async def test_the_swap_and_the_history_are_the_same_over_https(remote: str, tru
     async with using(remote, GIT_SSL_CAINFO=str(trusted)) as register:
         first = await register.swap(NAME, None, "one", "the first")
         await register.swap(NAME, first, "two", "the second")
-        with pytest.raises(Moved):
+        with pytest.raises(RevisionConflict):
             await register.swap(NAME, first, "late", "late")
         assert [one.message for one in await register.history(NAME, 9)] == ["the second", "the first"]
 
@@ -114,16 +114,13 @@ async def test_the_authority_that_the_settings_of_git_name_is_trusted(
         assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
 
 
-def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
+async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path, trusted) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git", GIT_SSL_CAINFO=str(trusted)) as register:
             to_come.extend(["after", "before"])
             assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
             assert len(await register.history(NAME, 9)) == 1
-
-        using(f"{address}/remote.git", scene, GIT_SSL_CAINFO=str(trusted))
 
 
 # -- not trusted -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from tests.process_scenes import PATIENCE, alive, gone, soon
 from tests.series.register_openers import bare_repository
 
 COMMAND = "from asterism.cli.main import main; main()"
-UNGUARDED = f"from asterism.series import git_register; git_register.process_guard.report = lambda *words: None; {COMMAND}"
+UNGUARDED = (
+    f"from asterism.series import git_register; git_register.process_guard.report = lambda *words: None; {COMMAND}"
+)
 
 
 class Push:

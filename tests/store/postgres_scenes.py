@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from asterism.store.postgres import PostgresStore
-from asterism.store.postgres.connections import Opening
+from asterism.store.postgres.connection_pool import ConnectionFactory
 
 
 @contextlib.asynccontextmanager
@@ -30,12 +30,12 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
     """Every store that is opened from now on has such a limit at its server, in seconds, and all other times are as
     long as ever: a machine that is busy with other things comes near none of those."""
-    usual = Opening._limits
+    usual = ConnectionFactory._limits
 
-    def own(self: Opening) -> dict[str, str]:
+    def own(self: ConnectionFactory) -> dict[str, str]:
         return usual(self) | {name: str(int(1000 * seconds)) for name, seconds in limits.items()}
 
-    monkeypatch.setattr(Opening, "_limits", own)
+    monkeypatch.setattr(ConnectionFactory, "_limits", own)
 
 
 async def connected(url: str) -> Any:

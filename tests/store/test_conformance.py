@@ -19,12 +19,12 @@ from asterism.core.run.transitions import cancel, create
 from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
-from asterism.store.sqlite import SqliteStore, writer
+from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.testing.store_conformance import (
-    Elsewhere,
-    EngineTests,
+    ProcessOpener,
     SharedStoreConformance,
     StoreConformance,
+    StoreTests,
     model_tests,
     watch_tests,
 )
@@ -44,7 +44,7 @@ class TestSqlite(SharedStoreConformance):
 
     @pytest.fixture(autouse=True)
     def _in_a_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "QUICK", self.quick)
+        monkeypatch.setattr(group_commit, "QUICK", self.quick)
         self._paths = (str(tmp_path / f"{number}.db") for number in itertools.count())
         self._opened: dict[int, str] = {}
 
@@ -57,8 +57,8 @@ class TestSqlite(SharedStoreConformance):
     async def open_another(self, store: Store) -> Store:
         return await store_engines.open_sqlite(self._opened[id(store)])
 
-    async def elsewhere(self, store: Store) -> Elsewhere:
-        return Elsewhere("tests.store.store_engines:open_sqlite", self._opened[id(store)])
+    async def process_opener(self, store: Store) -> ProcessOpener:
+        return ProcessOpener("tests.store.store_engines:open_sqlite", self._opened[id(store)])
 
 
 class TestSqliteOnASlowDisk(TestSqlite):
@@ -95,10 +95,10 @@ class TestPostgres(SharedStoreConformance):
     async def open_another(self, store: Store) -> Store:
         return await store_engines.open_postgres(self._server.url(schema=self._opened[id(store)]))
 
-    async def elsewhere(self, store: Store) -> Elsewhere:
+    async def process_opener(self, store: Store) -> ProcessOpener:
         schema = self._opened[id(store)]
         self._shared.add(schema)
-        return Elsewhere("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
+        return ProcessOpener("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
 
 # -- what a store does when its clock is set back, which only those can show that are given one ------------------------
@@ -110,7 +110,7 @@ async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[flo
     session = Session("kitchen-1", "kitchen", 1.0)
     await store.commit([PutSession(session, None)])
     clock[0] = 1000.0
-    await store.beat("kitchen-1", {}, [])
+    await store.heartbeat("kitchen-1", {}, [])
     clock[0] = 500.0
     [known] = await store.sessions()
     assert known.beat_at == 1000.0
@@ -207,7 +207,7 @@ def test_every_test_of_the_suite_is_one_that_pytest_can_call() -> None:
     assert len(tests) > 100
     for name in tests:
         assert getattr(SharedStoreConformance, name).__code__.co_argcount == 1, name
-    assert issubclass(SharedStoreConformance, EngineTests)
+    assert issubclass(SharedStoreConformance, StoreTests)
 
 
 def test_without_hypothesis_the_suite_says_what_to_install() -> None:

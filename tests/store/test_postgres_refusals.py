@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.store.postgres import PostgresStore, connections, schema
+from asterism.store.postgres import PostgresStore, connection_pool, schema
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import (
     Conflict,
@@ -225,7 +225,7 @@ async def test_a_store_that_was_closed_says_so(postgres_url: str) -> None:
 async def test_connections_that_nobody_uses_are_closed_after_a_while(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "IDLE", 0.0)
+    monkeypatch.setattr(connection_pool, "IDLE", 0.0)
     async with opened(postgres_url) as store:
         await store.find(Query())
         [(_, connection)] = store._broad._idle

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asterism.store.postgres import PostgresStore, schema
-from asterism.store.postgres.queries import Migration, migrations
+from asterism.store.postgres.schema import Migration, migrations
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreMissing, StoreReadOnly, UnknownSchema
 from tests.store.postgres_scenes import looking, opened
@@ -147,5 +147,5 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 def test_the_sql_comes_with_the_package() -> None:
     folder = Path(schema.__file__).parent
-    assert (folder / "queries.sql").exists()
+    assert (folder / "statements.sql").exists()
     assert sorted(folder.glob("migrations/*.sql"))

@@ -41,7 +41,7 @@ async def test_the_server_ends_with_whoever_started_it(how: str) -> None:
     await process.wait()
     await lost.wait()
     folder = Path(url.partition("host=")[2])
-    while folder.exists():  # the last thing that is done, and nobody tells us
+    while folder.exists():  # noqa: ASYNC110 - the last thing that is done, and nobody tells us
         await asyncio.sleep(0.01)
 
 

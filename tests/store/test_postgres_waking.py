@@ -129,7 +129,7 @@ async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
 ) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         watch = await _listening(store, OFFERED)
-        channel = store._listening._channel
+        channel = store._listener._channel
         for nonsense in ("", "no JSON", "[]", "7", "{}", '[1, {"a": 2}]'):
             await other.execute("SELECT pg_notify($1, $2)", channel, nonsense)
         await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["somebody", OFFERED]))
@@ -139,9 +139,9 @@ async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
 
 async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(postgres_url) as store:
-        store._telling._channel = "x" * 100  # the server refuses it
+        store._sender._channel = "x" * 100  # the server refuses it
         await store.commit([PutRun(a_run(1), None)])
-        await store._telling.close()
+        await store._sender.close()
         assert "others were not told" in caplog.text
         assert await store.run("r0001") is not None
 
@@ -156,15 +156,15 @@ async def test_what_happens_in_quick_succession_is_told_together(
             told.append(json.loads(payload)[1:])
 
         monkeypatch.setattr(notifications, "GAP", 3600.0)
-        monkeypatch.setattr(store._telling, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
+        monkeypatch.setattr(store._sender, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
         store._committed({"a"})
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for number in range(100):
             store._committed({f"b{number % 3}"})
         assert told == [["a"]]
-        assert store._telling._task is not None
-        store._telling._task.cancel()
+        assert store._sender._task is not None
+        store._sender._task.cancel()
 
 
 def test_many_topics_are_several_messages_that_the_server_can_carry() -> None:

@@ -14,8 +14,8 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Progress
 from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
-from asterism.store.sqlite import SqliteStore, table_dump
+from asterism.store.protocol import Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
+from asterism.store.sqlite import SqliteStore, maintenance
 from asterism.store.store_errors import StoreUnavailable
 from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
 
@@ -27,10 +27,10 @@ def file(tmp_path: Path) -> Path:
 
 async def furnished(store: SqliteStore) -> None:
     """One of everything, and all of it in order."""
-    active = transitions.let_go(run(2, series="RFC-093"), 102.0)
+    active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)
-    blob = await store.keep_blob(b"large")
+    blob = await store.put_blob(b"large")
     await store.commit(
         [
             PutSession(KITCHEN, None),
@@ -43,7 +43,7 @@ async def furnished(store: SqliteStore) -> None:
             Notice(5.0, "late", "a result came too late", "run-00001", "kitchen"),
         ]
     )
-    await store.beat("kitchen-1", {"os": "linux"}, [Report("run-00001", 1, Progress(1, 2), "tail")])
+    await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport("run-00001", 1, Progress(1, 2), "tail")])
 
 
 async def test_all_is_well(file: Path) -> None:
@@ -125,7 +125,7 @@ async def test_an_index_that_disagrees_with_its_table_is_named(file: Path) -> No
 
 
 async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_dump, "PAGE", 10)
+    monkeypatch.setattr(maintenance, "PAGE", 10)
     await filled(file, 55)
     async with opened(file) as store:
         lines = []
@@ -150,7 +150,7 @@ async def test_a_dump_can_be_given_up(file: Path) -> None:
 async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_dump, "PAGE", 10)
+    monkeypatch.setattr(maintenance, "PAGE", 10)
     await filled(file.with_name("backup.db"), 1)
     await filled(file, 55)
     async with opened(file) as store:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from asterism.core.run import transitions
-from asterism.store.protocol import Offer, PutRun, PutSession, Query
-from asterism.store.sqlite import SqliteStore, error_mapping, writer
-from asterism.store.sqlite.connection import Link
+from asterism.store.protocol import PutRun, PutSession, Query, TakeRequest
+from asterism.store.sqlite import SqliteStore, error_mapping, group_commit
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import (
     StoreBusy,
     StoreCorrupt,
@@ -122,7 +122,7 @@ def test_what_the_system_says_is_passed_on(file: Path) -> None:
 
 
 def test_a_connection_that_cannot_even_roll_back_is_given_up(file: Path) -> None:
-    link = Link(file, 5.0)
+    link = FileConnection(file, 5.0)
     link.first_open(create=True)
     link.close()
     closed: list[bool] = []
@@ -228,7 +228,7 @@ async def test_whoever_meets_a_lock_waits_for_it(file: Path, monkeypatch: pytest
         loop.call_soon_threadsafe(met.set)
         sleep(seconds)
 
-    monkeypatch.setattr(writer.time, "sleep", noticed)
+    monkeypatch.setattr(group_commit.time, "sleep", noticed)
     async with opened(file, busy_timeout=60.0) as store:
         for writes in ([PutRun(run(0), None)], [PutRun(run(1), None), PutRun(run(2), None)]):
             met.clear()
@@ -298,7 +298,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_fr
             await store.run("run-00001")
         with caplog.at_level(logging.ERROR):
             taken = await store.take(
-                Offer("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
+                TakeRequest("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
             )
         assert [one.id for one in taken] == ["run-00002"]
         assert "run run-00001 cannot be read" in caplog.text

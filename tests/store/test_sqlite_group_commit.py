@@ -14,8 +14,17 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.store.protocol import ExpectSession, Offer, PutRegister, PutRun, PutSession, Query, Report, Write
-from asterism.store.sqlite import SqliteStore, writer
+from asterism.store.protocol import (
+    ExpectSession,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    TakeRequest,
+    Write,
+)
+from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_scenes import (
     FLOW,
@@ -47,13 +56,13 @@ async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[int] = []
-    settle = writer.Writer._settle
+    settle = group_commit.Writer._settle
 
-    def counted(self: writer.Writer, jobs: list[Any]) -> None:
+    def counted(self: group_commit.Writer, jobs: list[Any]) -> None:
         groups.append(len(jobs))
         settle(self, jobs)
 
-    monkeypatch.setattr(writer.Writer, "_settle", counted)
+    monkeypatch.setattr(group_commit.Writer, "_settle", counted)
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
@@ -65,7 +74,7 @@ async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_
 
 
 async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST", 10)
+    monkeypatch.setattr(group_commit, "MOST", 10)
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
@@ -175,11 +184,11 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
             raise LookupError("the step")
 
         with pytest.raises(LookupError, match="the step"):
-            await store.take(Offer("kitchen", frozenset(), 200.0, 1), step)
+            await store.take(TakeRequest("kitchen", frozenset(), 200.0, 1), step)
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            Offer("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
+            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
         )
         assert taken.epoch == 1
 
@@ -203,11 +212,11 @@ async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_pa
 
 CALLS: list[Callable[[SqliteStore], Awaitable[Any]]] = [
     lambda store: store.commit([PutRun(run(1), None)]),
-    lambda store: store.take(Offer("kitchen", frozenset(), 1.0, 1), lambda found: None),
-    lambda store: store.beat("kitchen-1", {}, [Report("run-1", 1, None, "")]),
+    lambda store: store.take(TakeRequest("kitchen", frozenset(), 1.0, 1), lambda found: None),
+    lambda store: store.heartbeat("kitchen-1", {}, [ProgressReport("run-1", 1, None, "")]),
     lambda store: store.run("run-1"),
     lambda store: store.find(Query()),
-    lambda store: store.keep_blob(b"x"),
+    lambda store: store.put_blob(b"x"),
     lambda store: store.blob("0" * 64),
     lambda store: store.prune(1.0, 1),
     lambda store: store.check(),
@@ -265,20 +274,20 @@ def test_a_store_whose_loop_has_ended_does_not_mind(tmp_path: Path) -> None:
 def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The thread of every transaction from now on."""
     found: list[int] = []
-    perform = writer.Writer._perform
+    perform = group_commit.Writer._perform
 
-    def noted(self: writer.Writer, *arguments: Any) -> None:
+    def noted(self: group_commit.Writer, *arguments: Any) -> None:
         found.append(threading.get_ident())
         perform(self, *arguments)
 
-    monkeypatch.setattr(writer.Writer, "_perform", noted)
+    monkeypatch.setattr(group_commit.Writer, "_perform", noted)
     return found
 
 
 async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
         store._writer._average = 0.0  # so it was measured
@@ -290,20 +299,20 @@ async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
 async def test_a_disk_that_becomes_slow_is_left_to_the_thread_and_one_that_becomes_quick_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
         threads = threads_of(store, monkeypatch)
-        monkeypatch.setattr(writer, "QUICK", store._writer._average / 1e9)
+        monkeypatch.setattr(group_commit, "QUICK", store._writer._average / 1e9)
         await store.commit([PutRun(run(1), None)])
-        monkeypatch.setattr(writer, "QUICK", float("inf"))
+        monkeypatch.setattr(group_commit, "QUICK", float("inf"))
         await store.commit([PutRun(run(2), None)])
         here = threading.get_ident()
         assert [thread == here for thread in threads] == [False, True]
 
 
 async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
         other = sqlite3.connect(tmp_path / "fleet.db", isolation_level=None)
@@ -321,7 +330,7 @@ async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypat
 
 async def lonely(store: SqliteStore) -> None:
     """Until the writer takes it that whoever comes is alone."""
-    for number in range(writer.CROWDED + 1):
+    for number in range(group_commit.CROWDED + 1):
         await store.commit([PutRegister(f"alone/{number}", number, None)])
         await asyncio.sleep(0)
 
@@ -329,7 +338,7 @@ async def lonely(store: SqliteStore) -> None:
 async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same_turn_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await lonely(store)
         first, second = store.commit([PutRun(run(1), None)]), store.commit([PutRun(run(2), None)])
@@ -344,7 +353,7 @@ async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same
 async def test_where_many_come_all_of_a_turn_are_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await lonely(store)
@@ -370,7 +379,7 @@ async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_pat
 
 def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody presses Ctrl-C between BEGIN and COMMIT, in a program that goes on."""
-    monkeypatch.setattr(writer, "QUICK", float("inf"))
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))
 
     def interrupted(cursor: sqlite3.Cursor) -> None:
         cursor.execute("INSERT INTO registers (key, value, revision) VALUES ('half', '1', 1)")
@@ -392,7 +401,7 @@ def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkey
 
 async def test_conflicts_say_nothing_of_the_disk(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        slow = 10 * writer.QUICK
+        slow = 10 * group_commit.QUICK
         store._writer._average = slow
         for _ in range(40):
             with pytest.raises(Conflict):

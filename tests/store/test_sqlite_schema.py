@@ -14,7 +14,7 @@ import pytest
 from asterism.store import row_codec
 from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
-from asterism.store.sqlite.queries import QUERIES
+from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 from tests.store.sqlite_scenes import filled, ids, in_the_writer, opened, run
 
@@ -44,7 +44,7 @@ async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
     async def scene() -> None:
         async with opened(file) as store:
             await store.commit([PutRun(run(1), None)])
-            await store.keep_blob(b"secret")
+            await store.put_blob(b"secret")
             modes = {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
             assert {"fleet.db", "fleet.db-wal", "fleet.db.blobs"} <= set(modes)
             assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
@@ -63,7 +63,7 @@ async def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> 
     async def scene() -> None:
         async with opened(file) as store:
             await store.commit([PutRun(run(2), None)])
-            await store.keep_blob(b"not so secret")
+            await store.put_blob(b"not so secret")
 
     before = os.umask(0o002)
     try:
@@ -244,7 +244,7 @@ def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index
 )
 def test_the_statements_of_every_day_use_an_index(file: Path, name: str, index: str) -> None:
     asyncio.run(filled(file, 0))
-    anything = re.sub(r"\?\d?|:\w+", "1", QUERIES[name])
+    anything = re.sub(r"\?\d?|:\w+", "1", STATEMENTS[name])
     assert index in plan(file, anything)
 
 

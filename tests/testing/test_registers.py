@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Change, Moved, SeriesRegister, Snapshot, encoded
+from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot, encoded
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store
-from asterism.testing.register_conformance import Elsewhere, RegisterConformance
+from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
 from tests.series.register_openers import bare_repository, over_http
 
 OPENERS = "tests.series.register_openers"
@@ -41,8 +41,8 @@ class OnAStore(RegisterConformance):
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
         return StoreRegister(await open_store(self.url))
 
-    async def elsewhere(self, register: SeriesRegister) -> Elsewhere:
-        return Elsewhere(f"{OPENERS}:open_store_register", self.url)
+    async def process_opener(self, register: SeriesRegister) -> ProcessOpener:
+        return ProcessOpener(f"{OPENERS}:open_store_register", self.url)
 
 
 class TestSqlite(OnAStore):
@@ -66,8 +66,8 @@ class OnGit(RegisterConformance):
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
         return GitRegister(register.url)
 
-    async def elsewhere(self, register: SeriesRegister) -> Elsewhere:
-        return Elsewhere(f"{OPENERS}:open_git_register", register.url)
+    async def process_opener(self, register: SeriesRegister) -> ProcessOpener:
+        return ProcessOpener(f"{OPENERS}:open_git_register", register.url)
 
 
 class TestGitInAFile(OnGit):
@@ -127,7 +127,7 @@ class Plain:
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         await asyncio.sleep(0)
         if not self.allowed(name, expected, text):
-            raise Moved(name)
+            raise RevisionConflict(name)
         key = self.key(name)
         token = self.token(key, text)
         self.cells.setdefault(key, []).append(Change(1.0, message, text, token))
@@ -181,7 +181,7 @@ class AnyName(Plain):
 class LooksThenWrites(Plain):
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         if not self.allowed(name, expected, text):
-            raise Moved(name)
+            raise RevisionConflict(name)
         await asyncio.sleep(0)
         token = self.token(name, text)
         self.cells.setdefault(name, []).append(Change(1.0, message, text, token))

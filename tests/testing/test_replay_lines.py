@@ -16,16 +16,13 @@ from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import Journal
 from asterism.peers import ingest
 from asterism.store.protocol import Write
-from asterism.testing.sim import peer_world, plan_world, simulate
-from asterism.testing.sim.__main__ import main
-from asterism.testing.sim.batteries import BatteryWorld
-from asterism.testing.sim.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-from asterism.testing.sim.peer_world import PeerWorld
-from asterism.testing.sim.plan_world import PlanWorld
-from asterism.testing.sim.replay_line import COMMAND, WORLDS, replay_line, world_named
-from asterism.testing.sim.sim_loop import Deadlock
-from asterism.testing.sim.wall_clocks import WallClockWorld
-from asterism.testing.sim.world import World
+from asterism.testing.simulator import peer_world, simulate
+from asterism.testing.simulator.__main__ import main
+from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
+from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.plan_world import PlanWorld
+from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
 ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
@@ -72,7 +69,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
 def test_the_line_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    replays(broken_in(lambda seed: plan_world.play(seed, **terms)), capsys)
+    replays(broken_in(lambda seed: simulate(seed, **terms, world=PlanWorld)), capsys)
 
 
 def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
@@ -85,7 +82,7 @@ def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
         return await run_of(self, work, journal)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
-    said = broken_in(lambda number: plan_world.play(1, dies_at=number // 2 + 1, after=bool(number % 2)))
+    said = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
     assert '"dies_at"' in said
     replays(said, capsys)
 
@@ -96,17 +93,18 @@ def test_the_line_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_lost", nothing)  # nobody is told that he lost
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # nobody is told that he lost
     replays(
-        broken_in(lambda seed: peer_world.play(seed, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)), capsys
+        broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
+        capsys,
     )
-    replays(broken_in(peer_world.play), capsys)
-    replays(broken_in(lambda seed: peer_world.play(seed, world=JumpingWorld)), capsys)
+    replays(broken_in(lambda seed: simulate(seed, world=PeerWorld)), capsys)
+    replays(broken_in(lambda seed: simulate(seed, world=JumpingWorld)), capsys)
 
 
 OWN = """
-from asterism.testing.sim import simulate
-from asterism.testing.sim.plan_world import PlanWorld
+from asterism.testing.simulator import simulate
+from asterism.testing.simulator.plan_world import PlanWorld
 
 
 class Hasty(PlanWorld):
@@ -147,15 +145,24 @@ def test_a_world_that_ends_otherwise_says_how_to_replay_it_too(capsys: pytest.Ca
     assert "2 broke a promise" in told
 
 
-class Stuck(World):
+class Stuck(FleetWorld):
     async def play(self) -> None:
         raise Deadlock("nothing can happen any more")
 
 
 def test_every_world_has_the_name_by_which_it_is_found() -> None:
-    worlds = [World, BatteryWorld, WallClockWorld, PlanWorld, PeerWorld, ForgetfulWorld, JumpingWorld, PutBackWorld]
+    worlds = [
+        FleetWorld,
+        BatteryWorld,
+        WallClockWorld,
+        PlanWorld,
+        PeerWorld,
+        ForgetfulWorld,
+        JumpingWorld,
+        PutBackWorld,
+    ]
     assert [world_named(name) for name in WORLDS] == worlds
-    assert replay_line(1, World, {}) == f"{COMMAND} --seed 1"
+    assert replay_line(1, FleetWorld, {}) == f"{COMMAND} --seed 1"
     assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
         f'{COMMAND} --seed 1 --world plans --terms \'{{"dies_at": 3, "after": true}}\''
     )
@@ -171,8 +178,8 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     ("words", "said"),
     [
         (["--world", "moon"], "there is no world 'moon'"),
-        (["--world", "asterism.testing.sim:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:World"], "there are fleet, batteries, wall-clocks, plans"),
+        (["--world", "asterism.testing.simulator:simulate"], "is no class of worlds"),
+        (["--world", "no.such.module:FleetWorld"], "there are fleet, batteries, wall-clocks, plans"),
         (["--terms", "[]"], "--terms is a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

@@ -8,14 +8,16 @@ import sys
 
 PLAYED = """
 import hashlib, logging
-from asterism.testing.sim import peer_world, plan_world, simulate
+from asterism.testing.simulator import FleetWorld, simulate
+from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.plan_world import PlanWorld
 logging.getLogger("asterism").setLevel(logging.CRITICAL)
-for play, seeds in ((simulate, 12), (plan_world.play, 8), (peer_world.play, 3)):
+for kind, seeds in ((FleetWorld, 12), (PlanWorld, 8), (PeerWorld, 3)):
     for seed in range(seeds):
-        world = play(seed)
+        world = simulate(seed, world=kind)
         log = getattr(world, "log", world.witness.log)  # of a plan: until all is over and those left are sent home
         assert len(log) > 10
-        print(play.__module__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
+        print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
 """
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AsterismError
-from asterism.core.plan import snapshot
+from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store
 from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import Journal
 from asterism.store.protocol import PutRun, Write
-from asterism.testing.sim import plan_world
-
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
-"""How long to look for a world that breaks a promise."""
-
-AT_LEAST = 60
-"""How many worlds, however slow the machine."""
+from asterism.testing.simulator import plan_world, simulate
 
 LARGE = 200
 """How many tasks a large plan has at most."""
@@ -35,7 +27,7 @@ ABLATED = 60
 
 
 def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
-    return plan_world.play(1, dies_at=dies_at, after=after)
+    return simulate(1, world=plan_world.PlanWorld, dies_at=dies_at, after=after)
 
 
 def boundaries() -> list[tuple[int, bool]]:
@@ -45,35 +37,36 @@ def boundaries() -> list[tuple[int, bool]]:
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
 
 
-def test_an_orchestrator_may_die_at_every_commit() -> None:
-    for number, after in boundaries():
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.long)])
+def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
+    for number, after in boundaries()[::stride]:
         small(number, after)
 
 
-def test_no_world_breaks_a_promise() -> None:
-    until = time.monotonic() + SECONDS
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < until:
-        plan_world.play(seed)
-        seed += 1
+@pytest.mark.hunt(few=10, many=100)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed, world=plan_world.PlanWorld)
 
 
+@pytest.mark.long
 def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
-    worlds = [plan_world.play(seed, steps=LARGE) for seed in WITH_LARGE_PLANS]
+    worlds = [simulate(seed, world=plan_world.PlanWorld, steps=LARGE) for seed in WITH_LARGE_PLANS]
     assert min(len(world.plan.nodes) for world in worlds) > LARGE // 3
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
-def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.hunt(few=3, many=25)
+def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG", 8)
     monkeypatch.setattr(compaction, "PER_TASK", 0)
     monkeypatch.setattr(compaction, "TAKEN", 1)
-    monkeypatch.setattr(snapshot, "TASKS", 1)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
     monkeypatch.setattr(journal_store, "PART", 1000)
-    for number, after in boundaries()[::3]:
+    for number, after in boundaries()[:: 75 // len(seeds)]:
         small(number, after)
-    for seed in range(25):
-        plan_world.play(seed)
+    for seed in seeds:
+        simulate(seed, world=plan_world.PlanWorld)
 
 
 # -- what each safeguard is for ----------------------------------------------------------------------------------------
@@ -86,7 +79,7 @@ def noticed(*, when_small: bool = True) -> None:
         for number, after in boundaries() if when_small else ():
             small(number, after)
         for seed in range(ABLATED):
-            plan_world.play(seed)
+            simulate(seed, world=plan_world.PlanWorld)
 
     with pytest.raises((AssertionError, AsterismError)):
         look()
@@ -156,4 +149,4 @@ def test_without_the_record_of_an_end_a_task_that_had_ended_is_waited_for(monkey
 
 
 def test_one_seed_is_one_world() -> None:
-    assert plan_world.play(3).log == plan_world.play(3).log
+    assert simulate(3, world=plan_world.PlanWorld).log == simulate(3, world=plan_world.PlanWorld).log

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlite3 import connect
 
 from asterism import Constellation, Task
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.fleet.fleet import Fleet
 from bench import loop
@@ -40,7 +40,7 @@ def build(name: str, graph: Graph) -> Constellation:
 
 def _run(path: Path, graph: Graph) -> Sample:
     plan = build("bench", graph)
-    look_less_often()  # as `asterism run` does
+    tune_gc()  # as `asterism run` does
     with loop.runner() as runner:
         fleet = runner.run(Fleet.open(f"sqlite:///{path}"))
         try:

@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -27,7 +27,7 @@ def VERSION() -> str:
 
 
 async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
-    look_less_often()  # as `asterism device join` does
+    tune_gc()  # as `asterism device join` does
     async with AsyncExitStack() as stack:
         ended = Ended(jobs)
         store, counting = counted(await PostgresStore.open(url))
@@ -35,7 +35,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         stack.push_async_callback(store.close)
         fleets = [Fleet(store) for _ in range(workers + 1)]
         for fleet in fleets:
-            stack.push_async_callback(fleet.ends.close)
+            stack.push_async_callback(fleet.waiters.close)
         await fleets[0].workflows.add(Workflow("nothing", call=NOTHING))
         agents = [DeviceAgent(fleet, f"device-{number}", slots=batch) for number, fleet in enumerate(fleets[1:])]
         living = [asyncio.create_task(agent.run()) for agent in agents]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from asterism.base.gc_tuning import look_less_often
+from asterism.base.gc_tuning import tune_gc
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -33,7 +33,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
 
 async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int) -> Timing:
     """``stores`` is on how many stores the devices are; each has connections of its own."""
-    look_less_often()  # as `asterism device join` does
+    tune_gc()  # as `asterism device join` does
     async with AsyncExitStack() as stack:
         ended = Ended(jobs)
         opened: list[Store] = []
@@ -44,7 +44,7 @@ async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int
             opened.append(store)
         fleets = [Fleet(opened[number % stores]) for number in range(workers)]
         for fleet in fleets:
-            stack.push_async_callback(fleet.ends.close)
+            stack.push_async_callback(fleet.waiters.close)
         began = time.perf_counter()
         await create(fleets[0], jobs)
         created, cpu = time.perf_counter(), time.process_time()

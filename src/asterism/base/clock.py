@@ -15,7 +15,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class OwnClock:
+class BootClock:
     """The machine's. A laptop that was shut for an hour finds the hour gone; CLOCK_MONOTONIC would not count it, and
     the device would believe in a lease that ran out long ago. Where somebody fakes CLOCK_BOOTTIME and turns it back,
     it goes on all the same: the time for which the machine slept only grows."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from asterism.core.errors import AsterismError
 
-EVERY = 60.0
+REPEAT_INTERVAL = 60.0
 """How often what lasts is told again, in seconds."""
 
 
-class Trouble:
+class RecurringError:
     """``what`` does not work, ``relief`` is said when it does again. ``now`` counts seconds. What comes and goes many
     times a second is over only when it was not met for ``calm`` seconds."""
 
@@ -25,7 +25,7 @@ class Trouble:
         self._met = self._told = 0.0
         self._mistakes: set[str] = set()
 
-    def met(self, error: Exception) -> None:
+    def occurred(self, error: Exception) -> None:
         """It went wrong, for the first time or again."""
         now = self._met = self._now()
         mistake = None if isinstance(error, AsterismError) else type(error).__name__
@@ -34,14 +34,14 @@ class Trouble:
             self._log.error("%s: a mistake in Asterism itself", self._what, exc_info=error)
         elif self._began is None:
             self._log.warning("%s: %s", self._what, error)
-        elif now - self._told >= EVERY:
+        elif now - self._told >= REPEAT_INTERVAL:
             self._log.warning("%s, for %.0f s now: %s", self._what, now - self._began, error)
         else:
             return
         self._told = now
         self._began = now if self._began is None else self._began
 
-    def over(self) -> None:
+    def recovered(self) -> None:
         """It went well."""
         if self._began is None:
             return

@@ -15,7 +15,7 @@ from typing import Any
 
 from asterism.core.errors import DeviceTrouble
 
-REMEMBERED = 4096
+MAX_CACHED_SIGNATURES = 4096
 """How many signatures are kept."""
 
 
@@ -78,14 +78,14 @@ def signature(function: Callable[..., Any]) -> Signature:
         id(code)
     )  # the hash of a code object is slow; kept beside it, its id cannot be given to another
     if found is None:
-        if len(_remembered) >= REMEMBERED:
+        if len(_remembered) >= MAX_CACHED_SIGNATURES:
             _remembered.clear()
         found = _remembered[id(code)] = (code, Signature(function))
     return found[1]
 
 
 @lru_cache(maxsize=4096)
-def load(path: str) -> Callable[..., Any]:
+def load_function(path: str) -> Callable[..., Any]:
     """The function at ``package.module:function``. Raises ImportError that says which part is missing."""
     module_name, _, qualified = path.partition(":")
     found: Any = importlib.import_module(module_name)
@@ -99,7 +99,7 @@ def load(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Run a plain function in a thread of its own.
 
     The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 
-YOUNG = 20_000
+GC_THRESHOLD = 20_000
 """So many more things than before make it worth a look."""
 
 
-def look_less_often() -> None:
+def tune_gc() -> None:
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, 20, 50)
+    gc.set_threshold(GC_THRESHOLD, 20, 50)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.core.errors import AsterismError
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from httpx import AsyncClient
 
-LAZY = ("httpcore._backends.anyio", "anyio._backends._asyncio")
+LAZY_IMPORTS = ("httpcore._backends.anyio", "anyio._backends._asyncio")
 """What httpx would import within the first request; if these are not their names any more, it does so again."""
 
 _preparing = threading.Lock()
 _contexts: dict[tuple[str | None, str | None], SSLContext] = {}
 
 
-async def httpx_ready(what: str = "HTTP tasks need httpx", extra: str = "http") -> Any:
+async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -> Any:
     """The module httpx. Raises AsterismError if it is not installed, with what needs it."""
     trust = _trust()
     try:
@@ -37,12 +37,12 @@ async def httpx_ready(what: str = "HTTP tasks need httpx", extra: str = "http") 
             await asyncio.to_thread(_prepare, trust)
         return import_module("httpx")
     except ImportError:
-        raise AsterismError(f"{what}: {extra_advice(extra)}") from None
+        raise AsterismError(f"{what}: {install_hint(extra)}") from None
 
 
 async def http_client(**options: Any) -> AsyncClient:
     """A client that trusts whom the system trusts; to be used in ``async with``."""
-    httpx = await httpx_ready()
+    httpx = await load_httpx()
     client: AsyncClient = httpx.AsyncClient(verify=_contexts[_trust()], **options)
     return client
 
@@ -58,7 +58,7 @@ def _prepare(trust: tuple[str | None, str | None]) -> None:
             return
         import httpx
 
-        for name in LAZY:
+        for name in LAZY_IMPORTS:
             with suppress(ImportError):
                 import_module(name)
         context = httpx.create_ssl_context()

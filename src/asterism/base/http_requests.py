@@ -22,7 +22,7 @@ from asterism.core.errors import AsterismError
 if TYPE_CHECKING:
     import httpx
 
-REDIRECTS = 20
+MAX_REDIRECTS = 20
 """How many redirects one request follows."""
 
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
@@ -65,7 +65,7 @@ class UnsafeRedirect(AsterismError):
 
 
 @contextmanager
-def asking(terms: Mapping[str, Any]) -> Iterator[None]:
+def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
     """While a request is under way: httpx does not log it, and what it raises becomes NoAnswer, which says what was
     asked for."""
     import httpx
@@ -79,7 +79,7 @@ def asking(terms: Mapping[str, Any]) -> Iterator[None]:
         _in_request.reset(quiet)
 
 
-def json_in(answer: Any, body: bytes) -> Any:
+def json_body(answer: Any, body: bytes) -> Any:
     """The body of an answer that says it is JSON."""
     try:
         return json.loads(body)
@@ -91,30 +91,30 @@ def json_in(answer: Any, body: bytes) -> Any:
         ) from None
 
 
-async def request(terms: Mapping[str, Any], mask: Mask) -> Any:
+async def send_request(terms: Mapping[str, Any], mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
     that no other origin is told.
 
     ``expect`` lists the statuses that count as success; without it every 2xx does. Raises RequestFailed for any
     other, NoAnswer when there is none, and UnsafeRedirect."""
     client = await http_client(timeout=None)  # the task's own timeout rules
-    with asking(terms):
+    with request_errors(terms):
         async with client:
-            answer = await client.send(build(client, terms, terms.get("headers")))
-            for _ in range(REDIRECTS):
+            answer = await client.send(build_request(client, terms, terms.get("headers")))
+            for _ in range(MAX_REDIRECTS):
                 if answer.next_request is None:
                     break
-                answer = await client.send(next_hop(answer, mask))
+                answer = await client.send(follow_redirect(answer, mask))
             if answer.next_request is not None:
                 raise too_many_redirects(terms)
     expected = terms.get("expect")
     if answer.status_code not in expected if expected else not answer.is_success:
         raise RequestFailed(answer.status_code, str(answer.request.url), answer.text, answer.request.method)
     kind = answer.headers.get("content-type", "")
-    return json_in(answer, answer.content) if "json" in kind and answer.content else answer.text
+    return json_body(answer, answer.content) if "json" in kind and answer.content else answer.text
 
 
-def build(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:
+def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:
     return client.build_request(
         terms.get("method", "GET"),
         terms["url"],
@@ -125,7 +125,7 @@ def build(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> 
     )
 
 
-def next_hop(answer: httpx.Response, mask: Mask) -> httpx.Request:
+def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
     """The request that a redirect leads to. Raises UnsafeRedirect."""
     import httpx
 
@@ -134,10 +134,10 @@ def next_hop(answer: httpx.Response, mask: Mask) -> httpx.Request:
     if _origin(asked.url) == _origin(answer.request.url):
         return asked
     for name, value in asked.headers.items():
-        if name in _CREDENTIALS or (name not in _FRAMING and mask.bears(value)):
+        if name in _CREDENTIALS or (name not in _FRAMING and mask.contains_secret(value)):
             del asked.headers[name]
     body = b"".join(asked.stream) if isinstance(asked.stream, httpx.ByteStream) else b""  # empty if it is a GET now
-    if body and mask.bears(body.decode(errors="replace")):
+    if body and mask.contains_secret(body.decode(errors="replace")):
         raise UnsafeRedirect(
             f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
             f"{_origin_text(asked.url)}, and the body of the request bears a secret, so it was not sent there; if it "
@@ -147,7 +147,9 @@ def next_hop(answer: httpx.Response, mask: Mask) -> httpx.Request:
 
 
 def too_many_redirects(terms: Mapping[str, Any]) -> AsterismError:
-    return AsterismError(f"{masked_url(terms['url'])} led from one address to the next, more than {REDIRECTS} times")
+    return AsterismError(
+        f"{masked_url(terms['url'])} led from one address to the next, more than {MAX_REDIRECTS} times"
+    )
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -2,7 +2,7 @@
 
 Text and data are different things. *Text* is written for people: errors, the tail of a command's output, stories,
 notices, log lines, tables, reports. It is masked. *Data* flows between tasks: inputs and results. It is never altered,
-since the next task needs it as it is; a view that shows data masks a copy (``Mask.shown``).
+since the next task needs it as it is; a view that shows data masks a copy (``Mask.data``).
 
 A mask is made before anything of the work is evaluated, from the names of secrets: those that the work refers to, those
 that a device policy lists, and variables of the environment whose name says what they hold (``named_like_a_secret``).
@@ -36,10 +36,10 @@ from asterism.core.plan.task import Task
 
 HIDDEN = "[secret]"
 
-SHORTEST = 4
+SHORTEST_MASKED = 4
 """A value with fewer characters is not masked."""
 
-ANYWHERE = 8
+MASKED_ANYWHERE = 8
 """A value with fewer characters is masked only where it stands as a word of its own."""
 
 _CONVENTIONAL = re.compile(
@@ -56,12 +56,12 @@ def named_like_a_secret(name: str) -> bool:
     return _CONVENTIONAL.search(name) is not None
 
 
-def too_short(name: str, value: str) -> str | None:
+def short_secret_warning(name: str, value: str) -> str | None:
     """The warning for a secret that is not masked everywhere; None if it is."""
-    if not 0 < len(value) < ANYWHERE:
+    if not 0 < len(value) < MASKED_ANYWHERE:
         return None
-    what = "is not masked in text" if len(value) < SHORTEST else "is masked only where it stands as a whole word"
-    return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {ANYWHERE} or more"
+    what = "is not masked in text" if len(value) < SHORTEST_MASKED else "is masked only where it stands as a whole word"
+    return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {MASKED_ANYWHERE} or more"
 
 
 def secret_names(value: Any) -> Iterator[str]:
@@ -115,7 +115,7 @@ class Mask:
 
     def warnings(self) -> list[str]:
         """A sentence for each secret that is too short to be masked everywhere."""
-        return [warning for name, value in self.values.items() if (warning := too_short(name, value))]
+        return [warning for name, value in self.values.items() if (warning := short_secret_warning(name, value))]
 
     @property
     def longest(self) -> int:
@@ -148,7 +148,7 @@ class Mask:
         last = len(text) - (max(_overlap(text, form) for form in forms) if growing else 0)
         return text[first:last]
 
-    def shown(self, value: Any) -> Any:
+    def data(self, value: Any) -> Any:
         """A copy of data for a view: every text in it masked, and numbers that are a value. If there is nothing to
         mask, it is the data itself."""
         if not self._written:
@@ -158,17 +158,17 @@ class Mask:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return HIDDEN if self.text(_digits(value)) == HIDDEN else value
         if isinstance(value, Mapping):
-            items = {self.shown(key): self.shown(item) for key, item in value.items()}
+            items = {self.data(key): self.data(item) for key, item in value.items()}
             return value if _same(value, items) and _same(value.values(), items.values()) else items
         if type(value) in (list, tuple):
-            masked = type(value)(self.shown(item) for item in value)
+            masked = type(value)(self.data(item) for item in value)
             return value if _same(value, masked) else masked
         return value
 
     def result(self, value: Any) -> Any:
         """A copy of a result for a view. It is withheld if it may hold a secret that cannot be found here: in a store
         it may come from a device that knows more."""
-        return self._withheld("it") if self.absent and value is not None else self.shown(value)
+        return self._withheld("it") if self.absent and value is not None else self.data(value)
 
     def about_data(self, text: str) -> str:
         """What an expression said about the data it was given. The same holds for it."""
@@ -177,7 +177,7 @@ class Mask:
     def _withheld(self, what: str) -> str:
         return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
 
-    def bears(self, text: str) -> bool:
+    def contains_secret(self, text: str) -> bool:
         """Whether a value stands in a text; for what the work refers to, however short that is."""
         return self.text(text) != text or any(_written(value).within(text) for value in self.values.values() if value)
 
@@ -204,10 +204,10 @@ class Mask:
         for other in (*inner, error.__cause__, error.__context__):
             if other is not None:
                 self._mask_in_place(other, seen)
-        error.args = tuple(self.shown(argument) for argument in error.args)
+        error.args = tuple(self.data(argument) for argument in error.args)
         for name in (*vars(error), *_BESIDE_VARS):
             before = getattr(error, name, None)
-            after = self.shown(before)
+            after = self.data(before)
             if after is not before:
                 setattr(error, name, after)
 
@@ -233,7 +233,7 @@ class Mask:
             raise masked from None
 
 
-def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
+def environment_mask(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
     """The mask of this process for work that refers to the secrets ``names``. ``listed`` says which other variables are
     secrets; those that are named like one are so in any case, if they are long enough to be no ordinary word."""
 
@@ -241,7 +241,7 @@ def of_environment(names: Iterable[str], listed: Callable[[str], bool] | None = 
         return [
             value
             for name, value in os.environ.items()
-            if (listed is not None and listed(name)) or (len(value) >= ANYWHERE and named_like_a_secret(name))
+            if (listed is not None and listed(name)) or (len(value) >= MASKED_ANYWHERE and named_like_a_secret(name))
         ]
 
     names = set(names)
@@ -259,7 +259,7 @@ class _Written:
 
     def __init__(self, value: str) -> None:
         pattern = "".join(_tokens(value))
-        whole_word = len(value) < ANYWHERE
+        whole_word = len(value) < MASKED_ANYWHERE
         self._anywhere = re.compile(pattern)
         self._pattern = re.compile(rf"(?<!\w){pattern}(?!\w)") if whole_word else self._anywhere
         self._cores = () if whole_word else _base64_cores(value)
@@ -291,7 +291,7 @@ def _written(value: str) -> _Written:
 def _parts(value: str) -> Iterator[str]:
     """What is masked of a value: all of it, and each line of one that has several, since output is cut into lines."""
     for part in {value, value.strip(), *value.splitlines()}:
-        if len(part) >= (SHORTEST if part in (value, value.strip()) else ANYWHERE):
+        if len(part) >= (SHORTEST_MASKED if part in (value, value.strip()) else MASKED_ANYWHERE):
             yield part
 
 
@@ -356,7 +356,7 @@ def _base64_cores(value: str) -> tuple[str, ...]:
         padded = bytes(before) + octets
         for encode in (b64encode, urlsafe_b64encode):
             cores.add(encode(padded).decode()[(0, 2, 3)[before] : len(padded) * 8 // 6])
-    return tuple(core for core in cores if len(core) >= ANYWHERE)
+    return tuple(core for core in cores if len(core) >= MASKED_ANYWHERE)
 
 
 def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:

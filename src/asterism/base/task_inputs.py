@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 
-_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
 
 class MissingInput(AsterismError):
     """An input that cannot be filled."""
 
 
-class Resolved(NamedTuple):
+class ResolvedInputs(NamedTuple):
     """The inputs and environment of one execution, and the mask for whatever it says."""
 
     inputs: dict[str, Any]
@@ -35,23 +35,23 @@ class Resolved(NamedTuple):
 NO_SECRETS = Mask()
 
 
-def resolve(
+def resolve_inputs(
     inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any], mask: Mask, select: Selections
-) -> Resolved:
+) -> ResolvedInputs:
     """Fill inputs and environment; ``mask`` has the secrets. Raises MissingInput."""
-    filled = {name: _fill(name, value, results, mask, select) for name, value in inputs.items()}
-    environment = {name: as_text(_fill(name, value, results, mask, select)) for name, value in env.items()}
-    return Resolved(filled, environment, mask)
+    filled = {name: _fill_reference(name, value, results, mask, select) for name, value in inputs.items()}
+    environment = {name: input_text(_fill_reference(name, value, results, mask, select)) for name, value in env.items()}
+    return ResolvedInputs(filled, environment, mask)
 
 
-def fill(value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
+def fill_references(value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     """References and secrets anywhere inside a nested value, such as the headers of a request."""
     if is_reference(value):
-        return _fill("request", value, results, mask, select)
+        return _fill_reference("request", value, results, mask, select)
     if isinstance(value, Mapping):
-        return {key: fill(item, results, mask, select) for key, item in value.items()}
+        return {key: fill_references(item, results, mask, select) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [fill(item, results, mask, select) for item in value]
+        return [fill_references(item, results, mask, select) for item in value]
     return value
 
 
@@ -62,7 +62,7 @@ def is_reference(value: Any) -> bool:
     )
 
 
-def _fill(name: str, value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
+def _fill_reference(name: str, value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
     if not is_reference(value):
         return value
     if "secret" in value:
@@ -76,7 +76,7 @@ def _fill(name: str, value: Any, results: Mapping[str, Any], mask: Mask, select:
     return results[source] if expression is None else select(expression, {"result": results[source]})
 
 
-def template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] = str) -> str:
+def fill_template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] = str) -> str:
     """``{name}`` in a text stands for an input; ``{{`` and ``}}`` for braces."""
 
     def replace(match: re.Match[str]) -> str:
@@ -85,20 +85,104 @@ def template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] 
             return match.group(0)[0]
         if name not in inputs:
             raise MissingInput(f"{text!r} names {{{name}}}, and there is no such input")
-        return quoted(as_text(inputs[name]))
+        return quoted(input_text(inputs[name]))
 
-    return _PLACE.sub(replace, text)
+    return _PLACEHOLDER.sub(replace, text)
 
 
 def names_in(text: str) -> set[str]:
     """The inputs that a text names."""
-    return {match[1] for match in _PLACE.finditer(text) if match[1] is not None}
+    return {match[1] for match in _PLACEHOLDER.finditer(text) if match[1] is not None}
 
 
-def in_url(text: str) -> str:
+def url_quoted(text: str) -> str:
     return quote(text, safe="")
 
 
-def as_text(value: Any) -> str:
+def input_text(value: Any) -> str:
     """An input as a command sees it: text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(plain(value))
+    return value if isinstance(value, str) else json.dumps(plain_json(value))
+
+
+# -- inputs as environment variables -----------------------------------------------------------------------------------
+
+VARIABLE_PREFIX = "ASTERISM_INPUT_"
+
+LONGEST_VARIABLE = 128 * 1024 - 1
+"""How long one word or variable of a command may be, in bytes: Linux takes no longer one."""
+
+RESERVED_VARIABLES = (
+    # the shell, the loader, the C library
+    *("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PWD", "OLDPWD", "IFS", "ENV", "CDPATH", "FPATH", "TMPDIR"),
+    *("TEMP", "TMP", "TERM", "TERMCAP", "TERMINFO*", "TZ", "TZDIR", "LANG", "LANGUAGE", "LC_*", "NLSPATH"),
+    *("PS?", "PROMPT_COMMAND", "SHELLOPTS", "BASH*", "ZDOTDIR", "HISTFILE", "INPUTRC", "FCEDIT", "MAIL"),
+    *("MAILPATH", "LD_*", "DYLD_*", "GCONV_PATH", "LOCPATH", "GLIBC_*", "MALLOC_*", "HOSTALIASES"),
+    *("LOCALDOMAIN", "RES_OPTIONS", "NSS_*", "POSIXLY_CORRECT", "XDG_*", "DBUS_*", "SYSTEMD_*"),
+    # interpreters and build tools
+    *("PYTHON*", "VIRTUAL_ENV", "PIP_*", "UV_*", "PERL5*", "PERL_*", "PERLLIB", "RUBY*", "GEM_*", "BUNDLE_*"),
+    *("NODE_*", "NPM_*", "npm_*", "LUA_*", "PHPRC", "PHP_*", "JAVA_*", "_JAVA_*", "JDK_*", "CLASSPATH"),
+    *("MAVEN_*", "GRADLE_*", "GOPATH", "GOROOT", "GOPROXY", "CARGO_*", "RUSTC*", "RUSTUP_*", "MAKEFILES", "CC"),
+    *("CXX", "CPP", "*FLAGS", "TF_*"),
+    # what programs start, and whom they trust
+    *("EDITOR", "VISUAL", "*PAGER", "BROWSER", "LESS", "LESSOPEN", "LESSCLOSE", "MANPATH", "GIT_*", "SSH_*"),
+    *("GPG*", "GNUPGHOME", "SUDO_*", "TAR_OPTIONS", "GREP_*", "WGETRC", "CURL_*", "SSL_*", "OPENSSL_*"),
+    *("*_CA_BUNDLE", "*_proxy", "*_PROXY", "DOCKER_*", "KUBECONFIG", "AWS_*", "AZURE_*", "GOOGLE_*", "PGHOST*"),
+    *("PGPORT", "PGUSER", "PGPASS*", "PGSERVICE*", "PGOPTIONS", "PGSSL*", "MYSQL_*", "DISPLAY", "WAYLAND_*"),
+    # our own
+    "ASTERISM_*",
+)
+"""Names that no input gets, however it is asked for. ``*`` stands for any letters, ``?`` for one."""
+
+_reserved = re.compile("|".join(name.replace("*", ".*").replace("?", ".") for name in RESERVED_VARIABLES))
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SUFFIX = re.compile(r"[A-Za-z0-9_]+")
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name means something to shells or programs, or cannot be that of a variable in a shell."""
+    return _NAME.fullmatch(name) is None or _reserved.fullmatch(name) is not None
+
+
+def mentions_name(line: str, name: str) -> bool:
+    """Whether the name of an input stands in a shell line, as a word of its own."""
+    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", line) is not None
+
+
+def refers_to_variable(line: str, name: str) -> bool:
+    """Whether a shell line has the variable ``$name``, in one of the ways in which a shell takes it."""
+    return re.search(rf"\$\{{?[#!]?{re.escape(name)}(?![A-Za-z0-9_])", line) is not None
+
+
+def check_shell_line(line: str, given: Mapping[str, Any], own: Container[str]) -> None:
+    """Raises MissingInput for a line that has the variable of an input which cannot be one, rather than let it mean
+    something else. ``own`` are the variables that the author of the line gives a value to."""
+    for name in given:
+        if _NAME.fullmatch(name) and is_reserved(name) and name not in own and refers_to_variable(line, name):
+            raise MissingInput(
+                f"an input is never the variable ${name}, which means something to the system; {variable_advice(name)}"
+            )
+
+
+def variable_advice(name: str) -> str:
+    return f"write ${VARIABLE_PREFIX}{name}, or name a variable of your own in 'env'"
+
+
+def prefixed_variables(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """All inputs that can be a variable. What has another kind of name, or is too long, has to be read elsewhere."""
+    for name, value in given.items():
+        if _SUFFIX.fullmatch(name) and (text := _variable_value(VARIABLE_PREFIX + name, value)) is not None:
+            yield VARIABLE_PREFIX + name, text
+
+
+def bare_variables(given: Mapping[str, Any], wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """Those under their bare name that are ``wanted`` and not reserved."""
+    for name, value in given.items():
+        if not is_reserved(name) and wanted(name) and (text := _variable_value(name, value)) is not None:
+            yield name, text
+
+
+def _variable_value(name: str, value: Any) -> str | None:
+    """The value of a variable; None if it cannot be one."""
+    text = input_text(value)
+    fits = "\0" not in text and len(name) + 1 + len(text.encode(errors="replace")) <= LONGEST_VARIABLE
+    return text if fits else None

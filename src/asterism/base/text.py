@@ -25,7 +25,7 @@ def markup(text: str) -> str:
     return escape(clean(text))
 
 
-def some(names: Sequence[str], most: int) -> str:
+def join_names(names: Sequence[str], most: int) -> str:
     """`a, b, c and 4 more`."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

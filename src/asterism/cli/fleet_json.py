@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from asterism.base.secret_mask import Mask, of_environment, secret_names
+from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import InvalidWorkflow, NotJson
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
-from asterism.core.run.session import ENDED, HEARD, OPEN, RESTING, Session
+from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Why
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import Notice, Report
+from asterism.store.protocol import Notice, ProgressReport
 
 _SAME = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
@@ -29,7 +29,9 @@ _SAME = (
 """The fields of a run that are what they are."""
 
 
-def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report], mask: Mask) -> dict[str, Any]:
+def run_json(
+    run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
+) -> dict[str, Any]:
     """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run. ``mask`` is that
     of the run (``masks_of``)."""
     owner = sessions.get(run.session) if run.session is not None else None
@@ -48,9 +50,9 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": mask.shown(plain(run.input)),
-        "output": mask.result(plain(run.output)),
-        "superseded": [{**one._asdict(), "output": mask.result(plain(one.output))} for one in run.superseded],
+        "input": mask.data(plain_json(run.input)),
+        "output": mask.result(plain_json(run.output)),
+        "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
     }
 
@@ -70,7 +72,7 @@ async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
         with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
             flow = await fleet.workflows.get(run.workflow, run.version)
             names.update(secret_names([flow.env, flow.http]))
-        masks[run.id] = of_environment(names)
+        masks[run.id] = environment_mask(names)
     return masks
 
 
@@ -95,7 +97,7 @@ def waited(run: Run) -> float | None:
     return max(0.0, begun - run.created_at - tried)
 
 
-def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
+def progress_of(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
     """How far it has come: what its device said last, or what is kept in the record."""
     report = reports.get(run.id)
     told = report.progress if report is not None and report.epoch == run.epoch else None
@@ -115,13 +117,13 @@ def workflow_json(workflow: Workflow) -> dict[str, Any]:
     out: dict[str, Any] = {"name": workflow.name, "version": workflow.version}
     for name in DEFAULTS:
         value = getattr(workflow, name)
-        out[name] = plain(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {workflow.name!r}")
+        out[name] = plain_json(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {workflow.name!r}")
     return out
 
 
 def state_of(session: Session, now: float) -> str:
     """A device in one word."""
-    if session.state not in HEARD:
+    if session.state not in REACHABLE_STATES:
         return "left" if session.state == ENDED else "replaced"
     if not session.reachable(now):
         return "silent"
@@ -137,7 +139,7 @@ def state_of(session: Session, now: float) -> str:
 
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.shown(rank)
+    shown = session.expression_names(rank)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,
@@ -154,14 +156,14 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
         "quality": session.quality,
         "rank": rank,
         "battery": session.profile.get("battery"),
-        "labels": plain(shown["labels"]),
+        "labels": plain_json(shown["labels"]),
         "accepts": session.accepts,
         "draining": session.draining,
         "resting": session.resting,
         "timeout": session.timeout,
         "joined_at": session.joined_at,
         "last_heartbeat_at": session.beat_at,
-        "profile": plain(profile),
+        "profile": plain_json(profile),
     }
 
 

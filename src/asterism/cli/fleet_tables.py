@@ -15,14 +15,14 @@ from asterism.base.url_text import masked_url, masked_urls
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import progress_of, state_of, took
 from asterism.cli.text_table import Cell, Column, table
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
 from asterism.report.status_style import BOLD, DIM, mark, tone
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 
 _LOOKS = {
     CREATED: "pending",
@@ -97,7 +97,7 @@ RUN_COLUMNS = (
 )
 
 
-def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, Report]) -> list[Cell]:
+def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport]) -> list[Cell]:
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
     progress = progress_of(run, reports)
@@ -127,7 +127,7 @@ def runs_table(
     runs: Sequence[Run],
     now: float,
     sessions: Mapping[str, Session],
-    reports: Mapping[str, Report],
+    reports: Mapping[str, ProgressReport],
     width: int | None,
 ) -> list[Text]:
     return table(RUN_COLUMNS, [run_row(run, now, sessions, reports) for run in runs], width)
@@ -156,7 +156,7 @@ def devices_table(
         state = state_of(session, now)
         there = state not in ("left", "replaced")
         rank = ranks.get(session.device, 0.0)
-        shown = session.shown(rank)
+        shown = session.expression_names(rank)
         rows.append(
             [
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),
@@ -238,4 +238,4 @@ def _written(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g} s"
-    return masked_urls(json.dumps(plain(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
+    return masked_urls(json.dumps(plain_json(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)

@@ -13,7 +13,7 @@ from asterism.cli.plan_progress import Progress
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TaskStatus
 from asterism.report.event_text import names, reason
-from asterism.report.run_figures import state_tone
+from asterism.report.result_summary import state_tone
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
 MOST_DEVICES = 6

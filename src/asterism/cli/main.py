@@ -1,11 +1,12 @@
-"""The command ``asterism``.
+"""The command ``asterism``: the list of all commands, exit codes, and errors as messages.
 
-Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled); 130 also that a
-constellation was left, to be resumed, and 1 that an edit was rejected. Of the commands on a fleet those that wait for
-runs exit with 1 if one failed, and 130 says that they were interrupted. 64 says that the command, the plan or the store
-was not usable, 69 that the store is out of reach; why stands on the standard error stream.
+Exit codes: 0, 1, 2 and 130 are the result of a plan (completed, failed, partially failed, cancelled). 130 also means
+that Ctrl-C stopped the command, and 1 that an edit was rejected or a run failed that the command waited for. 64 means
+that the command, the plan file or the store cannot be used, 69 that the store cannot be reached; standard error says
+why. 141 means that the reader of standard output has gone away.
 
-A command is imported when it is asked for: what runs plans is of no use to who lists runs, and both take their time.
+The module of a command is imported when the command is used: most commands need neither the orchestrator nor rich.
+To add a command group, write a module ``<noun>_commands.py`` and add a line to ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -20,99 +21,95 @@ import click
 
 from asterism import __version__
 from asterism.base.safe_text import clean, clean_error, clean_streams, clean_streams_for_good
+from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreError, StoreMissing, StoreUnavailable
 
 UNUSABLE = 64
 OUT_OF_REACH = 69
 CANCELLED = 130
-NOBODY_READS = 141
+READER_GONE = 141
 
 
-class Line(NamedTuple):
-    """A command in the list of all: its name, what it is for, which list it stands in, and which module it is in, if
-    not in one of its own name."""
+class CommandEntry(NamedTuple):
+    """A command in the list of all: its name, its one-line help, its section of the list, and its module."""
 
     name: str
     help: str
-    about: str = "fleets"
-    module: str = ""
+    section: str
+    module: str
 
 
-LINES = (
-    Line("run", "Run a plan file to its end.", "plans", "run_command"),
-    Line("check", "Report every mistake in a plan file, with line numbers.", "plans", "check_command"),
-    Line("show", "Draw a plan in the terminal.", "plans", "show_command"),
-    Line("schema", "Print the JSON Schema of plan files.", "plans", "schema_command"),
-    Line("resume", "Go on with a constellation that was left, or paused.", "constellations", "plan_commands"),
-    Line("standby", "Wait, and take over a constellation when nobody runs it.", "constellations", "plan_commands"),
-    Line("pause", "Start nothing more of a constellation until it is resumed.", "constellations", "plan_commands"),
-    Line("cancel", "End a constellation that nobody wants any more.", "constellations", "plan_commands"),
-    Line("list", "List the constellations of a store.", "constellations", "plan_commands"),
-    Line("story", "Tell everything that happened to a constellation, or one task.", "constellations", "plan_commands"),
-    Line("edit", "Edit a constellation that nobody runs, all or nothing.", "constellations", "plan_commands"),
-    Line("series", "One active issue per series: claim, status, release and more.", "series", "series_commands"),
-    Line("workflow", "What runs execute: add, list, show.", "fleets", "workflow_commands"),
-    Line("device", "What executes runs: join, list, drain, scores.", "fleets", "device_commands"),
-    Line("runs", "Pieces of work: create, watch, list, show and more.", "fleets", "runs_commands"),
-    Line("why", "Say why a run is not running.", "fleets", "why_command"),
-    Line("monitor", "Watch over the devices of a fleet, and do no work.", "fleets", "monitor_command"),
-    Line("peer", "Devices with a store each: invite, accept, sync, serve, list.", "fleets", "peer_commands"),
-    Line("store", "Where everything is kept: check, backup, restore, info.", "fleets", "store_commands"),
-    Line("fleet", "What holds for the whole fleet: show, set.", "fleets", "fleet_commands"),
+PLAN_FILES, PLANS, FLEETS, SERIES = "Plan files", "Plans in a store", "Fleets", "Series"
+
+COMMANDS = (
+    CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("check", "Report every mistake in a plan file, with line numbers.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("show", "Draw the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("schema", "Print the JSON Schema of plan files.", PLAN_FILES, "plan_file_commands"),
+    CommandEntry("plan", "Manage plans: list, show, story, why, edit, pause, resume and more.", PLANS, "plan_commands"),
+    CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan_commands"),
+    CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
+    CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
+    CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
+    CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
+    CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
+    CommandEntry("peer", "Connect stores: invite, accept, sync, serve, list, remove.", FLEETS, "peer_commands"),
+    CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
+    CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
 )
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported from its module when it is asked for."""
+    """The commands by name, each imported from its module on first use."""
 
     def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = {line.name: None for line in LINES}
-        self._modules = {line.name: line.module or line.name for line in LINES}
+        self._modules = {entry.name: entry.module for entry in COMMANDS}
+        self._loaded: dict[str, click.Command | None] = dict.fromkeys(self._modules)
 
     def __getitem__(self, name: str) -> click.Command:
-        known = self._known[name]
-        if known is None:
-            module = import_module(f"asterism.cli.{self._modules[name]}")
-            known = getattr(module, name, None) or getattr(module, f"{name}_")  # list is Python's own
-            self._known[name] = known
-        return known
+        command = self._loaded[name]
+        if command is None:
+            command = getattr(import_module(f"asterism.cli.{self._modules[name]}"), name)
+            self._loaded[name] = command
+        return command
 
     def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
+        self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._known[name]
+        del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._loaded)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._loaded)
 
 
-class CommandLine(click.Group):
-    """A group whose mistakes never look like the end of a plan: click's own code for them is 2."""
+class CommandLine(CommandGroup):
+    """The group of all commands. An error never exits with 2, click's own code: that is a result of a plan."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with clean_streams():
-            return self._main(*args, **kwargs)
+            self.execute(*args, **kwargs)
 
-    def _main(self, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, *args: Any, **kwargs: Any) -> None:
+        """Run the command of the arguments, print its error, and exit with its code."""
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:
             if not hasattr(error, "several_lines"):
-                vars(error)["message"] = clean_error(error.message)  # which nobody else may assign
+                vars(error)["message"] = clean_error(error.message)  # the attribute is read-only
             error.show()
             sys.exit(UNUSABLE)
-        except StoreError as error:  # one sentence, with the name of a file or a server in it
+        except StoreError as error:  # one sentence that may quote the name of a file or server
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)
         except (AsterismError, OSError) as error:
-            # mistakes in a file have a line each, which was cleaned
-            told = str(error) if hasattr(error, "mistakes") else clean_error(str(error))
-            click.echo(f"Error: {told}", err=True)
+            # the mistakes of a file have a line each, already cleaned
+            message = str(error) if hasattr(error, "mistakes") else clean_error(str(error))
+            click.echo(f"Error: {message}", err=True)
             sys.exit(UNUSABLE)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(CANCELLED)
@@ -121,20 +118,17 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # a level higher, click would make it the end of a failed plan
+        except BrokenPipeError:  # one level higher, click would exit with 1, the result of a failed plan
             from asterism.cli.screen import forget_output
 
             forget_output(sys.stdout)
-            return NOBODY_READS
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+            return READER_GONE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In several lists, without importing any of them."""
-        for about in dict.fromkeys(line.about for line in LINES):
-            with formatter.section(f"Commands for {about}"):
-                formatter.write_dl([(line.name, line.help) for line in LINES if line.about == about])
+        """List the commands by section, without importing any of them."""
+        for section in dict.fromkeys(entry.section for entry in COMMANDS):
+            with formatter.section(section):
+                formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS if entry.section == section])
 
 
 @click.group(cls=CommandLine, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,10 +138,12 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command. Nothing that
-    is printed acts on the terminal, not even the traceback of a mistake of ours."""
+    """The entry point of the process.
+
+    A letter that the terminal cannot show is escaped and ends no command. Nothing that is printed acts on the terminal,
+    not even the traceback of a bug."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
     clean_streams_for_good()
-    commands()
+    commands.execute()

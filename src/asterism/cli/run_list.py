@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asterism.cli.fleet_json import sessions_of
-from asterism.core.run.run import OWNED, REPORTED, Run, RunStatus
+from asterism.core.run.run import OWNED, REPORTED_STATUSES, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.removal import held_runs
-from asterism.store.protocol import Query, Report
+from asterism.store.protocol import ProgressReport, Query
 
 PAGE = 250
 """How many runs are read at a time to find those with a status that only the whole record tells."""
@@ -23,7 +23,7 @@ class Listed:
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
-    reports: Mapping[str, Report]
+    reports: Mapping[str, ProgressReport]
     more: bool
     filtered: bool
     held: Mapping[str, str] = field(default_factory=dict)
@@ -77,9 +77,9 @@ def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
     if not statuses:
         return None
     groups = {"ended": {"completed", "failed", "cancelled"}}
-    groups["open"] = set(REPORTED) - groups["ended"]
+    groups["open"] = set(REPORTED_STATUSES) - groups["ended"]
     return frozenset().union(*(groups.get(word, {word}) for word in statuses))
 
 
 def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
-    return None if words is None else frozenset().union(*(REPORTED[word] for word in words))
+    return None if words is None else frozenset().union(*(REPORTED_STATUSES[word] for word in words))

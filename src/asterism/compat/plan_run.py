@@ -22,9 +22,9 @@ from asterism.compat.manual_progress import newly_ready
 from asterism.compat.name_sets import Naming
 from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING
-from asterism.core.plan.view import ConstellationView
 from asterism.orchestrator import events as runtime
 from asterism.orchestrator.orchestrator import Orchestrator
 

@@ -158,7 +158,7 @@ class RecordedError(AsterismError):
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
-def shown(value: object) -> str:
+def safe_repr(value: object) -> str:
     """A value as it is shown in a message, even if it does not want to be."""
     try:
         return repr(value)[:200]
@@ -166,20 +166,20 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
-LONGEST = 10_000
+MAX_TEXT = 10_000
 """How many characters of what somebody said are kept in a record."""
 
 
-def brief(text: str) -> str:
+def truncate(text: str) -> str:
     """A text as a record keeps it: all of it, or its beginning and its end. Whatever work raises may be of any length,
     and stands in the record several times."""
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_TEXT:
         return text
-    part = LONGEST // 2 - 50
+    part = MAX_TEXT // 2 - 50
     return f"{text[:part]} … ({len(text) - 2 * part:,} characters are left out) … {text[-part:]}"
 
 
-def reason_of(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
     """An error as a line of a story."""
     return "" if error is None else str(RecordedError.of(error))
 

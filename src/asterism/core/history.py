@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LONGEST_STEP_BACK = 7 * 86_400.0
+MAX_CLOCK_STEP_BACK = 7 * 86_400.0
 """What was told more than so many seconds in the future was told by a clock that nobody follows."""
 
 
-def time_of_step(last: float, now: float) -> float:
+def step_time(last: float, now: float) -> float:
     """When a step happened, for its record: ``now``, or when the ``last`` one did, if the clock was set back since or
     is another one. Deadlines are counted from ``now``: they are a matter of the clock that judges them."""
-    return last if 0.0 < last - now <= LONGEST_STEP_BACK else now
+    return last if 0.0 < last - now <= MAX_CLOCK_STEP_BACK else now
 
 
 class Entry(NamedTuple):

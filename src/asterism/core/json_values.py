@@ -9,10 +9,10 @@ from typing import Any
 from asterism.core.errors import NotJson
 
 _SCALARS = frozenset({type(None), bool, int, str})
-DEEPEST = 200  # json itself gives up near Python's recursion limit; say so early and clearly
+MAX_DEPTH = 200  # json itself gives up near Python's recursion limit; say so early and clearly
 
 
-def plain(value: Any, where: str = "value", depth: int = 0) -> Any:
+def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
     """A copy of ``value`` made of JSON types alone. Raises NotJson, naming the place that is in the way."""
     if type(value) in _SCALARS or isinstance(value, bool | int | str):
         return value
@@ -20,13 +20,13 @@ def plain(value: Any, where: str = "value", depth: int = 0) -> Any:
         if math.isfinite(value):
             return value
         raise NotJson(f"{where} is {value}, which JSON cannot hold")
-    if depth >= DEEPEST:
-        raise NotJson(f"{where} is nested more than {DEEPEST} deep")
+    if depth >= MAX_DEPTH:
+        raise NotJson(f"{where} is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list | tuple):
-        return [plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [plain_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) is dict or isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise NotJson(f"{where} has the key {key!r}, and JSON keys are strings")
-        return {key: plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+        return {key: plain_json(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     raise NotJson(f"{where} is a {type(value).__name__}, which is not JSON")

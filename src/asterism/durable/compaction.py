@@ -1,7 +1,7 @@
 """Compaction of a journal: replaces a long journal by a snapshot while the plan runs.
 
 When a record is cut, the plan is exactly what the journal says up to that record. At that instant the plan is frozen
-(``core/plan/snapshot.py``); then the snapshot is taken and written in small pieces, and other tasks of the event loop
+(``core/plan/plan_codec.py``); then the snapshot is taken and written in small pieces, and other tasks of the event loop
 run between them. Its text goes into the store in parts under keys of their own. Each part is committed with the next
 record of the journal, so only the owner can write one, and a later owner sees all of them. The journal continues
 meanwhile.
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from asterism.core.plan.journal import SCHEMA, lock_to_json
-from asterism.core.plan.snapshot import Frozen
+from asterism.core.plan.plan_codec import Snapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
@@ -67,7 +67,7 @@ class Compaction:
 
     def __init__(self, store: Store, stored: StoredConstellation, journal: Journal) -> None:
         self._store, self._stored, self._journal = store, stored, journal
-        self._cut: tuple[Frozen, str, int] | None = None
+        self._cut: tuple[Snapshot, str, int] | None = None
         self._task: asyncio.Task[None] | None = None
         self._garbage = list(stored.garbage)
         self._parts: list[str] = []  # keys that may have been written, of a snapshot that does not count yet
@@ -80,7 +80,11 @@ class Compaction:
         stored = self._stored
         known = stored.steps + steps
         if self._task is None and not self._failed and known >= max(LONG_JOURNAL, STEPS_PER_TASK * len(stored.plan)):
-            self._cut = (stored.plan.freeze(), json.dumps(lock_to_json(stored.lock), separators=(",", ":")), known)
+            self._cut = (
+                stored.plan.take_snapshot(),
+                json.dumps(lock_to_json(stored.lock), separators=(",", ":")),
+                known,
+            )
 
     def written(self) -> None:
         """That record is in the store, so this process is the owner: start what is due."""
@@ -108,7 +112,7 @@ class Compaction:
                 async with asyncio.timeout(CLEANUP_TIMEOUT):
                     await self._remove(self._parts)
 
-    async def _run(self, cut: tuple[Frozen, str, int] | None, garbage: Sequence[str], number: int) -> None:
+    async def _run(self, cut: tuple[Snapshot, str, int] | None, garbage: Sequence[str], number: int) -> None:
         try:
             await self._remove(garbage)
             if cut is not None:
@@ -119,16 +123,16 @@ class Compaction:
             self._failed = True
             log.exception("the journal of plan %s cannot be compacted", self._stored.plan.id)
         finally:
-            self._stored.plan.frozen = None
+            self._stored.plan.snapshot = None
             self._task = None
 
-    async def _compact(self, frozen: Frozen, lock: str, known: int, number: int) -> None:
+    async def _compact(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
         stored, before = self._stored, self._stored.head
         self._pieces, self._seen = 0, stored.steps
-        while not frozen.whole:
-            frozen.take(TASKS_PER_PIECE)
+        while not frozen.complete:
+            frozen.copy_nodes(TASKS_PER_PIECE)
             await self._piece_done()
-        stored.plan.frozen = None
+        stored.plan.snapshot = None
         part = ""
         for piece in _text(frozen, lock):
             part += piece
@@ -174,9 +178,9 @@ class Compaction:
                 return
 
 
-def _text(frozen: Frozen, lock: str) -> Iterator[str]:
+def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
-    yield from frozen.pieces()
+    yield from frozen.chunks()
     yield f',"lock":{lock}}}'
 
 

@@ -41,7 +41,7 @@ from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
@@ -85,7 +85,7 @@ class DurableOrchestrator(PlanCommands):
         *,
         local: int = 0,
         can: Iterable[str] = (),
-        device_policy: Policy | None = None,
+        device_policy: DevicePolicy | None = None,
         max_open_runs: int = MAX_OPEN_RUNS,
         heartbeat: float = HEARTBEAT,
         timeout: float = TIMEOUT,
@@ -147,7 +147,7 @@ class DurableOrchestrator(PlanCommands):
         if owner is not None and owner.device != agent.name:
             raise AlreadyRunning(
                 f"plan {name!r} is run by {owner.device!r}, whose last heartbeat is recent. "
-                f"To wait until it is gone: asterism standby {name}"
+                f"To wait until it is gone: asterism plan standby {name}"
             )
         async with FleetMembership(agent) as member:
             stored = await load(self.fleet.store, name, self.options.conditions)

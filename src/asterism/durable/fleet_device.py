@@ -21,7 +21,7 @@ from asterism.base.expressions import Selections
 from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Lane
@@ -35,9 +35,9 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun, blob_of
+from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.retention import PREFIX
-from asterism.fleet.run_blobs import is_small
+from asterism.fleet.run_blobs import blob_of, is_small
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
@@ -228,7 +228,7 @@ class FleetDevice:
         """The run once it has ended. If this process executes it, its end is committed together with the steps that
         follow from it. The plan therefore takes the end into account before it is durable: all of it is written, or
         nothing."""
-        if self.fleet.local is None or self.fleet.local.desk.get(run.id) is None:
+        if not self.fleet.executes_here(run.id):
             return await self.fleet.wait(run.id)
         heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
 
@@ -242,11 +242,7 @@ class FleetDevice:
                 return False
             return True
 
-        self.fleet.consumers[run.id] = consume
-        try:
-            ended = await self.fleet.ends.wait(run.id, here=True, future=heard)
-        finally:
-            del self.fleet.consumers[run.id]
+        ended = await self.fleet.waiters.consume(run.id, consume, heard)
         if ended is None:
             raise UnknownRun(run.id)
         return ended
@@ -261,7 +257,7 @@ class FleetDevice:
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
-            given = plain(_given(work), what)
+            given = plain_json(_given(work), what)
         except ValueError as error:  # the message of a failed expression may contain its data
             raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
 
@@ -280,7 +276,7 @@ class FleetDevice:
             try:
                 if run is None:
                     if not is_small(given):
-                        given = await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
+                        given = await self.fleet.blobs.keep(given, what)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
                     run = transitions.create(run_id, flow, given, by=by, now=now, key=key, device=device)
@@ -310,7 +306,7 @@ def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | 
     if node is None or node.epoch != work.epoch or node.status is not RUNNING:
         return None
     if run.device not in (None, node.device):
-        plan.locate(node, run.device)
+        plan.set_device(node, run.device)
     return node
 
 
@@ -318,7 +314,7 @@ def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     """Record the device, and how many attempts the run took: for the plan they were one."""
     node = _record_device(plan, work, run)
     if node is not None and run.previous and (tries := attempts_of(run)) > 1:
-        plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
+        plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
     where = f"run {run.id}, epoch {run.epoch}, on {run.device or 'no device'}"
     plan.note(now, "run ended", work.task.id, where)
 
@@ -358,7 +354,7 @@ def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selection
         return value
     if not task_inputs.is_reference(value):
         return literal(value)
-    return literal(task_inputs.resolve({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
+    return literal(task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
 
 
 def _named(task: Task) -> set[str]:

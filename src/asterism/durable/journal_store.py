@@ -183,7 +183,7 @@ def check_storable(plan: Constellation) -> None:
             continue
         path = import_path(call, node.id)
         try:
-            found: Any = function_calls.load(path)
+            found: Any = function_calls.load_function(path)
         except ImportError as error:
             raise NotJson(f"task {node.id!r}: {call!r} cannot be imported again as {path}: {error}") from None
         if found is not call:

@@ -29,8 +29,8 @@ from typing import Any
 from asterism.base.expressions import holds
 from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.mass_loss import braked_until
-from asterism.core.run.placement import Outlook, mismatch
+from asterism.core.run.circuit_breaker import mass_loss_hold_until
+from asterism.core.run.placement import Placer, mismatch_reason
 from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
@@ -38,7 +38,7 @@ from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
+from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.monitor")
@@ -164,7 +164,7 @@ class Monitor:
         self._seen = (now, own)
         if self._hold_until is not None and own < self._hold_until:
             return True
-        until = braked_until(sessions, now, hold)
+        until = mass_loss_hold_until(sessions, now, hold)
         braked = until is not None and now < until
         if braked and not self._braked and tells:
             reachable = [one.reachable(now) for one in sessions if one.state == OPEN]
@@ -283,7 +283,7 @@ class Monitor:
 
     # -- handing out ---------------------------------------------------------------------------------------------------
 
-    async def hand_out(self, outlook: Outlook) -> None:
+    async def hand_out(self, outlook: Placer) -> None:
         """Assign what waits to devices with a free slot, by score. When more waits than one pass can look at, every
         device has enough to take by itself. Those of peers take nothing here: for them each pass goes on where the last
         one ended."""
@@ -316,9 +316,9 @@ class Monitor:
                 await self.store.commit([PutRun(after, run.revision)])
             except Conflict:
                 continue
-            outlook.gave(choice.owner.device)
+            outlook.record_assignment(choice.owner.device)
 
-    async def _offer_again(self, outlook: Outlook) -> None:
+    async def _offer_again(self, outlook: Placer) -> None:
         """Runs that every device able to do them has declined or was tried with begin a new round, or are given up.
         Each pass goes on where the last one ended: those that only wait for a slot must not hide the others."""
         found = await self.store.find(Query(offered=True, avoiding=True, after=self._offered_up_to, limit=AT_ONCE))
@@ -328,13 +328,13 @@ class Monitor:
             if flow is None:
                 continue
             anew = run.changed(avoid=(), declined={})
-            able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
+            able = [one for one in outlook.sessions.values() if outlook.refusal_reason(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
                 resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
-                await self._step(run, transitions.next_round(run, flow, self.store.clock(), resting=resting))
+                await self._step(run, transitions.offer_again(run, flow, self.store.clock(), resting=resting))
 
-    async def _give_up_what_nobody_can_do(self, outlook: Outlook) -> None:
+    async def _give_up_what_nobody_can_do(self, outlook: Placer) -> None:
         """Nobody for ``no_device_timeout``, by our clock: the store's may jump. What a device of a peer that is away
         could do waits until the peer is met again, or removed."""
         own = self.fleet.clock.time()
@@ -352,7 +352,7 @@ class Monitor:
                 if own - since >= flow.no_device_timeout:
                     await self._give_up(kind, flow, objections)
 
-    async def _kinds(self, outlook: Outlook, waiting: Waiting, flow: Workflow) -> dict[_Kind, Run]:
+    async def _kinds(self, outlook: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
         """What waits, one run of each kind. A device with a rule of its own may tell runs apart that are the same to
         the others."""
         sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
@@ -361,22 +361,22 @@ class Monitor:
         found = await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE))
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
-    def _objections(self, outlook: Outlook, sample: Run, flow: Workflow) -> dict[str, str] | None:
+    def _objections(self, outlook: Placer, sample: Run, flow: Workflow) -> dict[str, str] | None:
         """Why each device cannot do this kind of work; None if one can, now or when it takes work again."""
         sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
-            why = outlook.objection(session, sample, flow)
+            why = outlook.refusal_reason(session, sample, flow)
             if why is None or outlook.waits_for(session, sample, flow):
                 return None
             objections[session.device] = why
         return objections
 
-    def _waits_for_a_peer(self, outlook: Outlook, sample: Run, flow: Workflow) -> bool:
+    def _waits_for_a_peer(self, outlook: Placer, sample: Run, flow: Workflow) -> bool:
         """Whether a device of a peer could do this kind of work, if only the peer were met."""
         sample = sample.changed(avoid=(), declined={})
         away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
-        return any(mismatch(one.resumed(), sample, flow, one.shown(), holds) is None for one in away)
+        return any(mismatch_reason(one.resumed(), sample, flow, one.expression_names(), holds) is None for one in away)
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
         """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep

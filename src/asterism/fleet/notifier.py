@@ -17,10 +17,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from asterism.base.processes import Commands
-from asterism.base.secret_mask import Mask, of_environment
+from asterism.base.secret_mask import Mask, environment_mask
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import NOTIFIED, PutRegister
 from asterism.store.row_codec import notice_to_json
@@ -45,7 +45,7 @@ TOLD = frozenset(
 class Notifier:
     """``policy`` is that of the device which tells: what the store names is executed here only if it may be."""
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: Fleet, policy: DevicePolicy) -> None:
         self._fleet, self._policy = fleet, policy
         self._failed = 0
         self._commands = Commands(GRACE)
@@ -56,7 +56,7 @@ class Notifier:
     async def deliver(self) -> None:
         store = self._fleet.store
         settings = await self._fleet.settings()
-        if not settings.tells:
+        if not settings.notifies:
             return
         cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
@@ -106,7 +106,7 @@ class Notifier:
 
     def _mask(self) -> Mask:
         """For what a command says that was told: it gets the variables of this device."""
-        return of_environment((), self._policy.holds_secret)
+        return environment_mask((), self._policy.holds_secret)
 
 
 async def _within(telling: Coroutine[Any, Any, Any], whom: str, mask: Mask) -> bool:

@@ -32,10 +32,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asterism.base.durations import format_age
-from asterism.core.run.mass_loss import braked_until
-from asterism.core.run.placement import Outlook
+from asterism.core.run.circuit_breaker import mass_loss_hold_until
+from asterism.core.run.placement import Placer
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
-from asterism.core.run.session import ABROAD, ENDED, HEARD, Session
+from asterism.core.run.session import ABROAD, ENDED, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import extensions
@@ -117,7 +117,7 @@ class _Owned:
             return [*reasons, left]
         if owner is not None and owner.state == ABROAD:
             return [*reasons, *_abroad(owner, self.now)]
-        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state not in HEARD:
+        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state not in REACHABLE_STATES:
             reasons += await self._silence(owner, sessions)
         return reasons
 
@@ -169,7 +169,7 @@ class _Owned:
             text = "no device watches over the others, so nothing is taken away: one that joins will"
             return [Reason("unwatched", "", text)]
         hold = (await self.fleet.settings()).hold
-        until = braked_until([one for one in sessions if one.state != ENDED], self.now, hold)
+        until = mass_loss_hold_until([one for one in sessions if one.state != ENDED], self.now, hold)
         if until is None or until <= self.now:
             return []
         left = format_age(until - self.now)
@@ -235,7 +235,7 @@ async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
     return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
 
 
-def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
+def _placement(outlook: Placer, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
     """What the devices have to do with it."""
     choice = outlook.choose(run, flow)
     if choice.owner is not None:
@@ -252,7 +252,7 @@ def _placement(outlook: Outlook, run: Run, flow: Workflow, sessions: Sequence[Se
     return [*reasons, *list(_silent(outlook, run, sessions))[:MOST]]
 
 
-def _nobody(run: Run, outlook: Outlook) -> Reason:
+def _nobody(run: Run, outlook: Placer) -> Reason:
     count = len(outlook.sessions)
     if run.pinned is not None:
         how = "cannot take it" if run.pinned in outlook.sessions else "is not there"
@@ -266,20 +266,24 @@ def _nobody(run: Run, outlook: Outlook) -> Reason:
     )
 
 
-def _busy(outlook: Outlook, device: str) -> Reason:
+def _busy(outlook: Placer, device: str) -> Reason:
     slots = outlook.sessions[device].slots
     taken = "its slot is taken" if slots == 1 else f"all of its {slots} slots are taken"
     return Reason("busy", device, f"{device} can take it, but {taken}")
 
 
-def _resting(outlook: Outlook, device: str) -> Reason:
+def _resting(outlook: Placer, device: str) -> Reason:
     why = outlook.sessions[device].resting
     return Reason("resting", device, f"{device} is resting: it would hand it back because {why}")
 
 
-def _silent(outlook: Outlook, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
+def _silent(outlook: Placer, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
     for session in sessions:
-        if session.state in HEARD and session.device not in outlook.sessions and run.pinned in (None, session.device):
+        if (
+            session.state in REACHABLE_STATES
+            and session.device not in outlook.sessions
+            and run.pinned in (None, session.device)
+        ):
             text = f"{session.device} has not been heard of for {format_age(outlook.now - session.beat_at)}"
             if session.state == ABROAD:
                 text += f", since it is reached {session.host}: it is waited for until that peer is met"

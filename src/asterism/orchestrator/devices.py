@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
-from asterism.base import function_calls, input_variables, task_inputs
+from asterism.base import function_calls, task_inputs
 from asterism.base.expressions import Selections
-from asterism.base.http_requests import request
+from asterism.base.http_requests import send_request
 from asterism.base.processes import Commands
-from asterism.base.secret_mask import Mask, of_environment, secrets_of_task
-from asterism.core.json_values import plain
+from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import NOTHING, Task
 
 log = logging.getLogger("asterism.device")
@@ -83,25 +83,25 @@ class LocalDevice:
         value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
         if type(value) is CoroutineType:  # a plain function that made a coroutine, such as a lambda
             value = await value
-        return plain(value, f"the result of task {task.id!r}") if self.json_results else value
+        return plain_json(value, f"the result of task {task.id!r}") if self.json_results else value
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
         names = secrets_of_task(task)
         self._read |= names
-        with of_environment(names, self._read.__contains__) as mask:
+        with environment_mask(names, self._read.__contains__) as mask:
             self._warn(mask)
             select = Selections()
-            resolved = task_inputs.resolve(task.inputs, task.env, work.results, mask, select)
+            resolved = task_inputs.resolve_inputs(task.inputs, task.env, work.results, mask, select)
             if task.argv is not None:
-                argv = [task_inputs.template(word, resolved.inputs) for word in task.argv]
+                argv = [task_inputs.fill_template(word, resolved.inputs) for word in task.argv]
                 return await self._commands.run(argv, _environment(work, resolved), task.cwd)
             if task.shell is not None:
                 return await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
             if task.http is not None:
-                terms = task_inputs.fill(dict(task.http), work.results, mask, select)
-                terms["url"] = task_inputs.template(terms["url"], resolved.inputs, task_inputs.in_url)
-                return await request(terms, mask)
+                terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
+                terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
+                return await send_request(terms, mask)
             return await self._call(work, resolved.inputs)
 
     def _warn(self, mask: Mask) -> None:
@@ -116,10 +116,10 @@ class LocalDevice:
         if call is None:
             return _finished(self._run(work) if self._run is not None else None)
         if isinstance(call, str):
-            call = function_calls.load(call)
+            call = function_calls.load_function(call)
         signature = function_calls.signature(call)
         arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
-        return call(**arguments) if signature.asynchronous else function_calls.in_thread(call, arguments)
+        return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 
     def close(self) -> None:
         """End what was started to look after child processes."""
@@ -130,7 +130,7 @@ async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
 
 
-def _environment(work: Work, resolved: task_inputs.Resolved) -> dict[str, str]:
+def _environment(work: Work, resolved: task_inputs.ResolvedInputs) -> dict[str, str]:
     """What a command sees: our environment, its own variables, its inputs, and who it is."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,
@@ -138,6 +138,12 @@ def _environment(work: Work, resolved: task_inputs.Resolved) -> dict[str, str]:
         "ASTERISM_EPOCH": str(work.epoch),
     }
     line = work.task.shell or ""
-    input_variables.check(line, resolved.inputs, resolved.environment)
-    bare = dict(input_variables.bare(resolved.inputs, lambda name: input_variables.mentions(line, name)))
-    return {**os.environ, **bare, **resolved.environment, **dict(input_variables.prefixed(resolved.inputs)), **own}
+    task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
+    bare = dict(task_inputs.bare_variables(resolved.inputs, lambda name: task_inputs.mentions_name(line, name)))
+    return {
+        **os.environ,
+        **bare,
+        **resolved.environment,
+        **dict(task_inputs.prefixed_variables(resolved.inputs)),
+        **own,
+    }

@@ -13,13 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from asterism.core.errors import EditRejected, Violation, reason_of, shown
+from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.core.plan.lock import AssignmentLock, CycleClaimed, EditCycle
-from asterism.core.plan.view import ConstellationView
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
 
@@ -89,7 +88,7 @@ class EditCycles:
     def reopen(self) -> None:
         """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
         for cycle in tuple(self._lock.cycles.values()):
-            self._lock.restart(cycle, self._now())
+            self._lock.reset_deadlines(cycle, self._now())
             self._opened(cycle, "cycle_opened")
 
     def _opened(self, cycle: EditCycle, kind: str) -> None:
@@ -158,7 +157,7 @@ class EditCycles:
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            self._lock.rejected(cycle)
+            self._lock.record_rejection(cycle)
             if cycle.rejections > self._max_rejections and cycle.id in self._lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")
@@ -296,9 +295,9 @@ def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -
             edits = tuple(map(_edit, items))
             return EditBatch(edits, author, base_version=cycle.version, triggers=cycle.tasks), ()
     except Exception as error:
-        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {reason_of(error)}")]) from None
+        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {error_text(error)}")]) from None
     kind = type(answer).__name__
-    words = f"an editor must answer with None, edits or a batch of edits, not with {shown(answer)} ({kind})"
+    words = f"an editor must answer with None, edits or a batch of edits, not with {safe_repr(answer)} ({kind})"
     raise EditRejected([Violation(None, "malformed", words)])
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.core.errors import Violation, reason_of
+from asterism.core.errors import Violation, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
@@ -235,7 +235,7 @@ class PlanEvents:
                 epoch=node.epoch,
                 attempt=node.attempts,
                 error=error,
-                reason=reason_of(error),
+                reason=error_text(error),
                 provisional=node.provisional,
             )
 
@@ -265,6 +265,6 @@ class PlanEvents:
             attempt=node.attempts,
             value=node.value,
             error=node.error,
-            reason=reason_of(node.error) or node.reason,
+            reason=error_text(node.error) or node.reason,
             provisional=node.provisional,
         )

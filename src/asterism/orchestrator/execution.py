@@ -15,16 +15,15 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, reason_of
+from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry, Lane, lane_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import NOTHING
-from asterism.core.plan.view import Upstream
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
@@ -147,10 +146,10 @@ class Execution:
         """Start the best ready task that a free device can run; False if there is none."""
         queue, roster = self.plan.queue, self._roster
         best: tuple[Entry, Lane, Member] | None = None
-        for lane in tuple(queue.worth_a_look):
+        for lane in tuple(queue.active_lanes):
             member = roster.choose(lane)
             if member is not None:
-                entry = queue.best(lane)
+                entry = queue.peek(lane)
                 if entry is not None and (best is None or entry < best[0]):
                     best = (entry, lane, member)
             elif roster.capable(lane):
@@ -159,7 +158,7 @@ class Execution:
                 self.unplaceable.add_lane(lane)
         if best is None:
             return False
-        node = queue.take(best[1])
+        node = queue.pop(best[1])
         if self.stopping and self._still_stopping(node):
             self.parked[node] = None
         else:
@@ -255,7 +254,7 @@ class Execution:
         """Record that another attempt follows. Returns the seconds until then."""
         grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
         delay = min(MAX_BACKOFF, grown) * self._random.uniform(0.5, 1.5)
-        self.plan.retry(node, self._now(), f"{reason_of(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
+        self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay
 
@@ -272,12 +271,12 @@ class Execution:
 
     def _lost(self, node: Node, member: Member, error: DeviceLost) -> None:
         """The device was lost. Losses have a limit of their own, apart from retries."""
-        self.plan.lose(node)
+        self.plan.count_loss(node)
         self.events.emit(DeviceEvent, kind="device_lost", device=member.id, task_id=node.id)
         if node.losses > self.options.max_losses:
             self.fail(node, error)
         else:
-            self.plan.retry(node, self._now(), reason_of(error))
+            self.plan.retry(node, self._now(), error_text(error))
             self.plan.queue.push(node)
             self.events.task_changed("task_retrying", node, error)
             self._scheduler.rest(member)  # so that another device is tried first
@@ -288,7 +287,7 @@ class Execution:
         if now - self._refused_since.setdefault(node, now) >= self.options.no_device_timeout:
             self.fail(node, NoDevice(f"every device gave task {node.id!r} back: {error}"))
             return
-        self.plan.release(node, now, reason_of(error))
+        self.plan.release(node, now, error_text(error))
         self.events.task_changed("task_released", node)
         self._scheduler.rest(member)
 
@@ -404,7 +403,7 @@ class Execution:
         slots = self._scheduler.slots
         self._slots = None if slots is None or self._slots is None else max(slots, self._slots)
         self.unplaceable.devices_changed()
-        self.plan.queue.look_at_everything()
+        self.plan.queue.activate_all()
         self._wake()
 
     def outside_the_queue(self) -> set[Node]:
@@ -450,9 +449,9 @@ class Execution:
     def check_end(self) -> None:
         """Second half of a step: if nothing runs, is ready or under review, call the editor a last time, or end."""
         plan = self.plan
-        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet:
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.unplaceable or self.parked or plan.queue.anything():
+        if self.unplaceable or self.parked or plan.queue.has_ready():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.errors import PlanError
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.node import Node
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.plan.view import EndView, TaskView
 from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.plan_mask import PlanMask
 
@@ -86,7 +85,7 @@ class Options:
 
     def add_ranks(self, plan: Constellation) -> None:
         if self.rank and plan.ranks is None:
-            plan.ranks = Ranks()
+            plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
 
 

@@ -10,12 +10,11 @@ from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.plan.view import TaskView
-from asterism.core.run.selection import Strategy
+from asterism.core.run.placement import Strategy
 from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, Editor

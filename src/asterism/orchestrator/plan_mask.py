@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asterism.base.secret_mask import Mask, of_environment, secrets_of_task
+from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, TaskStatus
@@ -32,12 +32,12 @@ class PlanMask:
         if seen != self._seen:
             for node in self._plan.nodes.values():
                 self._names.update(secrets_of_task(node.task))
-            self._seen, self._mask = seen, of_environment(self._names)
+            self._seen, self._mask = seen, environment_mask(self._names)
         return self._mask
 
     def shown(self, value: Any) -> Any:
         """A copy of a value for a view, with every secret masked."""
-        return self().shown(value)
+        return self().data(value)
 
     def results(self) -> dict[str, Any]:
         """Copies of the results of all completed tasks, for a view. What may hold a secret that is not known here is
@@ -51,7 +51,7 @@ class PlanMask:
             if node not in doubtful:
                 doubtful.add(node)
                 found.extend(node.children.values())
-        return {node.id: mask.result(node.value) if node in doubtful else mask.shown(node.value) for node in done}
+        return {node.id: mask.result(node.value) if node in doubtful else mask.data(node.value) for node in done}
 
     def over(self, evaluate: Evaluate) -> Evaluate:
         """The same evaluation of conditions; the reason why one cannot be judged is masked."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.history import Entry
-from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.lock import EditCycle
 from asterism.core.plan.parallelism import Parallelism, covered, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
-from asterism.core.plan.view import TaskView
 
 
 @dataclass(frozen=True, slots=True)

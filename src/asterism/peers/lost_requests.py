@@ -11,25 +11,25 @@ import contextlib
 from asterism.core.errors import RunRefused
 from asterism.core.history import Entry
 from asterism.core.run import transitions
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 
 _ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
 
 
-def made_anew(lost: Run, known: Run, kept: Run, now: float) -> Run:
+def reapply_request(lost: Run, known: Run, kept: Run, now: float) -> Run:
     """``kept`` with the wish that stands in ``lost`` and not in it, if ``known`` has not heard of it."""
-    wish, by, entry = _wish_of(lost)
-    if wish is None or kept.ended or entry is None or entry in line_of(kept) or entry in known.story:
+    wish, by, entry = _request_of(lost)
+    if wish is None or kept.ended or entry is None or entry in own_story(kept) or entry in known.story:
         return kept
     with contextlib.suppress(RunRefused):
         return transitions.cancel(kept, now, by) if wish == "cancel" else transitions.pause(kept, now, by)
     return kept
 
 
-def _wish_of(run: Run) -> tuple[str | None, str, Entry | None]:
+def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
     """What is wished, by whom, and where it stands."""
-    entry = next((one for one in reversed(line_of(run)) if one.what in _ENTRIES), None)
+    entry = next((one for one in reversed(own_story(run)) if one.what in _ENTRIES), None)
     if run.cancelled:
         return "cancel", (run.error or "").removeprefix("cancelled by "), entry
     if run.wish is not None:

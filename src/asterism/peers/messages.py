@@ -8,42 +8,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from asterism.core.errors import shown
+from asterism.core.errors import safe_repr
 from asterism.core.run.run import Run
-from asterism.core.run.validation import check
+from asterism.core.run.validation import problems_in
+from asterism.peers.message_codec import UnreadableLine, parse_strict
 from asterism.peers.registry import PeerRefused
-from asterism.peers.wire import Unreadable, strict
 from asterism.store import row_codec
 from asterism.store.dump_format import blob_sizes
 from asterism.store.store_errors import StoreError
 
 PROTOCOL = 1
-MOST_RECORDS = 500
-LARGEST_BATCH = 1 << 20
+MAX_BATCH_RECORDS = 500
+MAX_BATCH_BYTES = 1 << 20
 """How many records, and about how many bytes of them and of their workflows, are in one message."""
 
-LARGEST_RECORD = 4 << 20
+MAX_RECORD_CHARS = 4 << 20
 """How many characters a record may have."""
 
-LARGEST_ALONE = 12 << 20
+MAX_RECORD_BYTES = 12 << 20
 """How many bytes a record and its workflow may have on the way, where much is written longer than it is: what is larger
 would be a message that nobody takes."""
 
-MOST_REASONS = 5
-LONGEST_REASON = 300
+MAX_REASONS = 5
+MAX_REASON_CHARS = 300
 """How many reasons for what was refused are in one message, and how many characters of each."""
 
-MOST_BLOBS = 50
+MAX_BLOBS_WANTED = 50
 """How many large things are asked for at once."""
 
-MOST_LARGE = 100
+MAX_RECORD_BLOBS = 100
 """To how many large things a record may refer: its input, its result, and results that were superseded."""
 
-MOST_ASKED = 500
+MAX_RUNS_ASKED = 500
 """About how many runs is asked at once whether the other side still knows them."""
 
-_FIELDS = frozenset(field.name for field in fields(Run))
-_MOST = 1 << 53
+_RUN_FIELDS = frozenset(field.name for field in fields(Run))
+_MAX_NUMBER = 1 << 53
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
 
 
@@ -58,7 +58,7 @@ class Cursor(NamedTuple):
     whole: bool = False
 
 
-class Item(NamedTuple):
+class IncomingRecord(NamedTuple):
     """A record as it came: ``by`` is the store that wrote it, as its sender says. ``run`` is None if it is no record,
     and ``why`` says what is wrong with it."""
 
@@ -92,7 +92,7 @@ class Message:
     upto: int
     more: bool
     newest: int
-    items: Sequence[Item]
+    items: Sequence[IncomingRecord]
     workflows: Sequence[Any]
     devices: Sequence[Any] | None
     wants: Mapping[str, int]
@@ -108,175 +108,181 @@ class Message:
     whole: bool = True
 
 
-def record(number: int, by: str, run: Run) -> dict[str, Any]:
+def encode_record(number: int, by: str, run: Run) -> dict[str, Any]:
     """A run as it is sent: without its key, which means nothing in another store."""
     sent = run.changed(key=None)
     return {"number": number, "by": by, "run": [*row_codec.fixed(sent), *row_codec.moving(sent)]}
 
 
-def size_of(sent: Any) -> int:
+def encoded_size(sent: Any) -> int:
     """How many bytes it has on the way."""
     return len(json.dumps(sent, separators=(",", ":")))
 
 
-def fits(sent: Mapping[str, Any]) -> bool:
+def fits_message(sent: Mapping[str, Any]) -> bool:
     """Whether a record is one that is taken, by its size."""
-    return characters(sent["run"]) <= LARGEST_RECORD
+    return record_length(sent["run"]) <= MAX_RECORD_CHARS
 
 
-def harmless(text: str, most: int) -> str:
+def printable(text: str, most: int) -> str:
     """So much of what somebody else wrote as can be kept and shown."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
-def read(data: object) -> Message:
+def parse_message(data: object) -> Message:
     """Raises PeerRefused."""
     if not isinstance(data, Mapping):
         raise PeerRefused("a message is a JSON object")
     if data.get("protocol") != PROTOCOL:
         raise PeerRefused(
-            f"the peer speaks version {shown(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
+            f"the peer speaks version {safe_repr(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
         )
     try:
         clock = float(data["clock"])
-        if not abs(clock) < _MOST:
+        if not abs(clock) < _MAX_NUMBER:
             raise ValueError("clock")
-        items = _items(_list(data["records"], MOST_RECORDS), _whole(data["after"]))
+        items = _parse_records(_parse_list(data["records"], MAX_BATCH_RECORDS), _parse_count(data["after"]))
         return Message(
-            _word(data["store"]),
+            _parse_name(data["store"]),
             clock,
-            _word(data["feed"]),
-            None if data["cursor"] is None else _cursor(data["cursor"]),
-            _whole(data["after"]),
-            _whole(data["upto"]),
+            _parse_name(data["feed"]),
+            None if data["cursor"] is None else _parse_cursor(data["cursor"]),
+            _parse_count(data["after"]),
+            _parse_count(data["upto"]),
             bool(data["more"]),
-            _whole(data["newest"]),
+            _parse_count(data["newest"]),
             items,
-            _list(data["workflows"], MOST_RECORDS),
-            None if data["devices"] is None else _list(data["devices"], 1000),
-            _sizes(data["wants"]),
-            frozenset(map(_blob, _list(data["lacks"], MOST_BLOBS))),
-            _whole(data.get("refused", 0)),
-            [_reason(one) for one in _list(data.get("reasons", []), MOST_REASONS)],
-            _whole(data.get("turn", 0)),
-            _mark(data.get("mark", "")),
+            _parse_list(data["workflows"], MAX_BATCH_RECORDS),
+            None if data["devices"] is None else _parse_list(data["devices"], 1000),
+            _parse_sizes(data["wants"]),
+            frozenset(map(_parse_blob_name, _parse_list(data["lacks"], MAX_BLOBS_WANTED))),
+            _parse_count(data.get("refused", 0)),
+            [_parse_reason(one) for one in _parse_list(data.get("reasons", []), MAX_REASONS)],
+            _parse_count(data.get("turn", 0)),
+            _parse_mark(data.get("mark", "")),
             bool(data.get("anew")),
             bool(data.get("put_back")),
-            None if data.get("asks") is None else [_word(one) for one in _list(data["asks"], MOST_ASKED)],
-            frozenset(_word(one) for one in _list(data.get("unknown", []), MOST_ASKED)),
+            None
+            if data.get("asks") is None
+            else [_parse_name(one) for one in _parse_list(data["asks"], MAX_RUNS_ASKED)],
+            frozenset(_parse_name(one) for one in _parse_list(data.get("unknown", []), MAX_RUNS_ASKED)),
             bool(data.get("whole", True)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is not complete, or not what it says: {shown(error)}") from None
+        raise PeerRefused(f"the message is not complete, or not what it says: {safe_repr(error)}") from None
 
 
-def _cursor(value: Any) -> Cursor:
-    feed, number = _word(value["feed"]), _whole(value["number"])
-    return Cursor(feed, number, _whole(value.get("turn", 0)), _mark(value.get("mark", "")), bool(value.get("whole")))
+def _parse_cursor(value: Any) -> Cursor:
+    feed, number = _parse_name(value["feed"]), _parse_count(value["number"])
+    return Cursor(
+        feed, number, _parse_count(value.get("turn", 0)), _parse_mark(value.get("mark", "")), bool(value.get("whole"))
+    )
 
 
-def _mark(value: Any) -> str:
-    return "" if value == "" else _word(value)
+def _parse_mark(value: Any) -> str:
+    return "" if value == "" else _parse_name(value)
 
 
-def _word(value: Any) -> str:
+def _parse_name(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise ValueError(f"{str(value)[:40]} is no name")
     return value
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _MOST:
+def _parse_count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
         raise ValueError(f"{str(value)[:40]} is no number")
     return value
 
 
-def _list(value: Any, most: int) -> list[Any]:
+def _parse_list(value: Any, most: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise ValueError(f"{str(value)[:40]} is no list of {most} at most")
     return value
 
 
-def _reason(value: Any) -> str:
+def _parse_reason(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:40]} is no reason")
-    return harmless(value, LONGEST_REASON)
+    return printable(value, MAX_REASON_CHARS)
 
 
-def _blob(value: Any) -> str:
-    if not is_blob(value):
+def _parse_blob_name(value: Any) -> str:
+    if not is_blob_name(value):
         raise ValueError(f"{str(value)[:40]} names nothing")
     return str(value)
 
 
-def is_blob(name: object) -> bool:
+def is_blob_name(name: object) -> bool:
     """Whether it is the name of something large: the SHA-256 of its bytes."""
     return isinstance(name, str) and len(name) == 64 and not set(name) - set("0123456789abcdef")
 
 
-def _sizes(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > MOST_BLOBS:
+def _parse_sizes(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > MAX_BLOBS_WANTED:
         raise ValueError(f"{str(value)[:40]} does not say what is wanted")
-    return {_blob(name): _whole(size) for name, size in value.items()}
+    return {_parse_blob_name(name): _parse_count(size) for name, size in value.items()}
 
 
-def _items(records: Sequence[Any], after: int) -> list[Item]:
+def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:
     """What cannot even be told by its number has that of the record before it."""
-    items: list[Item] = []
+    items: list[IncomingRecord] = []
     for one in records:
         number = items[-1].number if items else after
         try:
-            items.append(_item(one, number))
+            items.append(_parse_record(one, number))
         except (KeyError, TypeError, ValueError) as error:
-            name = _name(one.get("run")) if isinstance(one, Mapping) else None
-            items.append(Item(number, "", None, f"it is no record: {harmless(shown(error), 200)}", name))
+            name = _run_id(one.get("run")) if isinstance(one, Mapping) else None
+            items.append(IncomingRecord(number, "", None, f"it is no record: {printable(safe_repr(error), 200)}", name))
     return items
 
 
-def _item(one: Any, before: int) -> Item:
-    if isinstance(one, Unreadable):
-        return Item(before, "", None, harmless(one.why, 300))
-    number, by = _whole(one["number"]), _word(one["by"])
+def _parse_record(one: Any, before: int) -> IncomingRecord:
+    if isinstance(one, UnreadableLine):
+        return IncomingRecord(before, "", None, printable(one.why, 300))
+    number, by = _parse_count(one["number"]), _parse_name(one["by"])
     row = one["run"]
-    name = _name(row)
+    name = _run_id(row)
     try:
-        run = _run(row)
+        run = _parse_run(row)
     except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Item(number, by, None, f"it is no record of a run: {harmless(str(error), 200)}", name)
-    problems = check(run)
+        return IncomingRecord(number, by, None, f"it is no record of a run: {printable(str(error), 200)}", name)
+    problems = problems_in(run)
     if problems:
-        return Item(number, by, None, f"it contradicts itself: {harmless('; '.join(problems[:3]), 300)}", name)
+        return IncomingRecord(
+            number, by, None, f"it contradicts itself: {printable('; '.join(problems[:3]), 300)}", name
+        )
     large = blob_sizes(run)
-    if not all(is_blob(blob) and type(size) is int and 0 <= size < _MOST for blob, size in large.items()):
-        return Item(number, by, None, "it refers to something large by what is no name, or no size", name)
-    if len(large) > MOST_LARGE:
-        return Item(number, by, None, f"it refers to more than {MOST_LARGE} large things", name)
-    return Item(number, by, run, "", run.id)
+    if not all(is_blob_name(blob) and type(size) is int and 0 <= size < _MAX_NUMBER for blob, size in large.items()):
+        return IncomingRecord(number, by, None, "it refers to something large by what is no name, or no size", name)
+    if len(large) > MAX_RECORD_BLOBS:
+        return IncomingRecord(number, by, None, f"it refers to more than {MAX_RECORD_BLOBS} large things", name)
+    return IncomingRecord(number, by, run, "", run.id)
 
 
-def _name(row: Any) -> str | None:
+def _run_id(row: Any) -> str | None:
     """The id of a run, if it is one that can be written down."""
     first = row[0] if isinstance(row, list) and row else None
     good = isinstance(first, str) and 0 < len(first) <= 200 and first.isprintable()
     return str(first) if good else None
 
 
-def characters(row: Sequence[Any]) -> int:
+def record_length(row: Sequence[Any]) -> int:
     """Of a record."""
     return sum(len(one) for one in row if isinstance(one, str))
 
 
-def _run(row: Any) -> Run:
+def _parse_run(row: Any) -> Run:
     """Written and read again, so that nothing is in it that a store could not keep."""
     if not isinstance(row, list) or len(row) != len(row_codec.COLUMNS):
         raise ValueError("its columns are not those of a run")
-    if characters(row) > LARGEST_RECORD:
-        raise ValueError(f"it has more than {LARGEST_RECORD:,} characters")
+    if record_length(row) > MAX_RECORD_CHARS:
+        raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")
     for text in (row[_INPUT], row[_STATE]):
-        strict(text)
+        parse_strict(text)
     read = row_codec.run_of(row)
-    clean = Run(**{name: value for name, value in read.__dict__.items() if name in _FIELDS})
-    if set(read.__dict__) - _FIELDS - {"_told"}:
+    clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
+    if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
         raise ValueError("it has fields that are not known here")
     for one in (*row_codec.fixed(clean), *row_codec.moving(clean)):
         if isinstance(one, str):

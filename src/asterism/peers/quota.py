@@ -15,27 +15,27 @@ from typing import Any
 
 from asterism.core.run.run import Run
 from asterism.fleet.settings import Settings
-from asterism.peers.messages import characters
-from asterism.peers.registry import Peer, key_of
+from asterism.peers.messages import record_length
+from asterism.peers.registry import Peer, peer_key
 from asterism.store import row_codec
 from asterism.store.dump_format import blob_sizes
 from asterism.store.protocol import Contribution, Usage
 
-TOPIC = "quota"
+QUOTA_TOPIC = "quota"
 """What is said once of a peer that has used it up."""
 
-ENOUGH = 20
+REPLAY_FRACTION = 20
 """There is room again when a part in so many of what is allowed became free."""
 
-_WHAT = Usage("runs", "bytes of records", "bytes of large inputs and outputs")  # type: ignore[arg-type]
-_SETTING = Usage("--peer-runs", "--peer-bytes", "--peer-blobs")  # type: ignore[arg-type]
+_UNITS = Usage("runs", "bytes of records", "bytes of large inputs and outputs")  # type: ignore[arg-type]
+_OPTIONS = Usage("--peer-runs", "--peer-bytes", "--peer-blobs")  # type: ignore[arg-type]
 
 
-def allowed(settings: Settings) -> Usage:
+def quota_limits(settings: Settings) -> Usage:
     return Usage(int(settings.peer_runs), int(settings.peer_bytes), int(settings.peer_blobs))
 
 
-def cost(peer: Peer, mine: Run | None, theirs: Run, after: Run) -> Contribution:
+def storage_cost(peer: Peer, mine: Run | None, theirs: Run, after: Run) -> Contribution:
     """What it takes to keep ``after``, which is made of ours and of what a peer has told."""
     known = blob_sizes(mine) if mine is not None else {}
     blobs = sum(size for name, size in blob_sizes(theirs).items() if name not in known)
@@ -44,7 +44,7 @@ def cost(peer: Peer, mine: Run | None, theirs: Run, after: Run) -> Contribution:
 
 
 def _size(run: Run) -> int:
-    return characters((*row_codec.fixed(run), *row_codec.moving(run)))
+    return record_length((*row_codec.fixed(run), *row_codec.moving(run)))
 
 
 class Quota:
@@ -52,22 +52,22 @@ class Quota:
 
     def __init__(self, peer: Peer, used: Usage, most: Usage) -> None:
         self._peer, self._used, self._most = peer, used, most
-        self.full: str | None = None
+        self.exceeded: str | None = None
 
-    def refusal(self, cost: Contribution) -> str | None:
+    def reserve(self, cost: Contribution) -> str | None:
         """Why there is no room for it; if there is, it is taken."""
         after = Usage(*(one + more for one, more in zip(self._used, cost[2:], strict=True)))
-        for wanted, most, more, what, setting in zip(after, self._most, cost[2:], _WHAT, _SETTING, strict=True):
+        for wanted, most, more, what, setting in zip(after, self._most, cost[2:], _UNITS, _OPTIONS, strict=True):
             if wanted > most and more:
-                self.full = (
+                self.exceeded = (
                     f"peer {self._peer.name} may store {most:,} {what} here, and there is no room for more: nothing is "
                     f"lost, and it is told again when there is (asterism fleet set {setting}, or forget old runs)"
                 )
-                return self.full
+                return self.exceeded
         self._used = after
         return None
 
-    def room(self) -> list[int]:
+    def remaining(self) -> list[int]:
         """How much is left of each."""
         return [most - used for used, most in zip(self._used, self._most, strict=True)]
 
@@ -75,10 +75,11 @@ class Quota:
 def has_grown(before: list[Any], quota: Quota, most: Usage) -> bool:
     """Whether there is more room than there was when something was refused, by enough to ask for it again."""
     return any(
-        now >= then + max(1, limit // ENOUGH) for then, now, limit in zip(before, quota.room(), most, strict=True)
+        now >= then + max(1, limit // REPLAY_FRACTION)
+        for then, now, limit in zip(before, quota.remaining(), most, strict=True)
     )
 
 
-def full_key(peer: Peer) -> str:
+def quota_key(peer: Peer) -> str:
     """The key of the register that says how much room there was when something of a peer was last refused."""
-    return key_of(peer.name, "full")
+    return peer_key(peer.name, "full")

@@ -10,17 +10,17 @@ import contextlib
 
 from asterism.core.run.session import OPEN
 from asterism.fleet.fleet import Fleet
-from asterism.peers import quota, refusals
+from asterism.peers import peer_notices, quota
 from asterism.peers.messages import Cursor
-from asterism.peers.registry import Peer, cursor_key, key_of
+from asterism.peers.registry import Peer, cursor_key, peer_key
 from asterism.store.protocol import PutRegister, Register, Write, feed_of
 from asterism.store.store_errors import Conflict
 
-MOST_DOUBTED = 20
+MAX_DOUBTED_SESSIONS = 20
 """How many sessions of ours are remembered about which a peer was not believed."""
 
 
-class Replay:
+class ReplayRequests:
     """For the store of ``fleet``."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -33,17 +33,17 @@ class Replay:
             return None, found
         return Cursor(**{name: value for name, value in found.value.items() if name in Cursor._fields}), found
 
-    async def noted(self, peer: Peer, doubted: set[str], used: quota.Quota) -> list[Write]:
+    async def reason_writes(self, peer: Peer, doubted: set[str], used: quota.Quota) -> list[Write]:
         """What remembers that the peer was not believed about these sessions, and that something did not fit."""
         writes: list[Write] = []
         if doubted:
             found = await self._store.register(_doubted_key(peer))
             known = list(found.value.get("sessions", ())) if found is not None else []
-            after = [*known, *sorted(doubted.difference(known))][-MOST_DOUBTED:]
+            after = [*known, *sorted(doubted.difference(known))][-MAX_DOUBTED_SESSIONS:]
             writes.append(PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision))
-        if used.full is not None:
-            found = await self._store.register(quota.full_key(peer))
-            writes.append(PutRegister(quota.full_key(peer), {"room": used.room()}, found and found.revision))
+        if used.exceeded is not None:
+            found = await self._store.register(quota.quota_key(peer))
+            writes.append(PutRegister(quota.quota_key(peer), {"room": used.remaining()}, found and found.revision))
         return writes
 
     async def request(self, peer: Peer) -> None:
@@ -64,14 +64,14 @@ class Replay:
             await self._begin_anew(peer, PutRegister(found.key, {"sessions": still}, found.revision), whole=True)
 
     async def _if_there_is_room(self, peer: Peer) -> None:
-        found = await self._store.register(quota.full_key(peer))
+        found = await self._store.register(quota.quota_key(peer))
         if found is None or not found.value:
             return
-        most = quota.allowed(await self._fleet.settings())
+        most = quota.quota_limits(await self._fleet.settings())
         now = quota.Quota(peer, await self._feed.usage(peer.store or ""), most)
         if quota.has_grown(found.value["room"], now, most):
             await self._begin_anew(peer, PutRegister(found.key, {}, found.revision))
-            await refusals.over(self._store, peer.name, quota.TOPIC)
+            await peer_notices.clear_topic(self._store, peer.name, quota.QUOTA_TOPIC)
 
     async def _begin_anew(self, peer: Peer, noted: Write, *, whole: bool = False) -> None:
         cursor, known = await self.cursor(peer)
@@ -85,4 +85,4 @@ class Replay:
 
 
 def _doubted_key(peer: Peer) -> str:
-    return key_of(peer.name, "doubted")
+    return peer_key(peer.name, "doubted")

@@ -27,21 +27,21 @@ from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.peers.registry import Peer, Peers, is_of, key_of, removed_key, to_come
+from asterism.peers.registry import Peer, PeerRegistry, is_announced_by, is_in_future, peer_key, removed_peer_key
 from asterism.store.protocol import FEED, PutRegister, PutRun, PutSession, Query, Write, feed_of
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
 
-AT_ONCE = 500
-ASK_EVERY = 5.0
+MAX_RUNS_PER_PASS = 500
+PEER_CHECK_INTERVAL = 5.0
 """How often it is asked whether the store has peers by now, in seconds."""
 
-MOST_ASKED = 5
-ASKED_IN = 3600.0
+MAX_REPLAYS = 5
+REPLAY_WINDOW = 3600.0
 """How often, in so many seconds, the others are asked to tell everything again because of the same peer."""
 
-WATCHED = 300.0
+MIN_OBSERVED_SILENCE = 300.0
 """How much of a peer's silence a monitor watches by its own clock, at most, in seconds."""
 
 
@@ -50,41 +50,41 @@ class Takeover:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._store = fleet, fleet.store
-        self._peers = Peers(fleet.store)
+        self._peers = PeerRegistry(fleet.store)
         self._silent: dict[str, tuple[float | None, float]] = {}  # when it was heard of, and since when we know that
         self._asked: dict[str, float] = {}  # when those were heard of whose loss made us ask the others again
         self._fed = False
         self._looked_at: float | None = None
 
-    async def adopt(self, sessions: Sequence[Session]) -> None:
+    async def run_pass(self, sessions: Sequence[Session]) -> None:
         """One pass. ``sessions`` are those of the store. A store that has no peers is asked nothing."""
         if not await self._has_peers():
             return
-        await self._end_what_is_to_come(sessions)
+        await self._end_future_sessions(sessions)
         feed = feed_of(self._store)
         judges = await feed.judges()
         peers = await self._peers.all()  # after the judges: who is no peer now was removed, and is not new
         timeout = (await self._fleet.settings()).peer_timeout
         gone: dict[str, str] = {}
         for peer in peers:
-            why = self._why_gone(peer, timeout)
+            why = self._silence(peer, timeout)
             if why is not None:
                 gone[peer.name] = why
-                await self._ask_again(peer)
+                await self._request_replays(peer)
         by_store = {peer.store: peer.name for peer in peers}
         for whom in sorted(judges):
-            why = gone.get(by_store[whom]) if whom in by_store else await self._why_removed(whom)
+            why = gone.get(by_store[whom]) if whom in by_store else await self._removal(whom)
             if why is not None:
-                for run in await feed.copies(whom, AT_ONCE):
-                    await self._take_on(run, why)
+                for run in await feed.copies(whom, MAX_RUNS_PER_PASS):
+                    await self._adopt(run, why)
         for name, why in gone.items():
             for session in sessions:
-                if session.used and is_of(session, name):
-                    await self._take_from(session, why)
+                if session.used and is_announced_by(session, name):
+                    await self._take_runs_of(session, why)
 
-    async def _why_removed(self, store: str) -> str | None:
+    async def _removal(self, store: str) -> str | None:
         """Why what is left to a peer that was removed is adopted; None if it is held."""
-        found = await self._store.register(removed_key(store))
+        found = await self._store.register(removed_peer_key(store))
         if found is None or not found.value or not found.value["adopt"]:
             return None
         return f"peer {found.value['peer']} was removed, and what it left is adopted"
@@ -92,64 +92,64 @@ class Takeover:
     async def _has_peers(self) -> bool:
         """Whether there has ever been one. A store without peers is asked once in a while."""
         own = self._fleet.clock.time()
-        if not self._fed and (self._looked_at is None or own - self._looked_at >= ASK_EVERY):
+        if not self._fed and (self._looked_at is None or own - self._looked_at >= PEER_CHECK_INTERVAL):
             self._fed = await self._store.register(FEED) is not None
             self._looked_at = own
         return self._fed
 
-    async def _end_what_is_to_come(self, sessions: Sequence[Session]) -> None:
+    async def _end_future_sessions(self, sessions: Sequence[Session]) -> None:
         """Devices that seem to have been heard of in the future: nobody knows when that was, and they would be given
         work for as long as the clock was ahead. Their peer announces them again. What has work is dated anew, since to
         end it would be to take that away."""
         for session in sessions:
-            if session.state == ABROAD and to_come(session.beat_at, self._store.clock()):
+            if session.state == ABROAD and is_in_future(session.beat_at, self._store.clock()):
                 after = session.changed(state=ABROAD if session.used else ENDED)
                 with contextlib.suppress(Conflict):  # it was just announced again
                     await self._store.commit([PutSession(after, session.revision)])
 
-    def _why_gone(self, peer: Peer, timeout: float) -> str | None:
+    def _silence(self, peer: Peer, timeout: float) -> str | None:
         own, now = self._fleet.clock.time(), self._store.clock()
         heard, since = self._silent.get(peer.name, (None, own))
         if peer.name not in self._silent or heard != peer.heard_at:
             self._silent[peer.name] = (peer.heard_at, own)
             since = own
         watched = own - since
-        known = peer.heard_at is not None and not to_come(peer.heard_at, now)
+        known = peer.heard_at is not None and not is_in_future(peer.heard_at, now)
         silent = now - (peer.heard_at or 0.0) if known else watched
-        if silent <= timeout or watched < min(timeout, WATCHED):
+        if silent <= timeout or watched < min(timeout, MIN_OBSERVED_SILENCE):
             return None
         return f"peer {peer.name} was not heard of for {silent:.0f} s"
 
-    async def _ask_again(self, gone: Peer) -> None:
-        """Those that we can still talk to, from the beginning. Once for each time that a peer falls silent, whichever
+    async def _request_replays(self, gone: Peer) -> None:
+        """Those that we can still transport to, from the beginning. Once for each time that a peer falls silent, whichever
         monitor notices it, but only so often for one that comes and goes: if it is back by then, it tells what it did
         itself. One that was never heard of kept nobody from being believed."""
         if gone.heard_at is None or self._asked.get(gone.name) == gone.heard_at:
             return
-        key = key_of(gone.name, "asked")
+        key = peer_key(gone.name, "asked")
         found = await self._store.register(key)
         if found is None or found.value.get("heard_at") != gone.heard_at:
             now = self._store.clock()
             before = found.value.get("asked", []) if found is not None else []
-            lately = [at for at in before if 0 <= now - at < ASKED_IN]
-            if len(lately) >= MOST_ASKED:
+            lately = [at for at in before if 0 <= now - at < REPLAY_WINDOW]
+            if len(lately) >= MAX_REPLAYS:
                 return
             value = {"heard_at": gone.heard_at, "asked": [*lately, now]}
             asked = PutRegister(key, value, found and found.revision)
             try:
-                await self._store.commit([asked, *await self._peers.told_anew(gone.name)])
+                await self._store.commit([asked, *await self._peers.replay_writes(gone.name)])
             except Conflict as conflict:
                 log.debug("the others are asked in the next pass: %s", conflict)
                 return
         self._asked[gone.name] = gone.heard_at
 
-    async def _take_from(self, session: Session, why: str) -> None:
+    async def _take_runs_of(self, session: Session, why: str) -> None:
         """What it has and is ours to judge."""
-        for run in await self._store.find(Query(session=session.id, judged=True, limit=AT_ONCE)):
+        for run in await self._store.find(Query(session=session.id, judged=True, limit=MAX_RUNS_PER_PASS)):
             if run.status is not ASSIGNED:  # that has its own time to be answered in
-                await self._take_on(run, why)
+                await self._adopt(run, why)
 
-    async def _take_on(self, run: Run, why: str) -> None:
+    async def _adopt(self, run: Run, why: str) -> None:
         try:
             after, writes = await self._adopted(run, why)
             consequences = await self._fleet.ledger.consequences(after)
@@ -166,4 +166,4 @@ class Takeover:
             after = transitions.lose(run, flow, now, why)
         else:
             after = transitions.adopt(run, now, why)
-        return await self._fleet.ledger.readmitted(after, now)
+        return await self._fleet.ledger.readmit(after, now)

@@ -20,18 +20,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asterism.core.history import Entry
-from asterism.core.run.merge import KEPT, differs, line_of, result_of
+from asterism.core.run.merge import KEPT, differing_fields, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, OPEN, Session
-from asterism.peers.registry import Peer, host_of, to_come
+from asterism.peers.registry import Peer, is_in_future, session_host
 
-_SAID = frozenset({"claimed", "processing", "completed", KEPT})
+_OWNER_ENTRIES = frozenset({"claimed", "processing", "completed", KEPT})
 """What only the owner says."""
 
-_WISHED = frozenset({"asked to pause", "asked to cancel", "resumed"})
+_REQUEST_ENTRIES = frozenset({"asked to pause", "asked to cancel", "resumed"})
 """What a person may say of a run that somebody works on."""
 
-_OF_WISHES = frozenset({"wish", "wished_by", "progress"})
+_REQUEST_FIELDS = frozenset({"wish", "wished_by", "progress"})
 """What such a word changes; and how far it has come, which a store adds to what it sends."""
 
 
@@ -45,7 +45,7 @@ class Trust:
         self._ids: dict[str, str | None] = {}  # a session's peer; None for our own
         self._open: set[str] = set()  # of our own
         names: dict[str, tuple[bool, str | None]] = {}
-        by_host = {host_of(peer.name): peer.name for peer in peers}
+        by_host = {session_host(peer.name): peer.name for peer in peers}
         for session in sessions:
             whose = by_host.get(session.host)
             if whose is None and session.peer is not None:
@@ -60,16 +60,18 @@ class Trust:
         heard = [
             peer
             for peer in peers
-            if peer.heard_at is not None and now - peer.heard_at <= peer_timeout and not to_come(peer.heard_at, now)
+            if peer.heard_at is not None
+            and now - peer.heard_at <= peer_timeout
+            and not is_in_future(peer.heard_at, now)
         ]
         self._heard = {peer.name for peer in heard}
         self._stores = {peer.store for peer in heard}
 
-    def hears(self, store: str) -> bool:
+    def is_heard(self, store: str) -> bool:
         """Whether it is the store of a direct peer that we hear of."""
         return store in self._stores
 
-    def whose(self, run: Run) -> str | None:
+    def peer_of(self, run: Run) -> str | None:
         """The name of the peer whose device owns a run or has completed it; "" if it is one of ours, None if nobody
         is known who could have."""
         if run.session is not None and run.session in self._ids:
@@ -78,57 +80,57 @@ class Trust:
             return self._names[run.device] or ""
         return None
 
-    def is_ours(self, run: Run) -> bool:
+    def is_own(self, run: Run) -> bool:
         """Whether one of our devices speaks in it: it has claimed the run, works on it or has completed it."""
-        return speaks(run) and self.whose(run) == ""
+        return is_owner_statement(run) and self.peer_of(run) == ""
 
     def is_senders(self, run: Run) -> bool:
-        return speaks(run) and self.whose(run) == self.sender.name
+        return is_owner_statement(run) and self.peer_of(run) == self.sender.name
 
     def is_open(self, session: str | None) -> bool:
         """Whether it is the present life of a device of ours."""
         return session in self._open
 
-    def passes_over(self, theirs: Run) -> bool:
+    def belongs_to_other_peer(self, theirs: Run) -> bool:
         """Whether it is for another peer to say."""
-        whose = self.whose(theirs) if speaks(theirs) else None
+        whose = self.peer_of(theirs) if is_owner_statement(theirs) else None
         return bool(whose) and whose != self.sender.name and whose in self._heard
 
-    def forged(self, theirs: Run, mine: Run | None) -> str | None:
+    def forgery(self, theirs: Run, mine: Run | None) -> str | None:
         """Why it cannot be true, if it is about one of our devices; None if it can."""
-        if not self.is_ours(theirs):
+        if not self.is_own(theirs):
             return None
         what = f"{theirs.device} is a device of ours, and has not said that the run is {theirs.status}"
         if mine is None:
             return what
-        if not set(_words(theirs)) <= set(mine.story):
+        if not set(_owner_entries(theirs)) <= set(mine.story):
             return what
-        if theirs.status is COMPLETED and not set(map(repr, result_of(theirs))) <= set(
-            map(repr, (*result_of(mine), *mine.superseded))
+        if theirs.status is COMPLETED and not set(map(repr, own_result(theirs))) <= set(
+            map(repr, (*own_result(mine), *mine.superseded))
         ):
             return f"{theirs.device} is a device of ours, and its result was another one"
         return None
 
 
-def speaks(run: Run) -> bool:
+def is_owner_statement(run: Run) -> bool:
     """Whether somebody has said something in it that only an owner says."""
     return run.status in (CLAIMED, PROCESSING, COMPLETED)
 
 
-def adds_a_wish(mine: Run, theirs: Run) -> bool:
+def only_adds_request(mine: Run, theirs: Run) -> bool:
     """Whether ``theirs`` is what ``mine`` was when somebody made a wish, and nothing else."""
-    ours, line = line_of(mine), line_of(theirs)
+    ours, line = own_story(mine), own_story(theirs)
     more = line[len(ours) :]
     return (
         bool(more)
         and line[: len(ours)] == ours
-        and all(entry.what in _WISHED for entry in more)
-        and set(differs(mine, theirs)) <= _OF_WISHES
+        and all(entry.what in _REQUEST_ENTRIES for entry in more)
+        and set(differing_fields(mine, theirs)) <= _REQUEST_FIELDS
     )
 
 
-def _words(run: Run) -> tuple[Entry, ...]:
+def _owner_entries(run: Run) -> tuple[Entry, ...]:
     """What its owner has said in the present assignment."""
-    line = line_of(run)
+    line = own_story(run)
     begins = max((place for place, entry in enumerate(line) if entry.what.startswith("assigning to ")), default=0)
-    return tuple(entry for entry in line[begins:] if entry.what in _SAID)
+    return tuple(entry for entry in line[begins:] if entry.what in _OWNER_ENTRIES)

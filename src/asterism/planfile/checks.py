@@ -11,15 +11,15 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-from asterism.base import expressions, function_calls, input_variables
-from asterism.base.extras import extra_advice
+from asterism.base import expressions, function_calls, task_inputs
+from asterism.base.extras import install_hint
 from asterism.base.safe_text import describe_value
-from asterism.base.secret_mask import too_short
-from asterism.base.task_inputs import MissingInput, is_reference, template
+from asterism.base.secret_mask import short_secret_warning
+from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import suggestion, written
+from asterism.planfile.plan_validation import suggestion, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -100,7 +100,7 @@ class Meaning:
                 yield path, f"{written(path)}names a secret by a text", False
             elif value["secret"] not in os.environ:
                 yield path, f"{written(path)}needs {value['secret']!r}, which the environment does not have now", True
-            elif (warning := too_short(value["secret"], os.environ[value["secret"]])) is not None:
+            elif (warning := short_secret_warning(value["secret"], os.environ[value["secret"]])) is not None:
                 yield path, warning, True
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
             yield path, f"{written(path)}is from {describe_value(value['from'])}, which is not in its after", False
@@ -119,12 +119,12 @@ class Meaning:
             texts = [(("http", "url"), self.task.http.url)]
         if self.task.shell is not None:
             try:
-                input_variables.check(self.task.shell, self.task.inputs or {}, self.task.env or {})
+                task_inputs.check_shell_line(self.task.shell, self.task.inputs or {}, self.task.env or {})
             except MissingInput as error:
                 yield ("shell",), str(error), False
         for path, text in texts:
             try:
-                template(text, dict.fromkeys(self.task.inputs or (), ""))
+                fill_template(text, dict.fromkeys(self.task.inputs or (), ""))
             except MissingInput as error:
                 if "inputs" not in self.faulty:
                     yield path, f"{error}; for a brace itself write {{{{ or }}}}", False
@@ -145,7 +145,7 @@ class Meaning:
                 yield ("call",), f"call is {path!r}, and there is no module to import it from now", True
             return
         try:
-            signature = function_calls.signature(function_calls.load(path))
+            signature = function_calls.signature(function_calls.load_function(path))
         except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
             yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
             return
@@ -166,7 +166,7 @@ class Meaning:
         if request.content is not None and request.body is not None:
             yield ("http", "body"), "http has json and body; a request carries one of them", False
         if not _exists("httpx"):
-            yield ("http",), f"HTTP tasks need httpx: {extra_advice('http')}", True
+            yield ("http",), f"HTTP tasks need httpx: {install_hint('http')}", True
 
 
 @lru_cache(maxsize=1024)

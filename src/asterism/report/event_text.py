@@ -8,7 +8,7 @@ from typing import Any
 
 from asterism.base.durations import format_duration
 from asterism.base.text import plural
-from asterism.core.errors import AsterismError, reason_of
+from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -24,7 +24,7 @@ def sentence(event: Event, plan: Constellation) -> str:
 
 def reason(error: BaseException | None) -> str:
     """Why something failed. Our own errors are sentences; of others the type says as much as the message."""
-    return str(error) if isinstance(error, AsterismError) else reason_of(error)
+    return str(error) if isinstance(error, AsterismError) else error_text(error)
 
 
 def names(tasks: Iterable[str], count: int) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import ENDED, Session
-from asterism.core.run.transitions import let_go, release
+from asterism.core.run.transitions import release, release_hold
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import row_codec
 from asterism.store.protocol import (
@@ -153,7 +153,7 @@ async def _leave(store: Store, run_id: str, name: str) -> None:
     writes: list[Write] = [PutRegister(found.key, after.to_json(), found.revision)]
     promoted = await store.run(str(after.active)) if after.active != series.active else None
     if promoted is not None and promoted.held:
-        writes.append(PutRun(let_go(promoted, store.clock()), promoted.revision))
+        writes.append(PutRun(release_hold(promoted, store.clock()), promoted.revision))
     await store.commit(writes)
 
 
@@ -200,7 +200,7 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
             case {"notice": notice}:
                 return row_codec.notice_of(notice)
             case {"blob": str(text)}:
-                await store.keep_blob(base64.b64decode(text, validate=True))
+                await store.put_blob(base64.b64decode(text, validate=True))
                 return None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error

@@ -1,36 +1,53 @@
-"""What the conformance suites share: how another process is told what to open, and how a scene becomes a test."""
+"""What conformance suites share: async tests without a pytest plugin, and how another process opens the subject.
+
+A suite is a class of plain ``async def`` tests. Subclass it for an implementation, and pytest collects the subclass:
+neither a plugin nor an event-loop fixture is needed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-Tests = TypeVar("Tests")
+TEST_TIMEOUT = 900.0
+"""A test that takes so many seconds hangs, and fails."""
 
-FOR_EVER = 900.0
-"""A test that takes so many seconds hangs, and says so."""
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 
 
-class Elsewhere(NamedTuple):
-    """How another process opens the same: it imports ``opener``, ``"module:function"``, and awaits what it returns for
-    ``address``."""
+class ProcessOpener(NamedTuple):
+    """How another process opens the same store or register: it imports ``function``, which is ``"module:name"``, and
+    awaits what it returns for ``address``."""
 
-    opener: str
+    function: str
     address: str
 
 
-def as_a_test(scene: Callable[[Tests], Coroutine[Any, Any, None]], test: Callable[..., Any]) -> Callable[[Tests], None]:
-    """A method that plays the scene in a loop of its own, under the name of ``test``."""
+class AsyncTests:
+    """Methods ``async def test_…`` of a subclass run in an event loop of their own."""
 
-    async def in_time(tests: Tests) -> None:
-        async with asyncio.timeout(FOR_EVER):
-            await scene(tests)
+    def __init_subclass__(cls, **terms: Any) -> None:
+        super().__init_subclass__(**terms)
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _synchronous(test))
 
-    def method(tests: Tests) -> None:
+    async def run_test(self, test: AsyncTest) -> None:
+        """Call a test with what its parameters name. Override this to open and close that."""
+        await test(self)
+
+
+def _synchronous(test: AsyncTest) -> Callable[[AsyncTests], None]:
+    async def in_time(tests: AsyncTests) -> None:
+        async with asyncio.timeout(TEST_TIMEOUT):
+            await tests.run_test(test)
+
+    def method(tests: AsyncTests) -> None:
         asyncio.run(in_time(tests))
 
-    # not functools.wraps, for pytest would take the parameters of what is wrapped for its own fixtures
+    # not functools.wraps: pytest would take the parameters of the wrapped function for fixtures
     method.__name__, method.__qualname__ = test.__name__, test.__qualname__
     method.__module__, method.__doc__ = test.__module__, test.__doc__
     return method

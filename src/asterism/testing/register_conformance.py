@@ -2,7 +2,7 @@
 
 ::
 
-    from asterism.testing.register_conformance import Elsewhere, RegisterConformance
+    from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
 
 
     class TestMyRegister(RegisterConformance):
@@ -12,45 +12,44 @@
         async def open_another(self, register):    # a second connection to the same register
             return MyRegister(register.path)
 
-        async def elsewhere(self, register):       # how another process opens it; None if none can
-            return Elsewhere("my_tests:open_my_register", register.path)
+        async def process_opener(self, register):  # how another process opens it; None if none can
+            return ProcessOpener("my_tests:open_my_register", register.path)
 
 The tests run their own event loops and need no plugin. They close what they opened.
 
-``Faulty`` is a register over another one in which what can go wrong does, when it is told to.
+``FaultyRegister`` is a register over another one in which what can go wrong does, when it is told to.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
+import inspect
 import json
 import os
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
 
 from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.series.compare_and_swap import Claim, Patience, change, claim, mend
+from asterism.series.compare_and_swap import Claim, RetryOptions, change, claim, mend
 from asterism.series.register import (
     BadSeriesName,
     Change,
-    Moved,
+    RevisionConflict,
     RegisterBusy,
     SeriesRegister,
     Snapshot,
-    Unsure,
+    OutcomeUnknown,
     read_all,
 )
-from asterism.testing.conformance import Elsewhere, as_a_test
-
-Tests = TypeVar("Tests", bound="RegisterConformance")
+from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
 
 NAME = "RFC-093"
-EAGER = Patience(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
+EAGER = RetryOptions(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
 ODD_NAMES = (
     "RFC-093",
     "rfc-094",
@@ -74,7 +73,7 @@ ODD_NAMES = (
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
 
 
-class Faulty:
+class FaultyRegister:
     """Over another register: each read takes the next of ``reads``, each swap the next of ``swaps``, and what is there
     happens. None: all is well. ``"before"``: the reply to a swap is lost, and it did not happen. ``"after"``: it is
     lost, and it did. An error is raised. A function is called first: somebody else gets in between."""
@@ -99,13 +98,13 @@ class Faulty:
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         fault = self.swaps.popleft() if self.swaps else None
         if fault == "before":
-            raise Unsure(f"whether series {name} was changed is not known: the reply was lost")
+            raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         if fault != "after":
             await _happens(fault)
         token = await self.register.swap(name, expected, text, message)
         self.swapped += 1
         if fault == "after":
-            raise Unsure(f"whether series {name} was changed is not known: the reply was lost")
+            raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         return token
 
     async def names(self) -> list[str]:
@@ -125,33 +124,6 @@ async def _happens(fault: Any) -> None:
         await fault()
 
 
-def with_register(test: Callable[[Tests, SeriesRegister], Coroutine[Any, Any, None]]) -> Callable[[Tests], None]:
-    """The test gets a fresh register."""
-
-    async def scene(tests: Tests) -> None:
-        register = await tests.open_register()
-        try:
-            await test(tests, register)
-        finally:
-            await register.close()
-
-    return as_a_test(scene, test)
-
-
-def with_two(test: Callable[[Tests, SeriesRegister, SeriesRegister], Any]) -> Callable[[Tests], None]:
-    """The test gets two connections to a fresh register."""
-
-    @functools.wraps(test)
-    async def scene(tests: Tests, register: SeriesRegister) -> None:
-        other = await tests.open_another(register)
-        try:
-            await test(tests, register, other)
-        finally:
-            await other.close()
-
-    return with_register(scene)
-
-
 async def _refused(attempt: Coroutine[Any, Any, Any], kind: type[Exception]) -> None:
     try:
         await attempt
@@ -165,8 +137,8 @@ def _same(found: object, wanted: object, what: str = "") -> None:
         raise AssertionError(f"{what or 'it'} is {found!r}, not {wanted!r}")
 
 
-class RegisterConformance:
-    """What every register promises. Override ``open_register`` and ``open_another``; and ``elsewhere``, if other
+class RegisterConformance(AsyncTests):
+    """What every register promises. Override ``open_register`` and ``open_another``; and ``process_opener``, if other
     processes can open it."""
 
     processes = 3
@@ -178,19 +150,29 @@ class RegisterConformance:
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
         raise NotImplementedError(f"{type(self).__name__} does not say how another connection is opened")
 
-    async def elsewhere(self, register: SeriesRegister) -> Elsewhere | None:
+    async def process_opener(self, register: SeriesRegister) -> ProcessOpener | None:
         return None
+
+    async def run_test(self, test: AsyncTest) -> None:
+        """A test with the parameter ``other`` gets a second connection to its register."""
+        async with AsyncExitStack() as closing:
+            register = await self.open_register()
+            closing.push_async_callback(register.close)
+            if "other" not in inspect.signature(test).parameters:
+                await test(self, register)
+                return
+            other = await self.open_another(register)
+            closing.push_async_callback(other.close)
+            await test(self, register, other)
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
-    @with_register
     async def test_there_is_nothing_yet(self, register: SeriesRegister) -> None:
         _same(await register.read(NAME), Snapshot(None, None))
         _same(await register.names(), [])
         _same(await read_all(register), {})
         _same(await register.history(NAME, 5), [])
 
-    @with_two
     async def test_what_is_written_is_read(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "one", "the first")
         _same(await other.read(NAME), Snapshot("one", token))
@@ -198,32 +180,28 @@ class RegisterConformance:
         _same(await register.read(NAME), Snapshot("two", token))
         _same(await register.names(), [NAME])
 
-    @with_two
     async def test_there_is_one_first_write(self, register: SeriesRegister, other: SeriesRegister) -> None:
         _same((await other.read(NAME)).token, None)
         await register.swap(NAME, None, "ours", "first")
-        await _refused(other.swap(NAME, None, "theirs", "first too"), Moved)
+        await _refused(other.swap(NAME, None, "theirs", "first too"), RevisionConflict)
         _same((await register.read(NAME)).text, "ours")
 
-    @with_two
     async def test_a_lost_update_is_refused(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "zero", "m")
         _same((await other.read(NAME)).token, token)
         newer = await register.swap(NAME, token, "one", "m")
-        await _refused(other.swap(NAME, token, "two", "m"), Moved)
+        await _refused(other.swap(NAME, token, "two", "m"), RevisionConflict)
         _same(await other.read(NAME), Snapshot("one", newer))
 
-    @with_two
     async def test_the_same_text_twice_is_two_states(self, register: SeriesRegister, other: SeriesRegister) -> None:
         """Two who write the very same at the same moment: one of them did, and the other learns that it did not."""
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
         first = await register.swap(NAME, token, "same", "the same message")
-        await _refused(other.swap(NAME, token, "same", "the same message"), Moved)
+        await _refused(other.swap(NAME, token, "same", "the same message"), RevisionConflict)
         second = await register.swap(NAME, first, "same", "the same message")
         _same(len({token, first, second}), 3, "the number of tokens")
 
-    @with_two
     async def test_a_state_that_comes_back_is_not_the_old_one(
         self, register: SeriesRegister, other: SeriesRegister
     ) -> None:
@@ -231,9 +209,8 @@ class RegisterConformance:
         await other.read(NAME)
         between = await register.swap(NAME, old, "b", "m")
         await register.swap(NAME, between, "a", "m")
-        await _refused(other.swap(NAME, old, "c", "m"), Moved)
+        await _refused(other.swap(NAME, old, "c", "m"), RevisionConflict)
 
-    @with_register
     async def test_any_text_is_kept_as_it_is(self, register: SeriesRegister) -> None:
         """Also one that is no state of a series: who rebuilds it has to see it."""
         token = None
@@ -241,7 +218,6 @@ class RegisterConformance:
             token = await register.swap(NAME, token, text, "m")
             _same(await register.read(NAME), Snapshot(text, token))
 
-    @with_register
     async def test_series_are_kept_apart_by_name(self, register: SeriesRegister) -> None:
         tokens = {name: await register.swap(name, None, f"text of {name}", "m") for name in ODD_NAMES}
         for name, token in tokens.items():
@@ -250,7 +226,6 @@ class RegisterConformance:
         everything = {name: Snapshot(f"text of {name}", tokens[name]) for name in sorted(ODD_NAMES)}
         _same(await read_all(register), everything, "what is read at once")
 
-    @with_register
     async def test_a_name_that_is_none_is_refused(self, register: SeriesRegister) -> None:
         for name in BAD_NAMES:
             await _refused(register.read(name), BadSeriesName)
@@ -258,14 +233,13 @@ class RegisterConformance:
             await _refused(register.history(name, 1), BadSeriesName)
         _same(await register.names(), [])
 
-    @with_two
     async def test_the_history_is_what_was_written(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "0", "the first")
         tokens = [token]
         for number in range(1, 5):
             await other.read(NAME)
             tokens.append(await register.swap(NAME, tokens[-1], str(number), f"change {number}\n\nin two parts"))
-            await _refused(other.swap(NAME, tokens[-2], "lost", "never happened"), Moved)
+            await _refused(other.swap(NAME, tokens[-2], "lost", "never happened"), RevisionConflict)
         found = await other.history(NAME, 10)
         _same([one.text for one in found], ["4", "3", "2", "1", "0"], "the history")
         _same([one.token for one in found], tokens[::-1], "the tokens")
@@ -276,7 +250,6 @@ class RegisterConformance:
 
     # -- all at once ---------------------------------------------------------------------------------------------------
 
-    @with_two
     async def test_of_those_who_swap_at_once_one_does(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
@@ -287,19 +260,18 @@ class RegisterConformance:
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
         # somebody was first, or is just about to be
-        _same([one for one in found if not isinstance(one, str | Moved | RegisterBusy)], [], "what the others are told")
+        _same([one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)], [], "what the others are told")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 
-    @with_register
     async def test_processes_that_race_lose_nobody(self, register: SeriesRegister) -> None:
-        where = await self.elsewhere(register)
-        if where is None:
+        opener = await self.process_opener(register)
+        if opener is None:
             return
         each = 4
         racing = [
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-W", "error", "-c", _RACER, *where, str(1 + place * each), str(each)),
+                *(sys.executable, "-W", "error", "-c", _RACER, *opener, str(1 + place * each), str(each)),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
             )
             for place in range(self.processes)
@@ -312,17 +284,15 @@ class RegisterConformance:
 
     # -- with the loop that uses it ------------------------------------------------------------------------------------
 
-    @with_register
     async def test_who_did_not_hear_that_it_won_finds_out(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
         faulty.swaps += ["after", None]
         outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), patience=EAGER)
         _same((outcome.after.active, outcome.after.claim_id), (7, wanted.id))
         _same(faulty.swapped, 1, "the number of swaps")
 
-    @with_register
     async def test_who_did_not_hear_and_did_not_win_tries_again(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
 
         async def somebody_else() -> None:
             await claim(register, NAME, Claim(1), patience=EAGER)
@@ -331,7 +301,6 @@ class RegisterConformance:
         outcome = await claim(faulty, NAME, Claim(7), patience=EAGER)
         _same((outcome.after.active, outcome.after.queue), (1, (7,)))
 
-    @with_register
     async def test_what_cannot_be_read_is_taken_until_it_is_mended(self, register: SeriesRegister) -> None:
         token = await register.swap(NAME, None, '{"active_issue": 7, "version": 99}', "by hand")
         await _refused(claim(register, NAME, Claim(8), patience=EAGER), UnreadableSeries)
@@ -356,9 +325,9 @@ async def race(opener: str, address: str, first: int, number: int) -> None:
     register = await getattr(importlib.import_module(module), function)(address)
     try:
         for item in range(first, first + number):
-            await claim(register, NAME, Claim(item), patience=Patience(tries=0, jitter=(0.001, 0.05)))
+            await claim(register, NAME, Claim(item), patience=RetryOptions(tries=0, jitter=(0.001, 0.05)))
     finally:
         await register.close()
 
 
-__all__ = ["Elsewhere", "Faulty", "RegisterConformance", "race"]
+__all__ = ["FaultyRegister", "ProcessOpener", "RegisterConformance", "race"]

@@ -18,7 +18,7 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, ready, start, structure, through_json, violations
 
@@ -62,11 +62,11 @@ def test_undo_restores_the_plan_and_redo_the_edit(edits: list[Any]) -> None:
     applied = plan.edit(edits)
     after = structure(plan)
     undone = plan.apply(inverse(applied), 2.0)
-    verify(plan)
+    check_invariants(plan)
     assert structure(plan) == before
     assert set(ready(plan)) == was_ready
     redone = plan.apply(inverse(undone), 3.0)
-    verify(plan)
+    check_invariants(plan)
     assert structure(plan) == after
     plan.apply(inverse(redone), 4.0)
     assert structure(plan) == before
@@ -80,7 +80,7 @@ def test_an_inverse_can_be_stored_and_applied_later(edits: list[Any]) -> None:
     twin = through_json(plan)
     twin.apply(EditBatch.from_json(json.loads(text)), 2.0)
     assert structure(twin) == before
-    verify(twin)
+    check_invariants(twin)
 
 
 def test_an_undo_says_what_it_undoes() -> None:
@@ -131,7 +131,7 @@ def test_an_undo_of_a_removal_brings_the_task_back_as_one_that_never_ran() -> No
     plan.apply(inverse(applied), 4.0)
     assert plan["b"].started_at is None
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_undo_asks_a_condition_again() -> None:
@@ -144,4 +144,4 @@ def test_an_undo_asks_a_condition_again() -> None:
     assert ready(plan) == []
     plan.apply(inverse(applied), 4.0)
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)

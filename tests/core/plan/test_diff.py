@@ -18,7 +18,7 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, RUNNING
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, start, structure
@@ -82,7 +82,7 @@ def test_the_difference_applied_to_the_base_gives_the_new_plan(edits: list[Any])
     new.edit(edits)
     base.apply(diff(base, new), 1.0)
     assert structure(base) == structure(new)
-    verify(base)
+    check_invariants(base)
 
 
 def test_progress_is_no_part_of_the_difference() -> None:
@@ -115,7 +115,7 @@ def test_a_merge_keeps_a_completion_that_came_while_the_copy_was_edited() -> Non
     assert (live["a"].status, live["a"].value) == (COMPLETED, 7)
     assert live["x"].task.timeout == 5
     assert "c" in live
-    verify(live)
+    check_invariants(live)
 
 
 def test_a_merge_leaves_out_what_progress_has_overtaken_and_says_so() -> None:
@@ -143,7 +143,7 @@ def test_a_merge_leaves_out_what_progress_has_overtaken_and_says_so() -> None:
     assert batch.edits == (UpdateTask("c", retries=1),)
     live.apply(batch, 5.0)
     assert live["b"].status is RUNNING
-    verify(live)
+    check_invariants(live)
 
 
 def test_a_merge_drops_new_edges_into_tasks_that_have_started_and_keeps_new_tasks() -> None:
@@ -177,4 +177,4 @@ def test_a_merge_may_repair_a_failure() -> None:
     live.apply(batch, 5.0)
     end(live, "a2")
     end(live, "b")
-    verify(live)
+    check_invariants(live)

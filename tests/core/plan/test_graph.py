@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import InvalidTransition, PlanError, UnknownTask
+from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask
-from asterism.core.plan.graph import any_condition, no_conditions, reason_of
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.graph import accept_condition, cannot_evaluate
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, told
@@ -83,7 +83,7 @@ def test_a_task_with_open_dependencies_cannot_start() -> None:
     plan = begin(chain("a", "b"))
     with pytest.raises(InvalidTransition, match="task 'b' is pending: it cannot start"):
         plan.start(plan.node("b"), "laptop", 1.0)
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_running_task_cannot_start_again() -> None:
@@ -121,7 +121,7 @@ def test_an_end_releases_the_dependents_that_wait_for_it(status: TaskStatus, rel
     plan = begin(fork(success="success", failure="failure", completion="completion"))
     end(plan, "a", status=status)
     assert ready(plan) == released
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_is_ready_when_its_last_dependency_is_satisfied() -> None:
@@ -151,14 +151,14 @@ def test_an_end_is_recorded_once() -> None:
     with pytest.raises(InvalidTransition, match="task 'a' is completed: it cannot fail"):
         plan.finish(plan.node("a"), FAILED, 5.0)
     assert plan["a"].value == 1
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_pending_task_may_fail_for_want_of_a_device() -> None:
     plan = begin(fork(b="failure"))
     plan.finish(plan.node("a"), FAILED, 3.0)
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_condition_decides_over_the_result() -> None:
     end(plan, "a", value="ok")
     assert ready(plan) == ["b", "c"]
     assert plan.node("d").verdicts == {"a": False}
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_condition_is_not_asked_when_the_outcome_does_not_fit() -> None:
@@ -179,7 +179,7 @@ def test_a_condition_is_not_asked_when_the_outcome_does_not_fit() -> None:
     begin(plan)
     fail(plan, "a")
     assert plan.node("b").verdicts is None
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_condition_is_asked_once() -> None:
@@ -194,7 +194,7 @@ def test_a_condition_is_asked_once() -> None:
     plan.evaluate = count
     begin(plan)
     end(plan, "a")
-    verify(plan)
+    check_invariants(plan)
     assert asked == ["ok", "other"]
 
 
@@ -205,7 +205,7 @@ def test_a_condition_that_cannot_be_evaluated_counts_as_false_and_its_error_is_k
     end(plan, "a", value="ok")
     assert ready(plan) == []
     assert plan.node("b").verdicts == {"a": "no such name"}
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_evaluator_that_raises_counts_as_false_and_leaves_the_counters_right() -> None:
@@ -218,12 +218,12 @@ def test_an_evaluator_that_raises_counts_as_false_and_leaves_the_counters_right(
     end(plan, "a")
     assert ready(plan) == ["c"]
     assert "crash" in str(plan.node("b").verdicts)
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_plan_that_no_runtime_has_taken_on_starts_nothing_by_accident() -> None:
-    assert any_condition("result >") is None
-    assert no_conditions("ok", COMPLETED, 1) == "nobody here can evaluate 'ok'"
+    assert accept_condition("result >") is None
+    assert cannot_evaluate("ok", COMPLETED, 1) == "nobody here can evaluate 'ok'"
     plan = begin(fork(b={"when": "ok"}))
     end(plan, "a")
     assert ready(plan) == []
@@ -252,7 +252,7 @@ def test_a_task_that_is_given_back_is_pending_and_counts_no_attempt() -> None:
     assert (node.status, node.attempts, node.epoch, node.device, node.started_at) == (PENDING, 0, 0, None, None)
     assert ready(plan) == ["a"]
     assert told(plan, "a")[-1] == ("put back", "the device left")
-    verify(plan)
+    check_invariants(plan)
     assert start(plan, "a") == 2
 
 
@@ -266,7 +266,7 @@ def test_a_task_that_is_given_back_after_an_attempt_stays_running_so_that_no_edi
     plan.release(node, 4.0, "the device left")
     assert (node.status, node.attempts, node.device) == (RUNNING, 1, None)
     assert ready(plan) == ["a"]
-    verify(plan)
+    check_invariants(plan)
 
 
 @pytest.mark.parametrize("event", ["retry", "release"])
@@ -299,14 +299,14 @@ def test_a_cancelled_pending_task_leaves_the_queue_and_satisfies_nobody() -> Non
     assert ready(plan) == []
     assert (plan["a"].status, plan["a"].ended_at) == (CANCELLED, 1.0)
     assert told(plan, "a") == [("cancelled", "changed my mind")]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_cancelled_running_task_names_the_execution_that_has_to_stop() -> None:
     plan = begin(chain("a"))
     epoch = start(plan, "a")
     assert plan.cancel(plan.node("a"), 2.0, "enough") == [("a", epoch)]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_between_two_attempts_has_nothing_to_stop() -> None:
@@ -316,7 +316,7 @@ def test_a_task_between_two_attempts_has_nothing_to_stop() -> None:
     plan.queue.push(plan.node("a"))
     assert plan.cancel(plan.node("a"), 3.0, "enough") == []
     assert ready(plan) == []
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_end_cannot_be_cancelled() -> None:
@@ -336,7 +336,7 @@ def test_the_step_that_records_an_end_holds_what_lies_below_it() -> None:
     assert (plan.node("b").open, plan.node("b").held) == (0, 1)
     assert review(plan, "a") == []
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_is_held_until_every_end_above_it_is_reviewed() -> None:
@@ -360,7 +360,7 @@ def test_a_review_of_another_execution_or_of_nothing_is_void() -> None:
     plan.settle([("a", epoch)], 3.0)
     plan.settle([("a", epoch)], 4.0)  # a second review changes nothing
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- the close ---------------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def test_a_plan_in_which_nothing_completed_has_failed() -> None:
     fail(plan, "a")
     assert plan.close(3.0) is ConstellationState.FAILED
     assert told(plan, "b") == [("cancelled", "unreachable: it waits for success of 'a', which is failed")]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_plan_in_which_some_completed_has_partially_failed() -> None:
@@ -409,7 +409,7 @@ def test_a_plan_that_is_cancelled_says_so_to_every_task_that_was_left() -> None:
     end(plan, "a")
     assert plan.close(3.0, cancelled=True) is ConstellationState.CANCELLED
     assert told(plan, "b") == [("cancelled", "the constellation was cancelled")]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_unreachable_task_counts_against_the_plan_and_so_does_what_lies_below_it() -> None:
@@ -484,7 +484,7 @@ def test_a_ready_task_that_was_never_started_says_that_nothing_could_start_it() 
     assert plan.close(1.0) is ConstellationState.FAILED
     assert told(plan, "a") == [("cancelled", "unreachable: nothing could start it")]
     assert ready(plan) == []
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- stories -----------------------------------------------------------------------------------------------------------
@@ -499,5 +499,5 @@ def test_the_story_is_told_of_the_whole_plan_or_of_one_task() -> None:
 
 
 def test_a_reason_is_the_error_in_words() -> None:
-    assert reason_of(None) == ""
-    assert reason_of(ValueError("no")) == "ValueError: no"
+    assert error_text(None) == ""
+    assert error_text(ValueError("no")) == "ValueError: no"

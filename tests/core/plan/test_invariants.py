@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING
 from asterism.core.plan.task import Dependency
 from tests.core.plan.tiny_plans import begin, chain, end, start
@@ -67,8 +67,8 @@ def _end_provisionally(plan: Constellation) -> None:
 
 
 def test_a_plan_that_nobody_tampered_with_passes() -> None:
-    verify(plan_with_progress())
-    verify(Constellation())
+    check_invariants(plan_with_progress())
+    check_invariants(Constellation())
 
 
 @pytest.mark.parametrize(("complaint", "tamper"), TAMPERED.items(), ids=TAMPERED.keys())
@@ -76,7 +76,7 @@ def test_tampering_is_noticed(complaint: str, tamper: Callable[[Constellation], 
     plan = plan_with_progress()
     tamper(plan)
     with pytest.raises(AssertionError) as caught:
-        verify(plan)
+        check_invariants(plan)
     assert str(caught.value).splitlines()[0] == complaint
 
 
@@ -88,14 +88,14 @@ def test_a_child_that_is_no_longer_in_the_plan_is_noticed() -> None:
     del plan.nodes["c"]
     plan.counts[PENDING] -= 1
     with pytest.raises(AssertionError):
-        verify(plan)
+        check_invariants(plan)
 
 
 def test_a_ready_task_that_is_in_no_heap_is_noticed() -> None:
     plan = plan_with_progress()
     plan.queue.lanes.clear()
     with pytest.raises(AssertionError):
-        verify(plan)
+        check_invariants(plan)
 
 
 def test_an_unreviewed_end_that_holds_nobody_is_noticed() -> None:
@@ -105,4 +105,4 @@ def test_an_unreviewed_end_that_holds_nobody_is_noticed() -> None:
     plan.nodes["b"].held = 0
     plan.requeue(plan.nodes["b"])
     with pytest.raises(AssertionError):
-        verify(plan)
+        check_invariants(plan)

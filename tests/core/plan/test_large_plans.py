@@ -8,9 +8,9 @@ from asterism.core.errors import CycleFound
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.parallelism import parallelism
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start
@@ -78,7 +78,7 @@ def test_an_edge_against_the_order_visits_only_what_it_disturbs() -> None:
 def test_a_deep_chain_is_measured_verified_stored_and_compared() -> None:
     plan = long_chain(DEEP)
     assert parallelism(plan).critical_path == DEEP
-    verify(plan)
+    check_invariants(plan)
     twin = Constellation.from_json(plan.to_json())
     assert twin.topological() == plan.topological()
     assert diff(plan, twin).edits == ()
@@ -108,7 +108,7 @@ def test_a_chain_is_removed_whole_and_brought_back() -> None:
     plan.apply(applied.inverse, 2.0)
     assert len(plan) == DEEP
     assert ready(plan) == ["t0"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_half_a_chain_of_provisional_ends_is_revoked_and_the_other_half_confirmed() -> None:
@@ -121,12 +121,12 @@ def test_half_a_chain_of_provisional_ends_is_revoked_and_the_other_half_confirme
     confirmed = plan.settle([("t0", 1)], 5.0)
     assert len(confirmed) == DEEP // 2 - 1
     assert confirmed[-1].status is COMPLETED
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_ranks_run_up_a_chain() -> None:
     plan = long_chain(DEEP)
-    plan.ranks = Ranks()
+    plan.ranks = CriticalPathRanks()
     plan.ranks.all(plan.nodes)
     plan.add(Task("last", estimate=5), after=f"t{DEEP - 1}")
     assert plan.nodes["t0"].rank == DEEP + 5

@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import RemoveTask, UpdateTask
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import (
     AssignmentLock,
     CycleClaimed,
@@ -60,7 +60,7 @@ def test_an_end_holds_what_lies_below_it_before_any_cycle_is_open() -> None:
     assert lock.waiting == [("a", 1)]
     assert not lock.cycles
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_the_hold_ends_when_the_cycle_closes() -> None:
@@ -72,7 +72,7 @@ def test_the_hold_ends_when_the_cycle_closes() -> None:
     assert lock.close(cycle, 4.0, "empty") == []
     assert ready(plan) == ["aa"]
     assert (cycle.closed_at, cycle.outcome) == (4.0, "empty")
-    assert lock.quiet
+    assert lock.idle
 
 
 def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
@@ -80,7 +80,7 @@ def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
     lock = locked(plan, edit_on=None)
     end(lock, "a")
     assert ready(plan) == ["aa"]
-    assert lock.quiet
+    assert lock.idle
     assert lock.open(3.0) is None
     assert lock.open_stuck(3.0) is None
 
@@ -142,7 +142,7 @@ def test_speculative_lets_revocable_tasks_start_and_confirms_them_at_the_close()
     start(plan, "aa")
     assert plan["aa"].provisional
     assert [node.id for node in lock.close(opened(lock), 5.0, "empty")] == ["aa"]
-    verify(plan)
+    check_invariants(plan)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_rejected_answer_is_followed_by_one_that_is_based_on_the_plan_as_it_is
     end(lock, "a")
     cycle = opened(lock)
     plan.edit([UpdateTask("aa", timeout=5)])
-    lock.rejected(cycle)
+    lock.record_rejection(cycle)
     assert (cycle.rejections, cycle.version) == (1, 1)
 
 
@@ -236,7 +236,7 @@ def test_the_stuck_cycle_is_the_last_chance_and_comes_back_only_after_something_
     assert cycle is not None
     assert cycle.stuck
     assert cycle.tasks == ()
-    assert not lock.quiet
+    assert not lock.idle
     lock.close(cycle, 5.0, "empty")
     assert lock.open_stuck(6.0) is None
     plan.add(Task("d"))

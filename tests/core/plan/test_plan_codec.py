@@ -11,9 +11,9 @@ import pytest
 from asterism.core.errors import CycleFound, EditRejected, NotJson, PlanError, RecordedError, UnknownTask
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
-from asterism.core.plan.plan_codec import twin
+from asterism.core.plan.plan_codec import clone
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, structure, through_json
@@ -139,15 +139,15 @@ def cancelled() -> Constellation:
 @pytest.mark.parametrize("make", STAGES.values(), ids=STAGES.keys())
 def test_a_plan_in_any_stage_comes_back_from_json_as_it_was(make: Callable[[], Constellation]) -> None:
     plan = make()
-    twin = through_json(plan)
-    assert structure(twin) == structure(plan)
-    twin.speculative = plan.speculative
-    for node in twin.nodes.values():  # the queue depends on the policy, which is the runtime's to say
-        twin.requeue(node)
-    verify(twin)
-    assert set(ready(twin)) == set(ready(plan))
+    clone = through_json(plan)
+    assert structure(clone) == structure(plan)
+    clone.speculative = plan.speculative
+    for node in clone.nodes.values():  # the queue depends on the policy, which is the runtime's to say
+        clone.requeue(node)
+    check_invariants(clone)
+    assert set(ready(clone)) == set(ready(plan))
     for node in plan.nodes.values():
-        other = twin.nodes[node.id]
+        other = clone.nodes[node.id]
         assert (other.open, other.held, other.unsettled) == (node.open, node.held, node.unsettled)
 
 
@@ -169,24 +169,24 @@ def test_the_document_names_its_schema_and_only_what_differs_from_the_outset() -
 
 
 def test_an_error_comes_back_as_its_type_and_its_message() -> None:
-    twin = through_json(half_done())
-    error = twin["b"].error
+    clone = through_json(half_done())
+    error = clone["b"].error
     assert isinstance(error, RecordedError)
     assert (error.kind, error.message) == ("RuntimeError", "boom")
 
 
 def test_a_plan_that_was_read_back_goes_on_where_it_was() -> None:
-    twin = through_json(under_review())
-    assert ready(twin) == []
-    review(twin, "a")
-    end(twin, "b")
-    assert twin.close(9.0) is ConstellationState.COMPLETED
+    clone = through_json(under_review())
+    assert ready(clone) == []
+    review(clone, "a")
+    end(clone, "b")
+    assert clone.close(9.0) is ConstellationState.COMPLETED
 
 
 def test_what_a_condition_said_is_not_asked_again() -> None:
-    twin = through_json(conditions_decided())
-    assert ready(twin) == ["yes"]
-    assert twin.node("bad").verdicts == {"a": "it raised"}
+    clone = through_json(conditions_decided())
+    assert ready(clone) == ["yes"]
+    assert clone.node("bad").verdicts == {"a": "it raised"}
 
 
 def test_a_batch_that_was_stale_before_is_stale_after_reading_back() -> None:
@@ -197,16 +197,16 @@ def test_a_batch_that_was_stale_before_is_stale_after_reading_back() -> None:
 
 
 def test_a_provisional_task_that_was_read_back_can_be_revoked() -> None:
-    twin = through_json(provisional())
-    twin.edit([UpdateTask("b", timeout=5)])
-    assert [twin[task_id].status for task_id in "abc"] == [COMPLETED, PENDING, PENDING]
-    assert twin.provisionals == 0
+    clone = through_json(provisional())
+    clone.edit([UpdateTask("b", timeout=5)])
+    assert [clone[task_id].status for task_id in "abc"] == [COMPLETED, PENDING, PENDING]
+    assert clone.provisionals == 0
 
 
 def test_epochs_go_on_from_the_greatest_that_was_read_back() -> None:
-    twin = through_json(half_done())
-    twin.edit([AddTask(Task("new"))])
-    assert start(twin, "new") == 3
+    clone = through_json(half_done())
+    clone.edit([AddTask(Task("new"))])
+    assert start(clone, "new") == 3
 
 
 def test_an_epoch_is_never_given_twice_even_if_its_task_was_cancelled_before_the_plan_was_stored() -> None:
@@ -323,7 +323,7 @@ def test_a_copy_has_the_same_tasks_dependencies_and_version_and_holds_together(
     copy = plan.copy()
     assert structure(copy) == structure(plan)
     assert copy.version == plan.version
-    verify(copy)
+    check_invariants(copy)
     copy.add(Task("only in the copy"))
     assert json.dumps(plan.to_json()) == before
 
@@ -360,7 +360,7 @@ def test_what_a_condition_said_about_a_provisional_end_is_not_copied() -> None:
     end(plan, "b")
     copy = plan.copy()
     assert copy.node("c").verdicts is None
-    verify(copy)
+    check_invariants(copy)
 
 
 def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
@@ -370,7 +370,7 @@ def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
     plan.add(Task("list", argv=("true",), inputs={"files": files}))
     plan.add(Task("tuple", argv=("true",), inputs={"a": (1, 2)}))
     plan.add(Task("function", call=json.dumps))
-    own = twin(plan, Constellation)
+    own = clone(plan, Constellation)
     assert own.node("shared").task is plan.node("shared").task
     files.append("b.mp4")
     assert own.node("list").task.inputs["files"] == ["a.mp4"]
@@ -394,11 +394,11 @@ def test_a_recorded_plan_is_a_twin_of_another() -> None:
 def test_the_twin_of_a_task_of_another_kind_is_a_task() -> None:
     plan = Constellation("plan")
     plan.add(Kind("own", argv=("true",)))
-    assert twin(plan, Constellation).node("own").task == Task("own", argv=("true",))
+    assert clone(plan, Constellation).node("own").task == Task("own", argv=("true",))
 
 
 def test_a_plan_with_something_that_is_not_data_has_no_twin() -> None:
     plan = Constellation("plan")
     plan.add(Task("odd", argv=("true",), data={"a": {1, 2}}))
     with pytest.raises(NotJson, match=r"task 'odd'\.data\.a is a set"):
-        twin(plan, Constellation)
+        clone(plan, Constellation)

@@ -14,10 +14,10 @@ from asterism.core.plan import edits
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import POLICIES, AssignmentLock
 from asterism.core.plan.node import Node
-from asterism.core.plan.rank import Ranks
+from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import COMPLETED, FAILED, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import OUTCOMES, Task
 
@@ -69,7 +69,7 @@ class LivingPlan(RuleBasedStateMachine):
             terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
             plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number), terms)
         if ranked:
-            plan.ranks = Ranks()
+            plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
         self.lock = self.Lock(plan, policy, cycles, edit_on=lambda node, *end: node.id != "t0")
         self.ended: dict[str, tuple[TaskStatus, Any]] = {}
@@ -90,10 +90,10 @@ class LivingPlan(RuleBasedStateMachine):
         return [node for node in self.plan.nodes.values() if node.status is RUNNING and node.tentative is None]
 
     @rule()
-    @precondition(lambda self: not self.lock.holds_everything and self.plan.queue.anything())
+    @precondition(lambda self: not self.lock.holds_everything and self.plan.queue.has_ready())
     def start(self) -> None:
         lane = next(iter(self.plan.queue.lanes))
-        node = self.plan.queue.take(lane)
+        node = self.plan.queue.pop(lane)
         assert self.plan.nodes.get(node.id) is node, "a removed task was about to start"
         epoch = self.plan.start(node, "device", self.tick())
         assert epoch not in self.running, "an epoch was given twice"
@@ -146,9 +146,9 @@ class LivingPlan(RuleBasedStateMachine):
         if not provisional:  # an undo does not bring back what was revoked
             assert self.picture() == before
         assert undone.inverse is not None
-        verify(self.plan)
+        check_invariants(self.plan)
         self.plan.apply(undone.inverse, self.tick())  # redo
-        verify(self.plan)
+        check_invariants(self.plan)
 
     def try_to_apply(self, batch: EditBatch) -> Any:
         before, version = self.picture(), self.plan.version
@@ -178,7 +178,7 @@ class LivingPlan(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         if hasattr(self, "plan"):
-            verify(self.plan)
+            check_invariants(self.plan)
 
     @invariant()
     def what_ended_stays(self) -> None:
@@ -208,7 +208,7 @@ class LivingPlan(RuleBasedStateMachine):
             return
         steps: list[Callable[[], bool]] = [self._close_any, self._finish_any, self._start_any]
         while any(step() for step in steps):
-            verify(self.plan)
+            check_invariants(self.plan)
         assert not any(node.status is RUNNING for node in self.plan.nodes.values())
         self.plan.close(self.tick())
         assert all(node.status in TERMINAL for node in self.plan.nodes.values())
@@ -228,9 +228,9 @@ class LivingPlan(RuleBasedStateMachine):
         return False
 
     def _start_any(self) -> bool:
-        if self.lock.holds_everything or not self.plan.queue.anything():
+        if self.lock.holds_everything or not self.plan.queue.has_ready():
             return False
-        self.plan.start(self.plan.queue.take(next(iter(self.plan.queue.lanes))), "device", self.tick())
+        self.plan.start(self.plan.queue.pop(next(iter(self.plan.queue.lanes))), "device", self.tick())
         return True
 
 

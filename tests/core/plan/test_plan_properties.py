@@ -15,8 +15,8 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import verify
-from asterism.core.plan.plan_codec import twin
+from asterism.core.plan.invariants import check_invariants
+from asterism.core.plan.plan_codec import clone
 from asterism.core.plan.status import COMPLETED, FAILED, TERMINAL
 from asterism.core.plan.task import OUTCOMES, Priority, Task
 
@@ -57,11 +57,11 @@ def structure(plan: Constellation) -> tuple[Any, Any]:
 def test_the_difference_applied_to_the_first_gives_the_second(a: Constellation, b: Constellation) -> None:
     before = structure(a)
     applied = a.apply(diff(a, b), 0.0)
-    verify(a)
+    check_invariants(a)
     assert structure(a) == structure(b)
     assert applied.inverse is not None
     a.apply(applied.inverse, 0.0)
-    verify(a)
+    check_invariants(a)
     assert structure(a) == before
 
 
@@ -84,7 +84,7 @@ def test_a_merge_never_touches_what_has_progressed(plan: Constellation, data: st
     change(copy, data)
     batch, dropped = merge(plan, copy.origin or plan, copy)
     applied: Applied = plan.apply(batch, 9.0)
-    verify(plan)
+    check_invariants(plan)
     assert applied.batch is batch
     for task_id, facts in progressed.items():
         assert (plan[task_id].task, plan[task_id].dependencies, plan[task_id].status) == facts
@@ -97,9 +97,9 @@ def live_changes(plan: Constellation, data: st.DataObject) -> None:
     plan.evaluate = lambda condition, status, result: True
     plan.begin(0.0)
     for _ in range(data.draw(st.integers(0, 6))):
-        if not plan.queue.anything():
+        if not plan.queue.has_ready():
             break
-        node = plan.queue.take(next(iter(plan.queue.lanes)))
+        node = plan.queue.pop(next(iter(plan.queue.lanes)))
         plan.start(node, "device", 1.0)
         if data.draw(st.booleans()):
             plan.finish(node, data.draw(st.sampled_from([COMPLETED, FAILED])), 2.0, 5)
@@ -121,7 +121,7 @@ def test_a_plan_survives_json_at_any_stage(plan: Constellation, data: st.DataObj
     text = json.dumps(plan.to_json())
     again = Constellation.from_json(json.loads(text))
     again.evaluate = plan.evaluate
-    verify(again)
+    check_invariants(again)
     assert json.dumps(again.to_json()) == text
     assert len(again.queue) == len(plan.queue)
     assert {t.id for t in again if t.status in TERMINAL} == {t.id for t in plan if t.status in TERMINAL}
@@ -132,10 +132,10 @@ def test_a_plan_survives_json_at_any_stage(plan: Constellation, data: st.DataObj
 def test_the_twin_of_a_plan_is_what_another_process_would_read_of_it(plan: Constellation, data: st.DataObject) -> None:
     live_changes(plan, data)
     read = Constellation.from_json(json.loads(json.dumps(plan.to_json())))
-    own = twin(plan, Constellation)
+    own = clone(plan, Constellation)
     for one in (read, own):
         one.evaluate = plan.evaluate
-    verify(own)
+    check_invariants(own)
     assert json.dumps(own.to_json()) == json.dumps(read.to_json())
     assert [node.task for node in own.nodes.values()] == [node.task for node in read.nodes.values()]
     assert list(own.story()) == list(read.story())
@@ -161,7 +161,7 @@ def test_the_order_agrees_with_every_edge_and_refuses_exactly_the_cycles(pairs: 
             continue
         for reached in [number for number in above if target in above[number]]:
             above[reached] |= above[source]
-        verify(plan)
+        check_invariants(plan)
 
 
 def check_path(plan: Constellation, path: tuple[str, ...], source: str, target: str) -> None:

@@ -18,8 +18,8 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import verify
-from asterism.core.plan.provisional import below
+from asterism.core.plan.invariants import check_invariants
+from asterism.core.plan.provisional import provisional_below
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, told
@@ -53,7 +53,7 @@ def test_a_revocable_task_may_start_below_an_end_that_is_not_reviewed() -> None:
     assert plan["b"].provisional
     assert plan.provisionals == 1
     assert told(plan, "b") == [("started provisionally", "laptop")]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_that_is_not_revocable_waits_for_the_review() -> None:
@@ -73,7 +73,7 @@ def test_a_task_below_a_provisional_end_is_provisional_in_turn() -> None:
     end(plan, "b")
     start(plan, "c")
     assert plan["c"].provisional
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_that_is_not_revocable_waits_until_the_provisional_one_above_it_is_confirmed() -> None:
@@ -85,7 +85,7 @@ def test_a_task_that_is_not_revocable_waits_until_the_provisional_one_above_it_i
     assert ready(plan) == []
     review(plan, "a")
     assert ready(plan) == ["c"]
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_a_provisional_end_does_not_look_like_one_that_stands() -> None:
     end(plan, "b", value=7)
     assert (plan["b"].status, plan["b"].value, plan["b"].error) == (RUNNING, None, None)
     assert told(plan, "b")[-1] == ("completed provisionally", "")
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_ends_once() -> None:
@@ -105,7 +105,7 @@ def test_a_provisional_task_ends_once() -> None:
     with pytest.raises(InvalidTransition, match="task 'b' is running: it cannot fail"):
         plan.finish(plan.node("b"), FAILED, 5.0)
     assert plan.node("b").value == 7
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- confirming --------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_a_running_provisional_task_is_confirmed_by_the_review_and_goes_on() -> 
     assert review(plan, "a") == ["b"]
     assert (plan["b"].status, plan["b"].provisional, plan.provisionals) == (RUNNING, False, 0)
     assert told(plan, "b")[-1] == ("confirmed", "")
-    verify(plan)
+    check_invariants(plan)
     end(plan, "b", value=7)
     assert (plan["b"].status, plan["b"].value) == (COMPLETED, 7)
 
@@ -128,7 +128,7 @@ def test_a_provisional_end_stands_from_its_confirmation_on() -> None:
     assert review(plan, "a") == ["b"]
     assert (plan["b"].status, plan["b"].value) == (COMPLETED, 7)
     assert [what for what, _ in told(plan, "b")][-2:] == ["confirmed", "completed"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_confirmed_failure_keeps_its_reason_in_the_story() -> None:
@@ -147,7 +147,7 @@ def test_a_confirmation_runs_down_a_chain_of_ends() -> None:
     assert review(plan, "a") == ["b", "c", "d"]
     assert [plan[task_id].status for task_id in "bcd"] == [COMPLETED, COMPLETED, RUNNING]
     assert plan.provisionals == 0
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_end_that_is_itself_unreviewed_holds_what_lies_below_it_after_its_confirmation() -> None:
@@ -157,9 +157,9 @@ def test_a_provisional_end_that_is_itself_unreviewed_holds_what_lies_below_it_af
     assert review(plan, "a") == ["b"]
     assert plan["b"].status is COMPLETED
     assert plan["c"].provisional
-    verify(plan)
+    check_invariants(plan)
     assert review(plan, "b") == ["c"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_end_that_is_reviewed_first_settles_when_it_is_confirmed() -> None:
@@ -168,9 +168,9 @@ def test_a_provisional_end_that_is_reviewed_first_settles_when_it_is_confirmed()
     start(plan, "c")
     assert review(plan, "b") == []  # what lies above it is not certain yet
     assert plan["b"].status is RUNNING
-    verify(plan)
+    check_invariants(plan)
     assert review(plan, "a") == ["b", "c"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_below_two_uncertain_parents_is_confirmed_with_the_second() -> None:
@@ -182,7 +182,7 @@ def test_a_task_below_two_uncertain_parents_is_confirmed_with_the_second() -> No
     assert review(plan, "a") == ["c"]
     assert plan["e"].provisional
     assert review(plan, "b") == ["d", "e"]
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- revoking ----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_an_edit_revokes_the_provisional_task_it_reaches() -> None:
     node = plan.node("b")
     assert (node.status, node.provisional, node.epoch, node.attempts, node.device) == (PENDING, False, 0, 0, None)
     assert told(plan, "b")[1] == ("revoked", "version 1 by ada: too slow")
-    verify(plan)
+    check_invariants(plan)
     assert ready(plan) == ["b"]
     assert start(plan, "b") > epoch
 
@@ -212,7 +212,7 @@ def test_a_revocation_takes_every_provisional_task_below_along() -> None:
     assert all(plan.node(task_id).value is None for task_id in "bcd")
     assert plan.provisionals == 0
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_revocation_leaves_the_provisional_tasks_beside_and_above_alone() -> None:
@@ -223,7 +223,7 @@ def test_a_revocation_leaves_the_provisional_tasks_beside_and_above_alone() -> N
     plan.edit([UpdateTask("c", timeout=5)])
     assert [plan[task_id].status for task_id in "cde"] == [PENDING, RUNNING, PENDING]
     assert plan["d"].provisional
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_diamond_below_is_revoked_once() -> None:
@@ -235,10 +235,10 @@ def test_a_diamond_below_is_revoked_once() -> None:
     for task_id in "bcd":
         end(plan, task_id)
     start(plan, "e")
-    assert sorted(node.id for node in below(plan.node("b"))) == ["b", "c", "d", "e"]
+    assert sorted(node.id for node in provisional_below(plan.node("b"))) == ["b", "c", "d", "e"]
     plan.edit([UpdateTask("b", timeout=5), UpdateTask("e", timeout=5)])
     assert [entry.what for entry in plan.story("e")].count("revoked") == 1
-    verify(plan)
+    check_invariants(plan)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_an_edit_of_the_edges_into_a_provisional_task_revokes_it_too(edit: Any) 
     start(plan, "c")
     plan.edit([edit])
     assert [plan[task_id].status for task_id in "bc"] == [PENDING, PENDING]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_edit_of_what_lies_below_a_provisional_task_leaves_it_alone() -> None:
@@ -267,14 +267,14 @@ def test_an_edit_of_what_lies_below_a_provisional_task_leaves_it_alone() -> None
     applied = plan.edit([UpdateTask("c", timeout=5)])
     assert applied.stopped == ()
     assert plan["b"].provisional
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_what_only_waits_below_a_provisional_task_is_not_revoked() -> None:
     plan = speculative("a", "b", "c", "d")
     end(plan, "b")
     start(plan, "c")
-    assert [node.id for node in below(plan.node("b"))] == ["b", "c"]
+    assert [node.id for node in provisional_below(plan.node("b"))] == ["b", "c"]
     applied = plan.edit([UpdateTask("b", timeout=5)])
     assert [node.id for node in applied.revoked] == ["b", "c"]
     assert plan.story("d") == []
@@ -284,7 +284,7 @@ def test_an_update_that_changes_nothing_never_strands_a_provisional_task() -> No
     plan = speculative("a", "b")
     start(plan, "b")
     plan.edit([UpdateTask("b", retries=0)])
-    verify(plan)
+    check_invariants(plan)
     assert plan["b"].provisional or ready(plan) == ["b"]
 
 
@@ -294,7 +294,7 @@ def test_a_rejected_edit_revokes_nothing() -> None:
     with pytest.raises(Exception, match="no task 'ghost'"):
         plan.edit([UpdateTask("b", timeout=5), RemoveTask("ghost")])
     assert plan["b"].provisional
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_removed_provisional_task_is_stopped_and_gone() -> None:
@@ -306,7 +306,7 @@ def test_a_removed_provisional_task_is_stopped_and_gone() -> None:
     assert "b" not in plan
     assert plan["c"].dependencies[0].source == "a"
     assert ready(plan) == ["c"]  # below a, whose end is still under review
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_removed_provisional_task_may_take_everything_below_it_along() -> None:
@@ -316,7 +316,7 @@ def test_a_removed_provisional_task_may_take_everything_below_it_along() -> None
     assert applied.stopped == (("b", epoch),)
     assert len(plan) == 1
     assert ready(plan) == []
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_that_is_replaced_under_its_name_starts_afresh() -> None:
@@ -325,7 +325,7 @@ def test_a_provisional_task_that_is_replaced_under_its_name_starts_afresh() -> N
     plan.edit([RemoveTask("b"), AddTask(Task("b", revocable=True)), AddDependency("a", "b")])
     assert ready(plan) == ["b"]
     assert start(plan, "b") != old
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_the_review_of_a_revoked_end_is_void() -> None:
@@ -338,7 +338,7 @@ def test_the_review_of_a_revoked_end_is_void() -> None:
     assert plan.node("c").held == 1
     assert review(plan, "b") == []
     assert plan.node("c").held == 0
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_task_that_is_not_revocable_forgets_the_provisional_end_it_counted_on() -> None:
@@ -349,7 +349,7 @@ def test_a_task_that_is_not_revocable_forgets_the_provisional_end_it_counted_on(
     end(plan, "b")
     plan.edit([UpdateTask("b", timeout=5)])
     assert (plan.node("c").open, plan.node("c").held) == (1, 0)
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_between_two_attempts_has_nothing_to_stop() -> None:
@@ -359,7 +359,7 @@ def test_a_provisional_task_between_two_attempts_has_nothing_to_stop() -> None:
     plan.queue.push(plan.node("b"))
     assert plan.edit([UpdateTask("b", timeout=5)]).stopped == ()
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_that_is_given_back_is_pending_again() -> None:
@@ -368,7 +368,7 @@ def test_a_provisional_task_that_is_given_back_is_pending_again() -> None:
     plan.release(plan.node("b"), 2.0, "the device left")
     assert (plan["b"].status, plan.provisionals) == (PENDING, 0)
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_an_edit_that_takes_away_revocability_makes_the_task_wait_for_the_review() -> None:
@@ -378,7 +378,7 @@ def test_an_edit_that_takes_away_revocability_makes_the_task_wait_for_the_review
     assert ready(plan) == []
     review(plan, "a")
     assert ready(plan) == ["b"]
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -393,14 +393,14 @@ def test_a_cancelled_provisional_task_is_stopped_and_what_lies_below_it_is_revok
     assert ([node.id for node in applied.revoked], [node.id for node in applied.cancelled]) == (["c"], ["b"])
     assert [plan[task_id].status for task_id in "bc"] == [CANCELLED, PENDING]
     assert ready(plan) == []
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_cancelled_provisional_task_that_runs_names_its_execution() -> None:
     plan = speculative("a", "b")
     epoch = start(plan, "b")
     assert plan.edit([CancelTask("b")]).stopped == (("b", epoch),)
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_that_is_changed_and_cancelled_in_one_batch_is_stopped_once() -> None:
@@ -408,7 +408,7 @@ def test_a_provisional_task_that_is_changed_and_cancelled_in_one_batch_is_stoppe
     epoch = start(plan, "b")
     assert plan.edit([UpdateTask("b", timeout=5), CancelTask("b")]).stopped == (("b", epoch),)
     assert plan["b"].status is CANCELLED
-    verify(plan)
+    check_invariants(plan)
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_a_condition_is_asked_about_a_provisional_end() -> None:
     assert ready(plan) == ["c"]
     review(plan, "a")
     assert ready(plan) == ["c"]
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_condition_sees_how_a_task_ended_provisionally_or_not() -> None:
@@ -452,7 +452,7 @@ def test_a_condition_that_does_not_hold_for_a_provisional_end_blocks() -> None:
     plan = conditional()
     end(plan, "b", value=1)
     assert ready(plan) == []
-    verify(plan)
+    check_invariants(plan)
 
 
 @pytest.mark.parametrize("first", [7, 1])
@@ -461,10 +461,10 @@ def test_a_condition_is_asked_anew_after_a_revocation(first: int) -> None:
     end(plan, "b", value=first)
     plan.edit([UpdateTask("b", timeout=5)])
     assert plan.node("c").verdicts == {}
-    verify(plan)
+    check_invariants(plan)
     end(plan, "b", value=8 - first)
     assert (ready(plan) == ["c"]) is (first == 1)
-    verify(plan)
+    check_invariants(plan)
 
 
 def test_a_provisional_task_below_a_condition_is_revoked_with_it() -> None:
@@ -473,4 +473,4 @@ def test_a_provisional_task_below_a_condition_is_revoked_with_it() -> None:
     epoch = start(plan, "c")
     assert plan.edit([UpdateTask("b", timeout=5)]).stopped == (("c", epoch),)
     assert plan.node("c").open == 1
-    verify(plan)
+    check_invariants(plan)

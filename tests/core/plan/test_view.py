@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from asterism.core.errors import UnknownTask
+from asterism.core.plan.constellation import ConstellationView, EndView, Upstream
 from asterism.core.plan.edits import UpdateTask
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Dependency, Task
-from asterism.core.plan.view import ConstellationView, EndView, Upstream
 from tests.core.plan.tiny_plans import begin, chain, end, fail, start
 
 

@@ -10,7 +10,7 @@ import pytest
 from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch
-from asterism.core.plan.invariants import verify
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, TaskStatus
 from asterism.core.plan.task import Task
 
@@ -89,7 +89,7 @@ def violations(plan: Constellation, *edits: Edit, base_version: int | None = Non
     before = facts(plan)
     with pytest.raises(EditRejected) as caught:
         plan.apply(EditBatch(tuple(edits), "somebody", base_version=base_version), 9.0)
-    verify(plan)
+    check_invariants(plan)
     assert facts(plan) == before
     return list(caught.value.violations)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from asterism.core.errors import RunRefused
 from asterism.core.run import merge as resolving
 from asterism.core.run import transitions
-from asterism.core.run.merge import lost_by, taken_over
-from asterism.core.run.run import KEEPS, Owner, Progress, Run
+from asterism.core.run.merge import loss_reason, next_revision
+from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.store import row_codec
 from tests.core.run.run_scenes import KITCHEN, LAPTOP, grant_of
@@ -26,7 +26,7 @@ OWNERS = (KITCHEN, LAPTOP, ATTIC)
 
 
 def resolve(a: Run, b: Run) -> Run:
-    return resolving.resolve(a, b)  # by its module, so that an ablation is seen
+    return resolving.merge_records(a, b)  # by its module, so that an ablation is seen
 
 
 # -- random histories in stores that are cut off from each other -------------------------------------------------------
@@ -44,13 +44,13 @@ EVENTS: dict[str, Event] = {
     "decline": lambda run, now, who: transitions.decline(run, grant_of(run), "on battery", now),
     "release": lambda run, now, who: transitions.release(run, grant_of(run), "released", "x", now, Progress(who, 10)),
     "lose": lambda run, now, who: transitions.lose(run, TOUGH, now, "silence"),
-    "keep": lambda run, now, who: transitions.keep(run, grant_of(run), "it is at work", now),
-    "next_round": lambda run, now, who: transitions.next_round(run, TOUGH, now),
-    "let_go": lambda run, now, who: transitions.let_go(run, now),
+    "keep": lambda run, now, who: transitions.confirm_ownership(run, grant_of(run), "it is at work", now),
+    "next_round": lambda run, now, who: transitions.offer_again(run, TOUGH, now),
+    "let_go": lambda run, now, who: transitions.release_hold(run, now),
     "pause": lambda run, now, who: transitions.pause(run, now, "ann"),
     "resume": lambda run, now, who: transitions.resume(run, now, "ann"),
     "cancel": lambda run, now, who: transitions.cancel(run, now, "ann"),
-    "forget": lambda run, now, who: transitions.forgotten(run, now, "nobody knows"),
+    "forget": lambda run, now, who: transitions.mark_forgotten(run, now, "nobody knows"),
     "report": lambda run, now, who: run if run.ended else run.changed(progress=Progress(who, 10)),
 }
 
@@ -114,7 +114,7 @@ class Peers:
     def send(self, origin: int, to: int) -> bool:
         """Whether it was news."""
         mine = self.records[to]
-        written = taken_over(mine, resolve(mine, self.records[origin]))
+        written = next_revision(mine, resolve(mine, self.records[origin]))
         if written is None:
             return False
         assert written.revision > mine.revision, "a store cannot write that"
@@ -138,7 +138,7 @@ def histories(draw: st.DrawFn) -> Peers:
     count = draw(st.integers(2, 3))
     clocks = [draw(st.sampled_from([0.0, 0.0, 1.0, DAY])) for _ in range(count)]
     series = draw(st.sampled_from([None, None, "films"]))
-    run = transitions.create("r1", TOUGH, {}, by="ann", now=0.0, keep=draw(st.sampled_from(KEEPS)), series=series)
+    run = transitions.create("r1", TOUGH, {}, by="ann", now=0.0, keep=draw(st.sampled_from(KEEP_RULES)), series=series)
     common = Peers([run], [0.0])
     for step in draw(steps(1, 4)):
         common.take(step)
@@ -206,7 +206,7 @@ def check_nothing_lost(seen: Sequence[Run], final: Run) -> None:
 
 def check_owners(apart: Sequence[Run], final: Run) -> None:
     for mine in apart:
-        why = lost_by(mine, final)
+        why = loss_reason(mine, final)
         if mine.grant is not None:
             assert (why is None) == (mine.grant == final.grant), "a loser was not told, or an owner was sent away"
             assert why is None or why.startswith(f"{mine.device} does not own run r1 any more"), why
@@ -221,7 +221,7 @@ def check_owners(apart: Sequence[Run], final: Run) -> None:
 def check_works_on(run: Run) -> None:
     """What the core says of a record after peers have met: it can be brought to its end."""
     if run.held:
-        run = transitions.let_go(run, 2 * DAY)
+        run = transitions.release_hold(run, 2 * DAY)
     if run.paused is not None:
         run = transitions.resume(run, 2 * DAY, "ann")
     if not run.ended:

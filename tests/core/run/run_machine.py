@@ -158,7 +158,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def next_round(self) -> None:
         free = self.where == "waiting" and not self.held and not self.paused
-        if self.step(free and self.avoided, lambda run: transitions.next_round(run, self.flow, self.now)):
+        if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now)):
             self.rounds += self.declined
             self.avoided = self.declined = False
             if self.rounds > self.flow.rounds:
@@ -167,7 +167,9 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def next_round_while_another_rests(self) -> None:
         free = self.where == "waiting" and not self.held and not self.paused
-        if self.step(free and self.avoided, lambda run: transitions.next_round(run, self.flow, self.now, resting=True)):
+        if self.step(
+            free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now, resting=True)
+        ):
             self.avoided = self.declined  # those that declined are not asked again, and nothing is counted
 
     @rule(device=st.sampled_from(["kitchen", "laptop"]), tick=ticks)
@@ -186,7 +188,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule()
     def let_go(self) -> None:
-        if self.step(self.held, lambda run: transitions.let_go(run, self.now)):
+        if self.step(self.held, lambda run: transitions.release_hold(run, self.now)):
             self.held = False
 
     # -- an owner speaks, or somebody who says that he is one ----------------------------------------------------------
@@ -313,9 +315,9 @@ class RunMachine(RuleBasedStateMachine):
             for say in (
                 lambda: transitions.take(run, OWNERS[0], flow, now),
                 lambda: transitions.lose(run, flow, now, ""),
-                lambda: transitions.next_round(run, flow, now),
+                lambda: transitions.offer_again(run, flow, now),
                 lambda: transitions.give_up(run, now, ""),
-                lambda: transitions.let_go(run, now),
+                lambda: transitions.release_hold(run, now),
                 lambda: transitions.cancel(run, now, "ann"),
                 lambda: transitions.pause(run, now, "ann"),
                 lambda: transitions.resume(run, now, "ann"),

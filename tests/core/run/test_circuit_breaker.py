@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from asterism.core.run.circuit_breaker import (
     CLOSED,
-    FAILURES,
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    TROUBLES,
+    MAX_QUICK_FAILURES,
+    MAX_TROUBLES,
     Breaker,
 )
 from asterism.core.run.run import COMPLETED, FAILED, Run
@@ -42,22 +42,22 @@ def ended(device: str, at: float, workflow: str = "build", status: str = "comple
 
 
 def test_troubles_in_a_row_open_it_and_it_says_why() -> None:
-    assert troubled(TROUBLES - 1).closed
-    breaker = troubled(TROUBLES)
+    assert troubled(MAX_TROUBLES - 1).closed
+    breaker = troubled(MAX_TROUBLES)
     assert not breaker.closed
     assert breaker.why == f"it could not begin work, 3 times in a row: {FULL}"
 
 
 def test_a_good_end_forgets_the_troubles_before_it() -> None:
-    assert troubled(TROUBLES - 1, troubled(TROUBLES - 1).good()).closed
+    assert troubled(MAX_TROUBLES - 1, troubled(MAX_TROUBLES - 1).good()).closed
 
 
 def test_work_that_fails_has_begun_so_the_device_has_done_its_part() -> None:
-    assert troubled(TROUBLES - 1, troubled(TROUBLES - 1).failed(0.0, 100.0, "build")).closed
+    assert troubled(MAX_TROUBLES - 1, troubled(MAX_TROUBLES - 1).failed(0.0, 100.0, "build")).closed
 
 
 def test_nothing_comes_in_for_a_pause_and_then_one_run() -> None:
-    breaker = troubled(TROUBLES)
+    breaker = troubled(MAX_TROUBLES)
     assert breaker.allowance(FIRST_PAUSE - 0.1, 0) == 0
     assert breaker.allowance(FIRST_PAUSE, 0) == 1
     assert breaker.allowance(FIRST_PAUSE, 1) == 0
@@ -65,7 +65,7 @@ def test_nothing_comes_in_for_a_pause_and_then_one_run() -> None:
 
 
 def test_one_more_trouble_opens_it_for_twice_as_long_up_to_a_limit() -> None:
-    breaker, now, pauses = troubled(TROUBLES), 0.0, []
+    breaker, now, pauses = troubled(MAX_TROUBLES), 0.0, []
     for _ in range(10):
         assert breaker.retry_at is not None
         pauses.append(breaker.retry_at - now)
@@ -76,17 +76,17 @@ def test_one_more_trouble_opens_it_for_twice_as_long_up_to_a_limit() -> None:
 
 
 def test_what_was_taken_before_it_opened_makes_the_pause_no_longer() -> None:
-    breaker = troubled(TROUBLES)
+    breaker = troubled(MAX_TROUBLES)
     assert troubled(5, breaker, now=1.0).retry_at == breaker.retry_at
 
 
 def test_a_run_that_succeeds_closes_it_and_the_next_pause_is_short_again() -> None:
-    breaker = troubled(TROUBLES).trouble(FIRST_PAUSE, FULL).good()
+    breaker = troubled(MAX_TROUBLES).trouble(FIRST_PAUSE, FULL).good()
     assert breaker == CLOSED
 
 
 def test_a_run_that_begins_and_fails_closes_what_trouble_had_opened() -> None:
-    assert failing(1, troubled(TROUBLES), now=FIRST_PAUSE).closed
+    assert failing(1, troubled(MAX_TROUBLES), now=FIRST_PAUSE).closed
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -109,17 +109,17 @@ def test_failures_alone_open_nothing() -> None:
     ],
 )
 def test_another_device_contradicts_it_by_completing_the_same_work_since(run: Run, contradicts: bool) -> None:
-    breaker = failing(FAILURES, at=100.0)
+    breaker = failing(MAX_QUICK_FAILURES, at=100.0)
     assert (breaker.contradicted_by("kitchen", [run]) is run) == contradicts
 
 
 def test_a_contradiction_opens_it_after_failures_in_a_row_and_not_before() -> None:
-    assert failing(FAILURES - 1).contradicted(0.0, "attic can").closed
-    assert not failing(FAILURES).contradicted(0.0, "attic can").closed
+    assert failing(MAX_QUICK_FAILURES - 1).contradicted(0.0, "attic can").closed
+    assert not failing(MAX_QUICK_FAILURES).contradicted(0.0, "attic can").closed
 
 
 def test_one_more_failure_opens_again_what_failures_had_opened() -> None:
-    breaker = failing(1, failing(FAILURES).contradicted(0.0, "attic can"), now=FIRST_PAUSE)
+    breaker = failing(1, failing(MAX_QUICK_FAILURES).contradicted(0.0, "attic can"), now=FIRST_PAUSE)
     assert breaker.retry_at == FIRST_PAUSE + 2 * FIRST_PAUSE
     assert breaker.why == "attic can"
 
@@ -188,14 +188,14 @@ def test_without_the_comparison_work_that_fails_everywhere_would_stop_everybody(
     """The ablation: every row of failures counts as contradicted."""
     fleet = Fleet(dict.fromkeys("abc", CLOSED))
     fleet.completed.append(ended("nobody", float("inf")))
-    for device in "abc" * FAILURES:
+    for device in "abc" * MAX_QUICK_FAILURES:
         fleet.step(device, "bad", 0.0)
     assert fleet.stopped == set("abc")
 
 
 def test_a_sick_device_stops_beside_healthy_ones() -> None:
     fleet = Fleet(dict.fromkeys("abc", CLOSED))
-    for _ in range(FAILURES + 1):
+    for _ in range(MAX_QUICK_FAILURES + 1):
         fleet.step("a", "bad", 0.0)
         fleet.step("b", "good", 0.0)
     assert fleet.stopped == {"a"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asterism.core.run import transitions
-from asterism.core.run.merge import ended_of
-from asterism.core.run.run import COMPLETED, FAILED, MOST_EPOCHS, PROCESSING, REASSIGNING, Assignment, Run
-from asterism.core.run.validation import check
+from asterism.core.run.merge import own_assignments
+from asterism.core.run.run import COMPLETED, FAILED, MAX_EPOCHS, PROCESSING, REASSIGNING, Assignment, Run
+from asterism.core.run.validation import problems_in
 from asterism.core.run.workflow import Workflow
 from tests.core.run.run_scenes import KITCHEN
 
@@ -22,26 +22,26 @@ def given_away(epochs: int) -> Run:
 
 
 def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
-    last = given_away(MOST_EPOCHS)
-    assert (last.status, check(last), ended_of(last)) == (PROCESSING, [], last.previous)
+    last = given_away(MAX_EPOCHS)
+    assert (last.status, problems_in(last), own_assignments(last)) == (PROCESSING, [], last.previous)
     for after in (
         transitions.release(last, last.grant, "released", "", 4.0),
         transitions.lose(last, FLOW, 4.0, "it is gone"),
         transitions.fail(last, last.grant, "no", FLOW, 4.0),
         transitions.decline(last, last.grant, "no", 4.0),
     ):
-        assert (after.status, after.epoch, check(after)) == (FAILED, MOST_EPOCHS, [])
+        assert (after.status, after.epoch, problems_in(after)) == (FAILED, MAX_EPOCHS, [])
         assert (after.error or "").startswith("given away 10000 times, and the last one ended, too: ")
     done = transitions.complete(last, last.grant, {}, 4.0)
-    assert (done.status, check(done)) == (COMPLETED, [])
-    first = given_away(MOST_EPOCHS - 1)
+    assert (done.status, problems_in(done)) == (COMPLETED, [])
+    first = given_away(MAX_EPOCHS - 1)
     assert transitions.release(first, first.grant, "released", "", 4.0).status is REASSIGNING
 
 
 def test_a_record_that_waits_after_the_last_epoch_is_none() -> None:
-    last = given_away(MOST_EPOCHS)
+    last = given_away(MAX_EPOCHS)
     waits = last.changed(
         status=REASSIGNING, device=None, session=None, assigned_at=None,
-        previous=(*last.previous, Assignment("kitchen", MOST_EPOCHS, 1.0, 2.0, "released")),
+        previous=(*last.previous, Assignment("kitchen", MAX_EPOCHS, 1.0, 2.0, "released")),
     )  # fmt: skip
-    assert check(waits) == ["it is to be given away again after epoch 10000"]
+    assert problems_in(waits) == ["it is to be given away again after epoch 10000"]

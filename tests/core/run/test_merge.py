@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.merge import FIXED, NotTheSameRun, lost_by, taken_from, taken_over
-from asterism.core.run.run import KEEPS, Owner, Progress, Run, Superseded
+from asterism.core.run.merge import FIXED, NotTheSameRun, loss_reason, next_revision, was_taken_away
+from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run, Superseded
 from asterism.store import row_codec
 from tests.core.run.merge_scenes import (
     ATTIC,
@@ -58,7 +58,7 @@ def test_when_all_have_met_there_is_one_record_and_every_loser_is_told(peers: Pe
     check_works_on(peers.records[0])
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", KEEP_RULES)
 @pytest.mark.parametrize("begin", [new, claimed], ids=["free", "owned"])
 def test_three_stores_with_up_to_two_steps_each_end_in_one_record_whoever_meets_first(
     begin: Callable[[Run], Run], keep: str
@@ -107,15 +107,15 @@ def check_won(winner: Run, loser: Run, *words: str) -> Run:
     assert found == resolve(loser, winner)
     won = (found.status, found.grant, found.device) == (winner.status, winner.grant, winner.device)
     assert won, "the wrong one won"
-    assert lost_by(winner, found) is None
-    why = lost_by(loser, found)
+    assert loss_reason(winner, found) is None
+    why = loss_reason(loser, found)
     assert why is not None
     assert not [word for word in words if word not in why], f"told wrongly: {why}"
     return found
 
 
 def completed_comes_first() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         apart = new(keep=keep)
         done = ended(taken(apart, KITCHEN, 5.0), 6.0)
         check_won(done, retried(taken(apart, LAPTOP, 1.0), 2.0, ATTIC), "kitchen has completed it in epoch 1")
@@ -138,9 +138,9 @@ def then_an_end() -> None:
 
 def then_an_end_that_somebody_knows() -> None:
     """Who has not heard how it ended knows less, however much it tells."""
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
-        closed = transitions.forgotten(begun, 90.0, "nobody knows")
+        closed = transitions.mark_forgotten(begun, 90.0, "nobody knows")
         ends = (
             transitions.fail(begun, grant_of(begun), "disk is full", FLOW, 2.0, final=True),
             transitions.fail(transitions.cancel(begun, 2.0, "ann"), grant_of(begun), "stopped", FLOW, 3.0),
@@ -161,7 +161,7 @@ def then_what_nobody_owns() -> None:
 
 
 def then_the_earlier_assignment() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         apart = new(keep=keep)
         early, late = taken(apart, KITCHEN, 1.0), taken(apart, LAPTOP, 3.5)
         check_won(early, late, "laptop does not own", "kitchen was given it 2.5 s earlier", "kitchen has it")
@@ -169,14 +169,14 @@ def then_the_earlier_assignment() -> None:
 
 
 def then_the_greater_name() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         apart = new(keep=keep)
         a, b = taken(apart, Owner("a", "2"), 1.0), taken(apart, Owner("b", "1"), 1.0)
         check_won(b, a, "b was given it at the same moment", "greater name")
 
 
 def then_the_greater_session() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         apart = new(keep=keep)
         other = transitions.pause(taken(apart, Owner("a", "1"), 1.0), 2.0, "ann")
         check_won(taken(apart, Owner("a", "2"), 1.0), other, "another of its lives")
@@ -184,17 +184,17 @@ def then_the_greater_session() -> None:
 
 def then_how_far_the_owner_has_come() -> None:
     """Or else its result would be refused: what is only claimed cannot be completed."""
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         begun = claimed(new(keep=keep))
         works = transitions.start(begun, grant_of(begun), 3.0)
         wished = transitions.resume(transitions.pause(begun, 3.0, "ann"), 4.0, "ann")
         assert resolve(works, wished) == resolve(wished, works)
         assert resolve(works, wished).status == "processing", "work under way was undone"
-        assert lost_by(wished, resolve(works, wished)) is None
+        assert loss_reason(wished, resolve(works, wished)) is None
 
 
 def then_the_number_of_steps() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         paused = transitions.pause(new(keep=keep), 3.0, "ann")
         assert resolve(paused, transitions.resume(paused, 4.0, "ann")).paused is None
         again = transitions.pause(transitions.resume(paused, 4.0, "ann"), 5.0, "ann")
@@ -202,7 +202,7 @@ def then_the_number_of_steps() -> None:
 
 
 def then_what_was_reported() -> None:
-    for keep in KEEPS:
+    for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         reports = [begun, begun.changed(progress=Progress(9)), begun.changed(progress=Progress(10))]
         assert resolve(resolve(reports[2], reports[0]), reports[1]).progress == Progress(10), "a report was lost"
@@ -224,11 +224,11 @@ def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     """An owner that was taken for lost and is at work says so, and then its replacement loses."""
     first = taken(new(keep="original"), KITCHEN, 1.0)
     replacement = taken(transitions.lose(first, FLOW, 90.0, "silence"), LAPTOP, 95.0)
-    assert taken_from(first, replacement)
-    assert not taken_from(replacement, first)
-    assert not taken_from(first, first)
-    assert not taken_from(new(keep="original"), replacement), "nobody owned it"
-    kept = transitions.keep(first, grant_of(first), "it is at work", 96.0)
+    assert was_taken_away(first, replacement)
+    assert not was_taken_away(replacement, first)
+    assert not was_taken_away(first, first)
+    assert not was_taken_away(new(keep="original"), replacement), "nobody owned it"
+    kept = transitions.confirm_ownership(first, grant_of(first), "it is at work", 96.0)
     check_won(kept, replacement, "kitchen had it first and was never lost, only out of reach", "the original owner")
 
 
@@ -313,7 +313,7 @@ def test_the_same_words_at_the_same_moment_in_two_stores_are_told_once() -> None
 
 def test_a_run_that_nobody_owned_has_no_loser() -> None:
     for run in (new(), lost(), SITUATIONS["failed"]()):
-        assert lost_by(run, resolve(run, completed())) is None
+        assert loss_reason(run, resolve(run, completed())) is None
 
 
 def test_a_story_without_a_beginning_is_all_line() -> None:
@@ -328,15 +328,15 @@ def test_a_story_without_a_beginning_is_all_line() -> None:
 def test_a_store_takes_a_record_over_above_its_own_revision_and_only_once() -> None:
     mine, other = taken(new(), LAPTOP, 2.0).changed(revision=50), taken(new(), KITCHEN, 1.0)
     found = resolve(mine, other)
-    written, answer = taken_over(mine, found), taken_over(other, found)
+    written, answer = next_revision(mine, found), next_revision(other, found)
     assert written is not None
     assert answer is not None
     assert (written.revision, answer.revision) == (51, other.revision + 1)
-    assert taken_over(written, resolve(written, answer)) is None
-    assert taken_over(answer, resolve(written, answer)) is None
+    assert next_revision(written, resolve(written, answer)) is None
+    assert next_revision(answer, resolve(written, answer)) is None
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", KEEP_RULES)
 def test_what_is_kept_is_read_back_from_a_row(keep: str) -> None:
     apart = new(keep=keep)
     run = resolve(ended(taken(apart, KITCHEN, 1.0), 9.0), ended(taken(apart, LAPTOP, 2.0), 3.0, {"x": None}))

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.core.run.placement import MOST_SCORES, Outlook, against
+from asterism.core.run.placement import MAX_SCORES, Placer, Weights, unmet_reason
 from asterism.core.run.run import Run
-from asterism.core.run.selection import Weights
 from asterism.core.run.session import ABROAD, Session
 from asterism.core.run.workflow import Workflow
 
@@ -34,8 +33,8 @@ def session(name: str, **terms: Any) -> Session:
     return Session(f"s-{name}", name, joined, **{"slots": 2, "beat_at": 100.0, **terms})
 
 
-def outlook(*sessions: Session, **terms: Any) -> Outlook:
-    return Outlook(sessions, 100.0, evaluate, **terms)
+def outlook(*sessions: Session, **terms: Any) -> Placer:
+    return Placer(sessions, 100.0, evaluate, **terms)
 
 
 def flow(**terms: Any) -> Workflow:
@@ -46,7 +45,7 @@ def run_of(workflow: Workflow, **terms: Any) -> Run:
     return transitions.create("r", workflow, {}, by="me", now=1.0).changed(**terms)
 
 
-def chosen(view: Outlook, workflow: Workflow, **terms: Any) -> str | None:
+def chosen(view: Placer, workflow: Workflow, **terms: Any) -> str | None:
     choice = view.choose(run_of(workflow, **terms), workflow)
     return choice.owner.device if choice.owner is not None else None
 
@@ -87,11 +86,11 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
     for _ in range(4):
         name = chosen(view, flow(strategy="round_robin"))
         assert name is not None
-        view.gave(name)
+        view.record_assignment(name)
         turns.append(name)
     assert turns == ["a", "b", "a", "b"]
     assert chosen(view, flow()) is None, "all their slots are given out"
-    view.gave("a stranger")  # who has left meanwhile
+    view.record_assignment("a stranger")  # who has left meanwhile
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_a_device_that_is_no_candidate_is_told_why(
 def test_both_sides_must_agree() -> None:
     willing = session("kitchen", accepts="run.workflow=work", profile={"os": "linux"})
     assert chosen(outlook(willing), flow(requires="os=linux")) == "kitchen"
-    assert against("os=linux", willing.shown(), evaluate) is None
+    assert unmet_reason("os=linux", willing.expression_names(), evaluate) is None
 
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
@@ -181,7 +180,7 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         choice = view.choose(run_of(workflow), workflow)
         assert choice == anew.choose(run_of(workflow), workflow)
         if choice.owner is not None:
-            view.gave(choice.owner.device)
+            view.record_assignment(choice.owner.device)
             given_out[choice.owner.device] += 1
 
 
@@ -202,7 +201,7 @@ def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
 def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
     one = session("a", profile={"resting": told})
     assert one.resting is None
-    assert "resting" not in one.shown()
+    assert "resting" not in one.expression_names()
 
 
 ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))
@@ -256,9 +255,9 @@ def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
 def test_the_best_scores_are_kept_with_the_assignment() -> None:
     few = outlook(session("a"), session("b", used=1)).choose(run_of(flow()), flow())
     assert set(few.scores) == {"a", "b"}
-    many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MOST_SCORES + 20)]
+    many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MAX_SCORES + 20)]
     scores = outlook(*many).choose(run_of(flow()), flow()).scores
-    assert len(scores) == MOST_SCORES
+    assert len(scores) == MAX_SCORES
     assert min(scores.values()) >= 40.0
 
 
@@ -278,7 +277,7 @@ def test_a_workflows_rule_is_evaluated_once_for_each_device_and_a_devices_own_fo
         asked[text] += 1
         return evaluate(text, names)
 
-    view = Outlook([session("a", accepts="run.priority=0"), session("b")], 100.0, counting)
+    view = Placer([session("a", accepts="run.priority=0"), session("b")], 100.0, counting)
     work = flow(requires="slots=2", prefers="name=b")
     for _ in range(5):
         assert chosen(view, work) == "b"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.plan.ready_queue import ANYWHERE, Lane
-from asterism.core.run.selection import STRATEGIES, Candidate, Weights, capable, score
+from asterism.core.plan.ready_queue import ANY_DEVICE, Lane
+from asterism.core.run.placement import STRATEGIES, Candidate, Weights, capable, score
 
 GPU: Lane = (None, frozenset({"gpu"}))
 
@@ -34,7 +34,7 @@ def test_a_device_is_free_when_it_is_reachable_and_has_a_slot() -> None:
 @pytest.mark.parametrize(
     ("lane", "fits"),
     [
-        (ANYWHERE, True),
+        (ANY_DEVICE, True),
         (("laptop", frozenset()), True),
         (("desktop", frozenset()), False),
         ((None, frozenset({"gpu"})), True),
@@ -49,19 +49,19 @@ def test_a_device_is_capable_when_it_is_the_one_asked_for_and_can_do_all_that_is
 
 def test_the_score_weighs_load_connection_rank_and_capability() -> None:
     device = Candidate("a", can=frozenset({"gpu"}), slots=4, running=1, connection=0.5, rank=0.25)
-    assert score(device, ANYWHERE) == 40 * 0.75 + 30 * 0.5 + 20 * 0.25
-    assert score(device, GPU) == score(device, ANYWHERE) + 10
+    assert score(device, ANY_DEVICE) == 40 * 0.75 + 30 * 0.5 + 20 * 0.25
+    assert score(device, GPU) == score(device, ANY_DEVICE) + 10
     assert score(device, GPU, Weights(load=0, connection=0, rank=0, capability=1)) == 1.0
 
 
 def test_score_prefers_the_best_and_the_first_of_equals() -> None:
     busy, idle, twin = Candidate("busy", slots=2, running=1), Candidate("idle", slots=2), Candidate("twin", slots=2)
-    assert STRATEGIES["score"]([busy, idle, twin], ANYWHERE) is idle
+    assert STRATEGIES["score"]([busy, idle, twin], ANY_DEVICE) is idle
 
 
 def test_round_robin_gives_to_who_was_given_work_longest_ago() -> None:
     devices = [Candidate("a", last_given=3), Candidate("b", last_given=1), Candidate("c", last_given=2)]
-    assert STRATEGIES["round_robin"](devices, ANYWHERE).id == "b"
+    assert STRATEGIES["round_robin"](devices, ANY_DEVICE).id == "b"
 
 
 def test_capability_match_spares_the_device_that_can_do_more() -> None:
@@ -72,14 +72,14 @@ def test_capability_match_spares_the_device_that_can_do_more() -> None:
 
 def test_capability_match_takes_the_less_loaded_of_equals() -> None:
     busy, idle = Candidate("busy", slots=2, running=1), Candidate("idle", slots=2)
-    assert STRATEGIES["capability_match"]([busy, idle], ANYWHERE) is idle
+    assert STRATEGIES["capability_match"]([busy, idle], ANY_DEVICE) is idle
 
 
 def test_load_balance_takes_the_least_loaded_and_of_equals_the_one_with_less_to_do() -> None:
     half, third = Candidate("half", slots=2, running=1), Candidate("third", slots=3, running=1)
-    assert STRATEGIES["load_balance"]([half, third], ANYWHERE) is third
+    assert STRATEGIES["load_balance"]([half, third], ANY_DEVICE) is third
     small, large = Candidate("small", slots=2, running=1), Candidate("large", slots=4, running=2)
-    assert STRATEGIES["load_balance"]([large, small], ANYWHERE) is small
+    assert STRATEGIES["load_balance"]([large, small], ANY_DEVICE) is small
 
 
 def test_the_strategies_have_the_names_of_the_documentation() -> None:

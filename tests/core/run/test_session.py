@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asterism.core.run.mass_loss import braked_until
-from asterism.core.run.placement import Outlook
+from asterism.core.run.circuit_breaker import mass_loss_hold_until
+from asterism.core.run.placement import Placer, candidate_of
 from asterism.core.run.run import Owner
-from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session, ranks
+from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session, election_ranks
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -81,7 +81,7 @@ def test_the_profile_shows_what_the_device_says_and_what_the_store_knows() -> No
     one = session(
         can=frozenset({"gpu", "disk"}), slots=4, used=1, host="k.lan", profile={"os": "linux", "battery": 0.5}
     )
-    assert one.shown(0.75) == {
+    assert one.expression_names(0.75) == {
         "name": "kitchen",
         "host": "k.lan",
         "can": ["disk", "gpu"],
@@ -101,16 +101,16 @@ def test_the_profile_shows_what_the_device_says_and_what_the_store_knows() -> No
 def test_what_a_device_says_does_not_hide_what_the_store_knows() -> None:
     lies = {"name": "laptop", "host": "x", "can": ["gpu"], "slots": 99, "used": 0, "load": 0.0, "rank": 1.0}
     honest = session(used=1, host="k.lan")
-    assert session(used=1, host="k.lan", profile=lies).shown(0.5) == honest.shown(0.5)
+    assert session(used=1, host="k.lan", profile=lies).expression_names(0.5) == honest.expression_names(0.5)
 
 
 def test_what_else_a_device_says_is_shown_too() -> None:
-    assert session(profile={"floor": 2}).shown()["floor"] == 2
+    assert session(profile={"floor": 2}).expression_names()["floor"] == 2
 
 
 @pytest.mark.parametrize(("slots", "used", "load"), [(2, 0, 0.0), (2, 1, 0.5), (2, 5, 1.0), (0, 0, 1.0)])
 def test_the_load_is_the_share_of_slots_in_use(slots: int, used: int, load: float) -> None:
-    assert session(slots=slots, used=used).shown()["load"] == load
+    assert session(slots=slots, used=used).expression_names()["load"] == load
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_whatever_a_profile_says_the_quality_is_a_share(told: Any, quality: floa
     one = session(profile={"quality": told})
     assert one.quality == quality
     assert type(one.quality) is float
-    assert one.shown()["quality"] == one.candidate(0.0, 0.0).connection == quality
+    assert one.expression_names()["quality"] == candidate_of(one, 0.0, 0.0).connection == quality
 
 
 def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() -> None:
@@ -140,14 +140,14 @@ def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() ->
 
 def test_selection_sees_what_it_needs() -> None:
     one = session(can=frozenset({"gpu"}), slots=4, used=3, beat_at=100.0, profile={"quality": 0.5})
-    seen = one.candidate(120.0, 0.75, 9)
+    seen = candidate_of(one, 120.0, 0.75, 9)
     assert (seen.id, seen.can, seen.slots, seen.running) == ("kitchen", frozenset({"gpu"}), 4, 3)
     assert (seen.connection, seen.rank, seen.reachable, seen.last_given) == (0.5, 0.75, True, 9)
-    assert not one.candidate(500.0, 0.0).reachable
+    assert not candidate_of(one, 500.0, 0.0).reachable
 
 
 def test_the_load_of_a_device_without_slots_can_be_asked_for() -> None:
-    assert session(slots=0).candidate(0.0, 0.0).load == 0.0
+    assert candidate_of(session(slots=0), 0.0, 0.0).load == 0.0
 
 
 # -- the order of election ---------------------------------------------------------------------------------------------
@@ -159,25 +159,25 @@ def join(name: str, at: float, life: int = 1, **terms: Any) -> Session:
 
 def test_ranks_fall_in_the_order_in_which_devices_joined() -> None:
     there = [join("b", 2.0), join("a", 1.0), join("d", 3.0), join("c", 3.0)]
-    assert ranks(there, None) == {"a": 1.0, "b": 0.75, "c": 0.5, "d": 0.25}
+    assert election_ranks(there, None) == {"a": 1.0, "b": 0.75, "c": 0.5, "d": 0.25}
 
 
 def test_the_coordinator_has_the_highest_rank_whenever_it_joined() -> None:
-    assert ranks([join("a", 1.0), join("b", 2.0)], "b") == {"b": 1.0, "a": 0.5}
+    assert election_ranks([join("a", 1.0), join("b", 2.0)], "b") == {"b": 1.0, "a": 0.5}
 
 
 def test_a_coordinator_that_has_left_changes_nothing() -> None:
-    assert ranks([join("a", 1.0), join("b", 2.0)], "z") == {"a": 1.0, "b": 0.5}
+    assert election_ranks([join("a", 1.0), join("b", 2.0)], "z") == {"a": 1.0, "b": 0.5}
 
 
 def test_a_device_in_two_lives_counts_once_by_the_later_one() -> None:
     there = [join("a", 5.0, life=2), join("b", 2.0), join("a", 1.0, state=REPLACED)]
-    assert ranks(there, None) == {"b": 1.0, "a": 0.5}
-    assert ranks(there, "a") == {"a": 1.0, "b": 0.5}
+    assert election_ranks(there, None) == {"b": 1.0, "a": 0.5}
+    assert election_ranks(there, "a") == {"a": 1.0, "b": 0.5}
 
 
 def test_nobody_has_no_rank() -> None:
-    assert ranks([], "a") == {}
+    assert election_ranks([], "a") == {}
 
 
 @unhurried
@@ -188,16 +188,16 @@ def test_nobody_has_no_rank() -> None:
 def test_every_device_has_a_rank_of_its_own_and_the_first_has_one(
     there: list[Session], coordinator: str | None
 ) -> None:
-    found = ranks(there, coordinator)
+    found = election_ranks(there, coordinator)
     assert found.keys() == {one.device for one in there}
     number = len(found)
     assert sorted(found.values(), reverse=True) == pytest.approx([1.0 - place / number for place in range(number)])
     assert coordinator not in found or found[coordinator] == 1.0
-    assert ranks(there[::-1], coordinator) == found
+    assert election_ranks(there[::-1], coordinator) == found
 
 
 def test_a_device_without_a_battery_counts_as_one_that_is_full() -> None:
-    assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).shown()["battery"] == 1.0
+    assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).expression_names()["battery"] == 1.0
 
 
 def test_a_device_of_a_peer_may_be_given_work_while_it_is_heard_of() -> None:
@@ -211,6 +211,6 @@ def test_a_device_of_a_peer_may_be_given_work_while_it_is_heard_of() -> None:
 def test_a_device_of_a_peer_has_no_rank_here_and_counts_for_no_brake() -> None:
     here = Session("l", "laptop", 0.0, beat_at=0.0)
     abroad = [Session(f"a{number}", f"a{number}", 0.0, state=ABROAD, beat_at=0.0) for number in range(5)]
-    outlook = Outlook([here, *abroad], 10.0, lambda *_: True)
+    outlook = Placer([here, *abroad], 10.0, lambda *_: True)
     assert outlook.ranks == {"laptop": 1.0, **dict.fromkeys((f"a{number}" for number in range(5)), 0.0)}
-    assert braked_until([replace(here, beat_at=100.0), *abroad], 100.0, 90.0) is None
+    assert mass_loss_hold_until([replace(here, beat_at=100.0), *abroad], 100.0, 90.0) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.errors import Fenced, RunRefused, brief
+from asterism.core.errors import Fenced, RunRefused, truncate
 from asterism.core.run import transitions
 from asterism.core.run.run import REASONS, Assignment, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
@@ -217,7 +217,7 @@ def test_progress_of_nothing_is_progress_too() -> None:
     assert transitions.release(run, grant_of(run), "released", "", 4.0, Progress(0)).progress == Progress(0)
 
 
-@pytest.mark.parametrize("reason", [*sorted({*REASONS} - {*transitions.GIVEN_BACK}), "bored"])
+@pytest.mark.parametrize("reason", [*sorted({*REASONS} - {*transitions.RELEASE_REASONS}), "bored"])
 def test_a_reason_that_counts_for_something_cannot_be_had_for_nothing(reason: str) -> None:
     run = processing()
     with pytest.raises(ValueError, match=f"released, conflict, preempted, not '{reason}'"):
@@ -316,7 +316,7 @@ def test_what_no_device_can_take_is_given_up() -> None:
 
 
 def test_what_nobody_knows_the_end_of_says_so() -> None:
-    run = transitions.forgotten(processing(), 300.0, "its judge does not know it any more")
+    run = transitions.mark_forgotten(processing(), 300.0, "its judge does not know it any more")
     assert (run.status, run.error, run.session) == ("failed", "its judge does not know it any more", None)
     assert run.story[-1].what == transitions.FORGOTTEN
     assert run.previous[-1].reason == "timeout"
@@ -337,16 +337,16 @@ def test_a_run_of_a_series_is_held_until_its_turn() -> None:
         claimed(run)
     with pytest.raises(RunRefused, match="series films has not come to it: it cannot be given up"):
         transitions.give_up(run, 300.0, "no device")
-    run = transitions.let_go(run, 7.0)
+    run = transitions.release_hold(run, 7.0)
     assert (run.held, run.offered, run.waiting_since) == (False, True, 7.0)
     assert str(run.story[-1]) == "7.000 its turn: it is the active run of series films"
     assert claimed(run).status == "claimed"
 
 
 def test_a_series_lets_go_once_and_only_what_it_holds() -> None:
-    for run in (new(), transitions.let_go(new(series="films"), 1.0), completed()):
+    for run in (new(), transitions.release_hold(new(series="films"), 1.0), completed()):
         with pytest.raises(RunRefused, match="it cannot be let go by its series"):
-            transitions.let_go(run, 2.0)
+            transitions.release_hold(run, 2.0)
 
 
 def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:
@@ -362,10 +362,10 @@ def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:
 
 def test_an_owner_that_cannot_go_on_breaks_off_and_that_is_a_loss() -> None:
     run = processing(new())
-    again = transitions.break_off(run, grant_of(run), "the store was out of reach", FLOW, 5.0)
+    again = transitions.abandon(run, grant_of(run), "the store was out of reach", FLOW, 5.0)
     assert (again.status, again.losses, again.failures, again.avoid) == ("reassigning", 1, 0, (run.device,))
     with pytest.raises(Fenced):
-        transitions.break_off(run, grant_of(run)._replace(epoch=99), "whatever", FLOW, 5.0)
+        transitions.abandon(run, grant_of(run)._replace(epoch=99), "whatever", FLOW, 5.0)
 
 
 def test_to_take_and_start_in_one_step_is_to_take_and_then_to_start() -> None:
@@ -392,13 +392,13 @@ def test_however_much_is_said_of_a_failure_a_record_keeps_its_beginning_and_its_
     assert "characters are left out" in run.error
     kept = [run.error, *(entry.why for entry in run.story), *(one.detail for one in run.previous)]
     assert max(map(len, kept)) < 11_000
-    assert brief(run.error) == run.error
+    assert truncate(run.error) == run.error
 
 
 def test_however_much_those_say_who_decline_or_pause_a_record_stays_small() -> None:
     run = declined(declined(new(), KITCHEN, "y" * 1_000_000), LAPTOP, "z" * 1_000_000)
     assert max(map(len, run.declined.values())) <= 10_000
-    run = transitions.next_round(run, FLOW, 2.0)
+    run = transitions.offer_again(run, FLOW, 2.0)
     run = transitions.pause(run, 3.0, "ann", "w" * 1_000_000)
     assert len(run.paused or "") < 11_000
     assert max(len(entry.why) for entry in run.story) < 11_000

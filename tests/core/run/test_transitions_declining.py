@@ -40,7 +40,7 @@ def test_a_device_may_decline_when_it_has_claimed_a_run_and_seen_its_input() -> 
 
 def test_what_is_offered_again_without_a_delay_is_so_at_once() -> None:
     run = declined(declined(new(), KITCHEN, "on battery", 0.0), LAPTOP, "busy", 0.0)
-    again = transitions.next_round(run, FLOW, 100.0)  # long after the last try
+    again = transitions.offer_again(run, FLOW, 100.0)  # long after the last try
     assert again.story[-1].why.startswith("at once, every device was tried")
 
 
@@ -48,12 +48,12 @@ def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_
     run, now = new(), 0.0
     for delay in (1.0, 2.0):
         run = declined(declined(run, KITCHEN, "on battery", now), LAPTOP, "busy", now)
-        run = transitions.next_round(run, FLOW, now)
+        run = transitions.offer_again(run, FLOW, now)
         assert (run.status, run.avoid, run.declined, run.not_before) == ("reassigning", (), {}, now + delay)
         assert run.story[-1].what == "offered again"
         now += delay
     run = declined(declined(run, KITCHEN, "still on battery", now), LAPTOP, "busy", now)
-    run = transitions.next_round(run, FLOW, now)
+    run = transitions.offer_again(run, FLOW, now)
     assert (run.status, run.rounds, run.failures, run.cancelled) == ("failed", 3, 0, False)
     assert run.error == (
         "all devices declined, in 3 rounds. kitchen (declined): still on battery; laptop (declined): busy"
@@ -62,12 +62,12 @@ def test_when_all_declined_they_are_asked_again_after_a_while_and_then_it_fails_
 
 def test_while_another_device_rests_no_round_is_counted_and_those_that_declined_are_not_asked_again() -> None:
     run = declined(new(), KITCHEN, "not at night")
-    assert transitions.next_round(run, STRICT, 2.0, resting=True) is run
+    assert transitions.offer_again(run, STRICT, 2.0, resting=True) is run
     both = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
-    after = transitions.next_round(both, STRICT, 6.0, resting=True)
+    after = transitions.offer_again(both, STRICT, 6.0, resting=True)
     assert (after.rounds, after.avoid, after.declined) == (0, ("laptop",), {"laptop": "busy"})
     assert after.story[-1].why == "at once, every device was tried: kitchen (timeout): not heard of for 90 s"
-    assert transitions.next_round(after, STRICT, 7.0).status == "failed", "it counts once that one was asked, too"
+    assert transitions.offer_again(after, STRICT, 7.0).status == "failed", "it counts once that one was asked, too"
 
 
 def test_a_device_may_refuse_before_it_is_given_a_run() -> None:
@@ -76,10 +76,10 @@ def test_a_device_may_refuse_before_it_is_given_a_run() -> None:
     assert (run.avoid, run.declined) == (("kitchen",), {"kitchen": "the policy forbids it"})
     assert str(run.story[-1]) == "1.000 declined: by kitchen: the policy forbids it"
     assert transitions.refuse(run, "kitchen", "again", 2.0) is run
-    again = transitions.next_round(run, FLOW, 1.5)
+    again = transitions.offer_again(run, FLOW, 1.5)
     assert (again.rounds, again.avoid, again.not_before) == (1, (), 2.0)
     assert again.story[-1].why == "in 0.5 s, every device was tried: kitchen (declined): the policy forbids it"
-    failed = transitions.next_round(transitions.refuse(again, "kitchen", "no", 3.0), STRICT, 3.0)
+    failed = transitions.offer_again(transitions.refuse(again, "kitchen", "no", 3.0), STRICT, 3.0)
     assert failed.error == "all devices declined, in 2 rounds. kitchen (declined): no"
     with pytest.raises(RunRefused, match="it cannot be refused"):
         transitions.refuse(assigned(), "laptop", "no", 2.0)
@@ -87,26 +87,26 @@ def test_a_device_may_refuse_before_it_is_given_a_run() -> None:
 
 def test_a_round_names_those_too_that_failed_or_were_lost() -> None:
     run = declined(lost(now=4.0), LAPTOP, "busy", 5.0)
-    run = transitions.next_round(run, FLOW, 6.0)
+    run = transitions.offer_again(run, FLOW, 6.0)
     said = "at once, every device was tried: kitchen (timeout): not heard of for 90 s; laptop (declined): busy"
     assert run.story[-1].why == said
 
 
 def test_a_round_in_which_nobody_declined_is_not_counted() -> None:
-    run = transitions.next_round(lost(), STRICT, 5.0)
+    run = transitions.offer_again(lost(), STRICT, 5.0)
     assert (run.status, run.rounds, run.avoid) == ("reassigning", 0, ())
 
 
 def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
     flow = Workflow("w", shell="true", retries=9, losses=9, rounds=9)
     run = lost(now=10.0).changed(failures=4, losses=2, rounds=1)
-    assert transitions.next_round(run, flow, 10.0).not_before == 10.0 + 8.0
-    assert transitions.next_round(run, flow, 15.0).not_before == 10.0 + 8.0, "who comes late makes nobody wait longer"
-    assert transitions.next_round(run, flow, 30.0).not_before == 30.0
+    assert transitions.offer_again(run, flow, 10.0).not_before == 10.0 + 8.0
+    assert transitions.offer_again(run, flow, 15.0).not_before == 10.0 + 8.0, "who comes late makes nobody wait longer"
+    assert transitions.offer_again(run, flow, 30.0).not_before == 30.0
 
 
 def test_there_is_no_next_round_while_nobody_is_avoided() -> None:
     asked = assigned()
     run = transitions.decline(asked, grant_of(asked), "it is full", 1.0, for_now=True)
     with pytest.raises(RunRefused, match="it cannot be offered again: no device is avoided"):
-        transitions.next_round(run, FLOW, 2.0)
+        transitions.offer_again(run, FLOW, 2.0)

@@ -117,7 +117,7 @@ def test_what_nobody_owns_is_paused_at_once_and_given_to_nobody(make: Make) -> N
         lambda: claimed(run),
         lambda: assigned(run),
         lambda: transitions.give_up(run, 9.0, "no device"),
-        lambda: transitions.next_round(run, FLOW, 9.0),
+        lambda: transitions.offer_again(run, FLOW, 9.0),
     ):
         with pytest.raises(RunRefused, match="it is paused by ann: the disk is full: it cannot be"):
             say()
@@ -173,7 +173,7 @@ def test_work_that_is_done_before_the_pause_is_heard_is_done() -> None:
 
 
 def test_what_is_held_by_its_series_may_be_paused_too_and_waits_for_both() -> None:
-    run = transitions.let_go(pause(new(series="films")), 8.0)
+    run = transitions.release_hold(pause(new(series="films")), 8.0)
     assert (run.held, run.paused is not None, run.offered) == (False, True, False)
     assert resume(run).offered
     run = resume(pause(new(series="films")))

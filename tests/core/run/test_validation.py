@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from asterism.core.history import Entry
 from asterism.core.run import transitions
-from asterism.core.run.merge import differs, keeping, keeps, line_of, resolve, result_of
+from asterism.core.run.merge import differing_fields, merge_keeping, merge_records, outranks, own_result, own_story
 from asterism.core.run.run import ASSIGNED, FAILED, REASSIGNING, Assignment, Progress, Run
-from asterism.core.run.validation import check
+from asterism.core.run.validation import problems_in
 from asterism.core.run.workflow import Workflow
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import KITCHEN
@@ -31,8 +31,8 @@ def going_on() -> Run:
 @given(histories())
 def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
     for run in peers.seen:
-        assert check(run) == []
-        assert check(resolve(run, peers.records[0])) == []
+        assert problems_in(run) == []
+        assert problems_in(merge_records(run, peers.records[0])) == []
 
 
 @pytest.mark.parametrize(
@@ -74,23 +74,23 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
     ],
 )
 def test_a_record_that_cannot_be_one_says_why(change: dict[str, Any], why: str) -> None:
-    found = check(going_on().changed(**change))
+    found = problems_in(going_on().changed(**change))
     assert any(one.startswith(why) for one in found), found
 
 
 def test_a_record_with_a_field_too_few_is_none() -> None:
     run = going_on().changed()
     del run.__dict__["story"]
-    assert check(run) == ["story cannot be None"]
+    assert problems_in(run) == ["story cannot be None"]
 
 
 def test_whose_line_is_kept_can_be_asked_and_forced() -> None:
     before, after = going_on(), transitions.complete(going_on(), going_on().grant, 7, 3.0)  # type: ignore[arg-type]
-    assert keeps(after, before)
-    assert not keeps(before, after)
-    forced = keeping(before, after)
-    assert (forced.status, forced.superseded) == (before.status, result_of(after))
+    assert outranks(after, before)
+    assert not outranks(before, after)
+    forced = merge_keeping(before, after)
+    assert (forced.status, forced.superseded) == (before.status, own_result(after))
     assert set(after.story) == set(forced.story)
-    assert line_of(forced) == before.story
-    assert "status" in differs(before, after)
-    assert differs(before, forced) == []
+    assert own_story(forced) == before.story
+    assert "status" in differing_fields(before, after)
+    assert differing_fields(before, forced) == []

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.plan.task import ACTIONS, Task
-from asterism.core.run.selection import STRATEGIES
-from asterism.core.run.workflow import DEFAULTS, MOST, Workflow
+from asterism.core.run.placement import STRATEGIES
+from asterism.core.run.workflow import DEFAULTS, MAX_NUMBER, Workflow
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [field.name for field in fields(Workflow)]
@@ -27,8 +27,8 @@ def made(**terms: Any) -> Workflow:
 # -- what is valid -----------------------------------------------------------------------------------------------------
 
 texts = st.text(min_size=1, max_size=8).filter(str.isprintable)
-seconds = st.one_of(st.integers(1, MOST), st.floats(0.001, MOST))
-whole = st.integers(0, MOST)
+seconds = st.one_of(st.integers(1, MAX_NUMBER), st.floats(0.001, MAX_NUMBER))
+whole = st.integers(0, MAX_NUMBER)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -42,7 +42,7 @@ actions = st.one_of(
     st.fixed_dictionaries({"http": st.builds(lambda rest, url: {**rest, "url": url}, json_objects, st.text())}),
 )
 others = st.fixed_dictionaries(
-    {"name": texts, "heartbeat": st.floats(0.1, 1000), "timeout": st.floats(2000, MOST)},
+    {"name": texts, "heartbeat": st.floats(0.1, 1000), "timeout": st.floats(2000, MAX_NUMBER)},
     optional={
         "env": json_objects,
         "cwd": st.text(max_size=8),
@@ -165,14 +165,14 @@ def test_the_wait_before_the_next_try_doubles_up_to_its_cap() -> None:
     assert [flow.delay(tries) for tries in range(6)] == [0.0, 1.5, 3.0, 6.0, 10.0, 10.0]
     assert flow.delay(10**9) == 10.0
     assert made(backoff=0).delay(5) == 0.0
-    assert made(backoff=MOST, backoff_most=MOST).delay(10**9) == MOST
+    assert made(backoff=MAX_NUMBER, backoff_most=MAX_NUMBER).delay(10**9) == MAX_NUMBER
 
 
 # -- what is not -------------------------------------------------------------------------------------------------------
 
-NO_SECONDS = [0, -1, -0.5, float("nan"), float("inf"), MOST + 1, 10**400, True, "30", None, [30]]
+NO_SECONDS = [0, -1, -0.5, float("nan"), float("inf"), MAX_NUMBER + 1, 10**400, True, "30", None, [30]]
 NO_WAIT = [value for value in NO_SECONDS if value != 0]
-NO_COUNT = [-1, 1.0, True, "3", None, MOST + 1, 10**400]
+NO_COUNT = [-1, 1.0, True, "3", None, MAX_NUMBER + 1, 10**400]
 NO_EXPRESSION = ["", "  ", 5, ["cpu > 1"]]
 NO_FLAG = [0, 1, "yes", None]
 WRONG: dict[str, tuple[list[Any], str]] = {

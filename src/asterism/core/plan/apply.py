@@ -22,8 +22,8 @@ from asterism.core.errors import (
     InvalidTask,
     UnknownTask,
     Violation,
-    reason_of,
-    shown,
+    error_text,
+    safe_repr,
 )
 from asterism.core.plan import provisional
 from asterism.core.plan.edits import (
@@ -135,7 +135,7 @@ class _Attempt:
         except _Refused as error:
             self.violate(index, error.rule, str(error))
         except Exception as error:  # nonsense that no check foresaw is the editor's mistake, not ours to die of
-            self.violate(index, "invalid", f"the edit cannot be carried out: {reason_of(error)}")
+            self.violate(index, "invalid", f"the edit cannot be carried out: {error_text(error)}")
 
     # -- the primitives: each does one thing, and remembers how to take it back and how to invert it -------------------
 
@@ -212,7 +212,7 @@ class _Attempt:
                 f"task {task_id!r} is {node.status}: it and the edges into it cannot change{hint}",
             )
         if node.provisional:
-            self.doomed.extend(provisional.below(node))
+            self.doomed.extend(provisional.provisional_below(node))
         return node
 
     def add_task(self, index: int, edit: AddTask) -> None:
@@ -335,25 +335,27 @@ class _Attempt:
         for key in self.touched:
             graph.touched[key] = graph.version
         why = f"version {graph.version} by {batch.author or 'somebody'}" + (f": {batch.reason}" if batch.reason else "")
-        graph.tell(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
         revoked = [node for node in dict.fromkeys(self.doomed) if node.provisional]
         stopped = provisional.revoke(graph, revoked, now, why)
         cancelled = []
         for node, reason in self.cancelled:
             # the same batch may have removed or cancelled it already
             if graph.nodes.get(node.id) is node and node.status in TRANSITIONS["cancel"]:
-                revoked += [below for below in provisional.below(node) if below.provisional and below is not node]
+                revoked += [
+                    below for below in provisional.provisional_below(node) if below.provisional and below is not node
+                ]
                 stopped += graph.cancel(node, now, reason or why)
                 cancelled.append(node)
         for node in self.removed:
             graph.counts[PENDING] -= 1
             node.entry = None
-            graph.tell(now, "removed", node.id, why)
+            graph.add_entry(now, "removed", node.id, why)
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None
             graph.requeue(node)
-            graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
+            graph.add_entry(now, "added" if node.id in self.added else "edited", node.id, why)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse
@@ -394,16 +396,16 @@ def _descendants(node: Node) -> list[Node]:
 def _malformed(edit: Edit) -> str | None:
     """What is wrong with the shape of an edit, so that nonsense from an editor is a violation and not a crash."""
     if type(edit) not in _HANDLERS:
-        return f"{shown(edit)} is not an edit"
+        return f"{safe_repr(edit)} is not an edit"
     if isinstance(edit, AddTask):
-        return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {shown(edit.task)}"
+        return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {safe_repr(edit.task)}"
     if isinstance(edit, CancelTask) and not isinstance(edit.reason, str):
-        return f"the reason of a cancellation is a text, not {shown(edit.reason)}"
+        return f"the reason of a cancellation is a text, not {safe_repr(edit.reason)}"
     if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
-        return f"dependents is 'remove' or 'bridge', not {shown(edit.dependents)}"
+        return f"dependents is 'remove' or 'bridge', not {safe_repr(edit.dependents)}"
     for key in edit.names():
         if not all(isinstance(name, str) for name in (key if isinstance(key, tuple) else (key,))):
-            return f"a task is named by a string, not by {shown(key)}"
+            return f"a task is named by a string, not by {safe_repr(key)}"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asterism.core.errors import reason_of
+from asterism.core.errors import error_text
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
@@ -46,7 +46,7 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
             "running",
             (_running(node, now), *([placement] if node.device is None and placement else [])),
         )
-    said = reason_of(node.error) or node.reason
+    said = error_text(node.error) or node.reason
     text = f"it is over since {node.ended_at:.3f}" + (f" ({said})" if said else "")
     return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
 
@@ -115,7 +115,7 @@ def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Hold
 
 def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
     """What an end waits for that does not count yet."""
-    said = reason_of(node.error)
+    said = error_text(node.error)
     text = f"it is over since {node.ended_at:.3f}{f' ({said})' if said else ''}, and counts once it is confirmed"
     above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
     return Holder("provisional", node.id, text), *above

@@ -9,7 +9,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
 
 
-def verify(graph: Graph, outside: Collection[Node] = ()) -> None:
+def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
     """Raise AssertionError if an invariant of the design or a counter does not hold. ``outside`` are ready nodes that
     their runtime keeps outside the queue: no device could take them, or their last execution has not stopped."""
     queued = {id(entry) for heap in graph.queue.lanes.values() for entry in heap}

@@ -6,20 +6,20 @@ cannot contradict itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
-
-if TYPE_CHECKING:
-    from asterism.core.plan.snapshot import Facts
 
 SCHEMA = 1
 
@@ -42,10 +42,10 @@ PROGRESS: dict[str, Any] = {
 """The facts about a task's progress with their values at the outset; only what differs is written."""
 
 _progress_of = attrgetter(*PROGRESS)
-_UNTOUCHED = tuple(PROGRESS.values())
+_INITIAL_PROGRESS = tuple(PROGRESS.values())
 """How most tasks are when a plan is written for the first time: seen at a glance."""
 
-_LASTING = frozenset({str, int, bool, type(None)})
+_IMMUTABLE_TYPES = frozenset({str, int, bool, type(None)})
 """What is JSON as it is, and never changes."""
 
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
@@ -56,7 +56,7 @@ def encode(graph: Graph) -> dict[str, Any]:
     return _encode(graph, _task_to_json)
 
 
-def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
+def clone(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
     """What ``decode`` makes of what ``encode`` writes, without the detour: a task that holds nothing that could ever
     change is shared."""
     return _decode(_encode(graph, _task_as_data), make)
@@ -65,15 +65,15 @@ def twin(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
 def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
     nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
     return {
-        **about(graph),
+        **encode_header(graph),
         "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
-        "dependencies": [encode_edge(dependency, node) for node in nodes for dependency in node.parents.values()],
+        "dependencies": [encode_dependency(dependency, node) for node in nodes for dependency in node.parents.values()],
         "touched": sorted(encode_touched(graph.touched.items()), key=str),
         "story": [list(entry) for entry in graph.story()],
     }
 
 
-def about(graph: Graph) -> dict[str, Any]:
+def encode_header(graph: Graph) -> dict[str, Any]:
     """What is said of the plan as a whole, before its tasks."""
     return {
         "schema": SCHEMA,
@@ -86,7 +86,7 @@ def about(graph: Graph) -> dict[str, Any]:
     }
 
 
-def encode_task(node: Node | Facts) -> dict[str, Any]:
+def encode_task(node: Node | NodeState) -> dict[str, Any]:
     return {"task": _task_to_json(node.task), **_progress(node)}
 
 
@@ -96,25 +96,25 @@ def encode_touched(touched: Iterable[tuple[Key, int]]) -> list[list[Any]]:
 
 
 def _task_to_json(task: Task) -> dict[str, Any]:
-    return plain(task.to_json(), f"task {task.id!r}")  # type: ignore[no-any-return]
+    return plain_json(task.to_json(), f"task {task.id!r}")  # type: ignore[no-any-return]
 
 
 def _task_as_data(task: Task) -> Task:
     given = (task.inputs, task.env, task.data, task.http or {})
-    lasting = all(_LASTING.issuperset(map(type, values.values())) for values in given)
+    lasting = all(_IMMUTABLE_TYPES.issuperset(map(type, values.values())) for values in given)
     named = task.call is None or isinstance(task.call, str)
     return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
 
 
-def _progress(node: Node | Facts) -> dict[str, Any]:
+def _progress(node: Node | NodeState) -> dict[str, Any]:
     values = _progress_of(node)
-    if values == _UNTOUCHED:
+    if values == _INITIAL_PROGRESS:
         progress = {}
     else:
         progress = {name: value for name, value in zip(PROGRESS, values, strict=True) if value != PROGRESS[name]}
     if node.value is not None:
         try:
-            progress["value"] = plain(node.value)
+            progress["value"] = plain_json(node.value)
         except NotJson as error:
             raise NotJson(f"the result of task {node.id!r} cannot be stored or sent: {error}") from None
     if node.error is not None:
@@ -123,7 +123,7 @@ def _progress(node: Node | Facts) -> dict[str, Any]:
     return progress
 
 
-def encode_edge(dependency: Dependency, target: Node | Facts) -> dict[str, Any]:
+def encode_dependency(dependency: Dependency, target: Node | NodeState) -> dict[str, Any]:
     verdict = target.verdicts.get(dependency.source) if target.verdicts else None
     return dependency.to_json() if verdict is None else {**dependency.to_json(), "verdict": verdict}
 
@@ -161,7 +161,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
         graph.link(dependency, verdict)
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
-        graph.tell(*entry)
+        graph.add_entry(*entry)
     for node in graph.nodes.values():
         graph.requeue(node)
     return graph
@@ -192,15 +192,121 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """The plan and its progress in another graph that nobody runs. What was only provisional is pending there."""
     into.version, into.epochs = graph.version, graph.epochs
     for node in graph.nodes.values():
-        twin = Node(node.task, into.order.fresh())
+        clone = Node(node.task, into.order.fresh())
         if not node.provisional:
             for name in PROGRESS:
-                setattr(twin, name, getattr(node, name))
-            twin.value, twin.error, twin.reviewed = node.value, node.error, True
-        _place(into, twin)
+                setattr(clone, name, getattr(node, name))
+            clone.value, clone.error, clone.reviewed = node.value, node.error, True
+        _place(into, clone)
     for node in graph.nodes.values():
         for dependency in node.parents.values():
             provisional = graph.nodes[dependency.source].provisional
             verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
             into.link(dependency, verdict)
     return into
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+TASKS_PER_CHUNK = 100
+"""So many tasks are one piece of text."""
+
+ENTRIES_PER_CHUNK = 500
+"""And so many of everything else, which is smaller."""
+
+CHUNK_LENGTH = 100_000
+"""But no more once a piece is as long as that: results may be large."""
+
+
+class NodeState(NamedTuple):
+    """What is written of a node, by the same names."""
+
+    parents: tuple[Dependency, ...]
+    verdicts: dict[str, bool | str] | None
+    id: str
+    task: Task
+    value: Any
+    error: BaseException | None
+    status: TaskStatus
+    provisional: bool
+    tentative: TaskStatus | None
+    reviewed: bool
+    needless: bool
+    epoch: int
+    device: str | None
+    attempts: int
+    losses: int
+    started_at: float | None
+    ended_at: float | None
+    reason: str
+    begun_at: float
+    worked: float
+
+
+_node_state = attrgetter(*NodeState._fields[2:])
+
+
+class Snapshot:
+    """Made at the instant. Only what is appended to later, or copied at once, is shared with the plan."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._about = encode_header(graph)
+        self._touched = dict(graph.touched)
+        self._story, self._told = graph._story, len(graph._story)
+        self._nodes = iter(list(graph.nodes.values()))
+        self._taken: dict[int, NodeState] = {}  # by the number of the node, which is its place
+        self.complete = False
+        """Whether all tasks are taken."""
+
+    def copy_nodes(self, limit: int | None = None) -> None:
+        """Take some more tasks, or all that are left."""
+        some = list(islice(self._nodes, limit))
+        for node in some:
+            self._copy(node)
+        self.complete = limit is None or len(some) < limit
+
+    def preserve(self, *nodes: Node) -> None:
+        """These are about to change."""
+        if not self.complete:
+            for node in nodes:
+                self._copy(node)
+
+    def _copy(self, node: Node) -> None:
+        if node.number not in self._taken:
+            verdicts = dict(node.verdicts) if node.verdicts else None
+            self._taken[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
+
+    def chunks(self) -> Iterator[str]:
+        """The text, once, for which all tasks have to be taken. What is written is let go: to forget all of it at once
+        would take long."""
+        assert self.complete
+        yield _to_text(self._about)[:-1]
+        numbers = sorted(self._taken)
+        yield from _list_chunks("tasks", map(encode_task, map(self._taken.__getitem__, numbers)), TASKS_PER_CHUNK)
+        edges = (encode_dependency(edge, facts) for facts in map(self._taken.pop, numbers) for edge in facts.parents)
+        yield from _list_chunks("dependencies", edges, ENTRIES_PER_CHUNK)
+        runs: list[Sequence[list[Any]]] = []  # sorted each, since to sort all of it at once would take long
+        keys = iter(self._touched.items())
+        while some := encode_touched(islice(keys, ENTRIES_PER_CHUNK)):
+            runs.append(sorted(some, key=str))
+            yield ""
+        yield from _list_chunks("touched", heapq.merge(*runs, key=str), ENTRIES_PER_CHUNK)
+        yield from _list_chunks("story", map(list, islice(self._story, self._told)), ENTRIES_PER_CHUNK)
+        yield "}"
+
+
+def _list_chunks(name: str, items: Iterable[Any], most: int) -> Iterator[str]:
+    yield f',"{name}":['
+    some, length, comma = list[str](), 0, ""
+    for text in map(_to_text, items):
+        some.append(text)
+        length += len(text)
+        if len(some) == most or length >= CHUNK_LENGTH:
+            yield comma + ",".join(some)
+            some, length, comma = [], 0, ","
+    if some:
+        yield comma + ",".join(some)
+    yield "]"
+
+
+_to_text = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text

@@ -12,12 +12,13 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Task
 
 Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task asks for; None if any device will do."""
 
-ANYWHERE: Lane = None
+ANY_DEVICE: Lane = None
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
@@ -26,16 +27,16 @@ Entry = tuple[int, float, int, int, Node]
 def lane_of(task: Task) -> Lane:
     """What kind of device the task asks for."""
     if task.device is None and not task.needs:
-        return ANYWHERE
+        return ANY_DEVICE
     return (task.device, task.needs)
 
 
 class ReadyQueue:
-    __slots__ = ("_pushed", "lanes", "worth_a_look")
+    __slots__ = ("_pushed", "active_lanes", "lanes")
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, list[Entry]] = {}
-        self.worth_a_look: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
+        self.active_lanes: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
         self._pushed = 0
 
     def push(self, node: Node) -> None:
@@ -49,10 +50,10 @@ class ReadyQueue:
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
         heappush(heap, entry)
 
-    def best(self, lane: Lane) -> Entry | None:
+    def peek(self, lane: Lane) -> Entry | None:
         """The first entry of a lane that still stands, left in its place."""
         heap = self.lanes.get(lane)
         while heap:
@@ -63,7 +64,7 @@ class ReadyQueue:
         self._drop(lane)
         return None
 
-    def take(self, lane: Lane) -> Node:
+    def pop(self, lane: Lane) -> Node:
         """Remove and return what ``best`` has just shown."""
         heap = self.lanes[lane]
         node = heappop(heap)[4]
@@ -74,23 +75,58 @@ class ReadyQueue:
 
     def _drop(self, lane: Lane) -> None:
         self.lanes.pop(lane, None)
-        self.worth_a_look.pop(lane, None)
+        self.active_lanes.pop(lane, None)
 
-    def set_aside(self, lane: Lane) -> None:
+    def deactivate(self, lane: Lane) -> None:
         """Every device that could serve the lane is busy: no need to look at it again until one is free."""
-        self.worth_a_look.pop(lane, None)
+        self.active_lanes.pop(lane, None)
 
-    def look_again(self, lane: Lane) -> None:
+    def activate(self, lane: Lane) -> None:
         if lane in self.lanes:
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
 
-    def look_at_everything(self) -> None:
-        self.worth_a_look = dict.fromkeys(self.lanes)
+    def activate_all(self) -> None:
+        self.active_lanes = dict.fromkeys(self.lanes)
 
-    def anything(self) -> bool:
+    def has_ready(self) -> bool:
         """Whether any task is queued."""
-        return any(self.best(lane) is not None for lane in tuple(self.lanes))
+        return any(self.peek(lane) is not None for lane in tuple(self.lanes))
 
     def __len__(self) -> int:
         """How many tasks are queued. Counts; for people, not for the loop."""
         return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)
+
+
+class CriticalPathRanks:
+    """Computes ranks with ``default`` seconds for tasks that carry no estimate."""
+
+    __slots__ = ("default",)
+
+    def __init__(self, default: float = 1.0) -> None:
+        self.default = default
+
+    def all(self, nodes: dict[str, Node]) -> None:
+        """Rank every node once, children first."""
+        for node in sorted(nodes.values(), key=lambda node: node.label, reverse=True):
+            node.rank = self._rank(node)
+
+    def refresh(self, nodes: dict[str, Node], node: Node) -> list[Node]:
+        """A node or its outgoing edges changed: correct it and those above it. Returns those whose rank changed."""
+        changed = []
+        heap = [(-node.label, node.id)]
+        while heap:
+            _, node_id = heappop(heap)
+            node = nodes[node_id]
+            rank = self._rank(node)
+            if rank == node.rank or node.status is not PENDING:
+                continue
+            node.rank = rank
+            changed.append(node)
+            for parent_id in node.parents:
+                heappush(heap, (-nodes[parent_id].label, parent_id))
+        return changed
+
+    def _rank(self, node: Node) -> float:
+        tail = max((child.rank for child in node.children.values()), default=0.0)
+        own = node.task.estimate
+        return tail + (self.default if own is None else own)

@@ -20,7 +20,7 @@ from asterism.core.plan.node import Node
 _BITS = 40  # the low bits keep labels with the same position apart
 
 
-class Order:
+class TopologicalOrder:
     """Hands out labels and repairs them."""
 
     __slots__ = ("_labels", "_nodes")

@@ -22,18 +22,19 @@ quick failure, if trouble had opened it, since the work did begin. Any other end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.session import OPEN, Session
 
-TROUBLES = 3
+MAX_TROUBLES = 3
 """So many troubles in a row open the breaker."""
 
-FAILURES = 5
+MAX_QUICK_FAILURES = 5
 """After so many quick failures in a row a device compares itself with the others."""
 
-QUICK = 5.0
+QUICK_FAILURE_SECONDS = 5.0
 """A failure is quick if the work ran for less than this, in seconds."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
@@ -65,7 +66,7 @@ class Breaker:
     @property
     def suspicious(self) -> bool:
         """Whether the device should compare itself with the others."""
-        return self.closed and self.failures >= FAILURES
+        return self.closed and self.failures >= MAX_QUICK_FAILURES
 
     def allowance(self, now: float, taken: int) -> int | None:
         """How many more runs may be taken; None for as many as there is room for. ``taken`` is how many are here that
@@ -91,7 +92,7 @@ class Breaker:
     def trouble(self, now: float, why: str) -> Breaker:
         """The device could not do its own part."""
         after = replace(self, troubles=self.troubles + 1)
-        if self.retry_at is None and after.troubles < TROUBLES:
+        if self.retry_at is None and after.troubles < MAX_TROUBLES:
             return after
         times = f"{after.troubles} times in a row" if after.troubles > 1 else "again"
         return after._open(now, f"it could not begin work, {times}: {why}", compared=False)
@@ -121,3 +122,20 @@ class Breaker:
 
 
 CLOSED = Breaker()
+
+
+# -- the fleet: most devices vanish at once ----------------------------------------------------------------------------
+
+MASS_LOSS_MINIMUM = 3
+"""A smaller fleet has no majority worth the name."""
+
+
+def mass_loss_hold_until(sessions: Sequence[Session], now: float, hold: float) -> float | None:
+    """Until when expiry waits, counted from when the last of them fell silent; None if all is as usual."""
+    open_ones = [session for session in sessions if session.state == OPEN]
+    silent = [session for session in open_ones if not session.reachable(now)]
+    # those that fell silent long ago, one by one, are simply gone
+    recent = [session for session in silent if now <= session.beat_at + session.timeout + hold]
+    if len(recent) < MASS_LOSS_MINIMUM or 2 * len(recent) <= len(open_ones) - (len(silent) - len(recent)):
+        return None
+    return max(session.beat_at + session.timeout for session in recent) + hold

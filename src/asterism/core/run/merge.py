@@ -59,7 +59,17 @@ from typing import Any, TypeVar
 
 from asterism.core.errors import AsterismError
 from asterism.core.history import Entry
-from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, KEEPS, OWNED, PROCESSING, Assignment, Run, Superseded
+from asterism.core.run.run import (
+    ASSIGNED,
+    CLAIMED,
+    COMPLETED,
+    KEEP_RULES,
+    OWNED,
+    PROCESSING,
+    Assignment,
+    Run,
+    Superseded,
+)
 from asterism.core.run.transitions import FORGOTTEN
 
 _NAMES = tuple(field.name for field in fields(Run))
@@ -88,40 +98,43 @@ class NotTheSameRun(AsterismError):
         )
 
 
-def resolve(a: Run, b: Run) -> Run:
+def merge_records(a: Run, b: Run) -> Run:
     """The one record that two stores go on with. Raises NotTheSameRun."""
-    _must_be_one_run(a, b)
-    return a if a == b else _united(_greater(a, b), a, b)
+    _require_same_run(a, b)
+    return a if a == b else _combined(_winner(a, b), a, b)
 
 
-def keeping(mine: Run, theirs: Run) -> Run:
+def merge_keeping(mine: Run, theirs: Run) -> Run:
     """As ``resolve``, but the line of ``mine`` is kept whatever it is: for who knows that the other is no news of it.
     Raises NotTheSameRun."""
-    _must_be_one_run(mine, theirs)
-    return mine if mine == theirs else _united(mine, mine, theirs)
+    _require_same_run(mine, theirs)
+    return mine if mine == theirs else _combined(mine, mine, theirs)
 
 
-def _united(won: Run, a: Run, b: Run) -> Run:
+def _combined(won: Run, a: Run, b: Run) -> Run:
     return won.changed(
         revision=max(a.revision, b.revision),
-        previous=(*_beside((*a.previous, *b.previous), ended_of(won), _place_of_assignment), *ended_of(won)),
-        superseded=_beside((*_results(a), *_results(b)), _result(won), _place_of_result),
-        story=(*_beside((*a.story, *b.story), _told(won), _place_of_entry), *_told(won)),
+        previous=(
+            *_side_entries((*a.previous, *b.previous), own_assignments(won), _assignment_key),
+            *own_assignments(won),
+        ),
+        superseded=_side_entries((*_results(a), *_results(b)), _result(won), _result_key),
+        story=(*_side_entries((*a.story, *b.story), _own_story(won), _entry_key), *_own_story(won)),
     )
 
 
-def keeps(mine: Run, theirs: Run) -> bool:
+def outranks(mine: Run, theirs: Run) -> bool:
     """Whether the line of ``mine`` is the one that is kept. Raises NotTheSameRun."""
-    _must_be_one_run(mine, theirs)
-    return _greater(mine, theirs) is mine
+    _require_same_run(mine, theirs)
+    return _winner(mine, theirs) is mine
 
 
-def result_of(run: Run) -> tuple[Superseded, ...]:
+def own_result(run: Run) -> tuple[Superseded, ...]:
     """What it was completed with, as it would be kept if another result won; nothing if it was not completed."""
     return _result(run)
 
 
-def differs(mine: Run, theirs: Run) -> list[str]:
+def differing_fields(mine: Run, theirs: Run) -> list[str]:
     """The fields in which two records differ, beside what is fixed and what only grows."""
     return [name for name in _HEAD if getattr(mine, name) != getattr(theirs, name)]
 
@@ -131,12 +144,12 @@ def is_forgotten(run: Run) -> bool:
     return bool(run.story) and run.story[-1].what == FORGOTTEN
 
 
-def line_of(run: Run) -> tuple[Entry, ...]:
+def own_story(run: Run) -> tuple[Entry, ...]:
     """The story of its own line: without what is known to have happened beside it, in other stores."""
-    return _told(run)
+    return _own_story(run)
 
 
-def taken_over(mine: Run, resolved: Run) -> Run | None:
+def next_revision(mine: Run, resolved: Run) -> Run | None:
     """What a store that has ``mine`` writes in its place, expecting the revision of ``mine``; None if there is nothing
     new in ``resolved``. Its own revisions go on: with that of another store, which may be the greatest there is, no
     step could be counted any more."""
@@ -145,7 +158,7 @@ def taken_over(mine: Run, resolved: Run) -> Run | None:
     return resolved.changed(revision=mine.revision + 1)
 
 
-def lost_by(mine: Run, resolved: Run) -> str | None:
+def loss_reason(mine: Run, resolved: Run) -> str | None:
     """Why the owner of ``mine`` has to stop, now that its record was resolved, and by which rule: for its user. None if
     it still owns the run, or never did. Also why a result of ``mine`` is not the result of the run."""
     if mine.status is COMPLETED:
@@ -156,24 +169,24 @@ def lost_by(mine: Run, resolved: Run) -> str | None:
         return None
     else:
         lost = f"{mine.device} does not own run {mine.id} any more (epoch {mine.epoch})"
-    return f"{lost}: {_why(mine, resolved)}"
+    return f"{lost}: {_deciding_rule(mine, resolved)}"
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------
 
 
-def _greater(a: Run, b: Run) -> Run:
+def _winner(a: Run, b: Run) -> Run:
     rank_a, rank_b = _rank(a), _rank(b)
     if rank_a != rank_b:
         return a if rank_a > rank_b else b
-    return a if _text(a) >= _text(b) else b
+    return a if _text_form(a) >= _text_form(b) else b
 
 
 def _rank(run: Run) -> Rank:
     """Two ranks are compared like words: rule by rule, and up to the first that differs the rules are the same."""
     keep = "epoch" if run.status is COMPLETED else run.keep
     completed = ("completed", run.status is COMPLETED)
-    return (completed, *_ORDERS[keep](run), ("session", run.session or ""), *_within_a_grant(run))
+    return (completed, *_ORDERS[keep](run), ("session", run.session or ""), *_within_assignment(run))
 
 
 def _by_epoch(run: Run) -> Rank:
@@ -187,7 +200,7 @@ def _by_end(run: Run) -> Rank:
 
 def _by_progress(run: Run) -> Rank:
     *later, earlier, device = _by_epoch(run)
-    return (*later, ("progress", _done(run)), earlier, device)
+    return (*later, ("progress", _steps_done(run)), earlier, device)
 
 
 def _by_time(run: Run) -> Rank:
@@ -197,29 +210,29 @@ def _by_time(run: Run) -> Rank:
 
 def _by_origin(run: Run) -> Rank:
     """Grant by grant from the first one on. A line that goes on where another ends is the greater."""
-    kept = _kept(run)
-    grants = [(-one.assigned_at, one.device, kept[one.epoch]) for one in ended_of(run)]
+    kept = _times_kept(run)
+    grants = [(-one.assigned_at, one.device, kept[one.epoch]) for one in own_assignments(run)]
     if run.status in OWNED:
         grants.append((-(run.assigned_at or 0.0), run.device or "", kept[run.epoch]))
     return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
 
 
-def _kept(run: Run) -> Counter[int]:
+def _times_kept(run: Run) -> Counter[int]:
     """How often its owner kept it, by epoch: counted from the end, since the oldest entries may have been left out."""
     kept: Counter[int] = Counter()
     epoch = run.epoch
-    for entry in reversed(_told(run)):
+    for entry in reversed(_own_story(run)):
         kept[epoch] += entry.what == KEPT
         epoch -= entry.what.startswith("assigning to ")
     return kept
 
 
-def taken_from(mine: Run, theirs: Run) -> bool:
+def was_taken_away(mine: Run, theirs: Run) -> bool:
     """Whether the other line goes on after the assignment that is under way in ours, since its owner was taken for
     lost."""
     if mine.grant is None or theirs.epoch < mine.epoch:
         return False
-    ended = next((one for one in ended_of(theirs) if one.epoch == mine.epoch), None)
+    ended = next((one for one in own_assignments(theirs) if one.epoch == mine.epoch), None)
     own = (mine.device, mine.assigned_at, "timeout")
     return ended is not None and (ended.device, ended.assigned_at, ended.reason) == own
 
@@ -227,20 +240,20 @@ def taken_from(mine: Run, theirs: Run) -> bool:
 _ORDERS = {"epoch": _by_epoch, "original": _by_origin, "furthest": _by_progress}
 
 
-def _within_a_grant(run: Run) -> Rank:
+def _within_assignment(run: Run) -> Rank:
     """What tells two records of one grant apart."""
-    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(_told(run))), ("reported", _done(run)))
+    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(_own_story(run))), ("reported", _steps_done(run)))
 
 
-def _done(run: Run) -> int:
+def _steps_done(run: Run) -> int:
     return run.progress.step if run.progress is not None else -1
 
 
-def _text(run: Run) -> str:
+def _text_form(run: Run) -> str:
     """The whole line, for records that no rule tells apart: then it does not matter which is kept, only that all peers
     keep the same."""
     head = [getattr(run, name) for name in _HEAD]
-    return _json([head, ended_of(run), _told(run)])
+    return _json([head, own_assignments(run), _own_story(run)])
 
 
 def _json(value: Any) -> str:
@@ -250,14 +263,14 @@ def _json(value: Any) -> str:
 # -- lines, and what is beside them ------------------------------------------------------------------------------------
 
 
-def ended_of(run: Run) -> tuple[Assignment, ...]:
+def own_assignments(run: Run) -> tuple[Assignment, ...]:
     """The assignments of its own line that have ended: one for each epoch, but for one that is still owned or was
     completed."""
     count = run.epoch - (run.status in OWNED or run.status is COMPLETED)
     return run.previous[max(0, len(run.previous) - count) :]
 
 
-def _told(run: Run) -> tuple[Entry, ...]:
+def _own_story(run: Run) -> tuple[Entry, ...]:
     """The story of its own line."""
     begins = [index for index, entry in enumerate(run.story) if entry.what == "created"]
     return run.story[begins[-1] :] if begins else run.story
@@ -273,7 +286,7 @@ def _results(run: Run) -> tuple[Superseded, ...]:
     return (*run.superseded, *_result(run))
 
 
-def _beside(known: Iterable[T], line: Iterable[T], place: Callable[[T], Any]) -> tuple[T, ...]:
+def _side_entries(known: Iterable[T], line: Iterable[T], place: Callable[[T], Any]) -> tuple[T, ...]:
     """What is known and not in the line: once each, in an order that does not depend on who heard of it first."""
     items = {place(item): item for item in known}
     for item in line:
@@ -281,22 +294,22 @@ def _beside(known: Iterable[T], line: Iterable[T], place: Callable[[T], Any]) ->
     return tuple(items[key] for key in sorted(items))
 
 
-def _place_of_assignment(one: Assignment) -> tuple[Any, ...]:
+def _assignment_key(one: Assignment) -> tuple[Any, ...]:
     return (one.epoch, one.assigned_at, one.device, one.ended_at, one.reason, one.detail)
 
 
-def _place_of_entry(entry: Entry) -> tuple[Any, ...]:
+def _entry_key(entry: Entry) -> tuple[Any, ...]:
     return (entry.at, entry.what, entry.why)
 
 
-def _place_of_result(result: Superseded) -> tuple[Any, ...]:
+def _result_key(result: Superseded) -> tuple[Any, ...]:
     return (result.epoch, result.device, result.ended_at, _json(result.output))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _must_be_one_run(a: Run, b: Run) -> None:
+def _require_same_run(a: Run, b: Run) -> None:
     differ = [name for name in FIXED if getattr(a, name) != getattr(b, name)]
     if differ:
         said = "; ".join(
@@ -304,17 +317,17 @@ def _must_be_one_run(a: Run, b: Run) -> None:
         )
         raise NotTheSameRun(a.id, said, differ)
     if a.keep not in _ORDERS:
-        raise NotTheSameRun(a.id, f"they keep by {a.keep!r}, and that is none of {', '.join(KEEPS)}", ["keep"])
+        raise NotTheSameRun(a.id, f"they keep by {a.keep!r}, and that is none of {', '.join(KEEP_RULES)}", ["keep"])
 
 
-def _why(mine: Run, won: Run) -> str:
+def _deciding_rule(mine: Run, won: Run) -> str:
     """The first rule that tells them apart, in words."""
     pairs = zip(_rank(mine), _rank(won), strict=False)
     nothing: tuple[str, Any, Any] = ("", 0, 0)
     rule, ours, theirs = next(((name, a, b) for (name, a), (_, b) in pairs if a != b), nothing)
-    who, now = f"{won.device}", _state(won)
+    who, now = f"{won.device}", _state_text(won)
     if rule == "origin":
-        rule, ours, theirs, who = _parting(ours, theirs)
+        rule, ours, theirs, who = _first_difference(ours, theirs)
     match rule:
         case "completed":
             return f"{who} has completed it in epoch {won.epoch}, and a result counts more than work under way"
@@ -338,7 +351,7 @@ def _why(mine: Run, won: Run) -> str:
     return f"there are two records of one assignment, and the one that tells more counts: {now}"
 
 
-def _parting(
+def _first_difference(
     ours: Sequence[tuple[float, str, int]], theirs: Sequence[tuple[float, str, int]]
 ) -> tuple[str, float, float, str]:
     """Where two lines part: the rule, the two times and who was given the run in the line that won."""
@@ -352,7 +365,7 @@ def _parting(
     return "epoch", 0, 0, theirs[-1][1]
 
 
-def _state(run: Run) -> str:
+def _state_text(run: Run) -> str:
     if run.status is COMPLETED:
         return f"{run.device} completed it"
     if run.ended:

@@ -11,21 +11,133 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asterism.core.plan.ready_queue import Lane
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.selection import DEFAULT_WEIGHTS, STRATEGIES, Candidate, Weights, score_parts
-from asterism.core.run.session import OPEN, Session, ranks
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.session import OPEN, Session, election_ranks
+
+if TYPE_CHECKING:
+    from asterism.core.run.workflow import Workflow  # which checks its strategy with STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    load: float = 40.0
+    connection: float = 30.0
+    rank: float = 20.0
+    capability: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """What selection knows of a device."""
+
+    id: str
+    can: frozenset[str] = frozenset()
+    slots: int | None = None  # None: as many as there are
+    running: int = 0
+    connection: float = 1.0
+    rank: float = 0.0
+    reachable: bool = True
+    last_given: int = 0  # when it was given work last, as a serial number: the memory of round_robin
+
+    @property
+    def load(self) -> float:
+        """The share of its slots in use. A device without a limit grows busier for ever and is never full."""
+        return self.running / (self.slots if self.slots is not None else self.running + 1)
+
+    @property
+    def free(self) -> bool:
+        return self.reachable and (self.slots is None or self.running < self.slots)
+
+
+def capable(device: Candidate, lane: Lane) -> bool:
+    """Whether the device is of the kind that the tasks of a lane ask for."""
+    if lane is None:
+        return True
+    wanted, needs = lane
+    return (wanted is None or wanted == device.id) and needs <= device.can
+
+
+def needed_capabilities(lane: Lane) -> frozenset[str]:
+    return lane[1] if lane is not None else frozenset()
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+def score_parts(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """What the score is made of, by the names of the weights."""
+    return {
+        "load": weights.load * (1.0 - device.load),
+        "connection": weights.connection * device.connection,
+        "rank": weights.rank * device.rank,
+        "capability": weights.capability * _capability_share(device.can, wants or needed_capabilities(lane)),
+    }
+
+
+def score(
+    device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
+) -> float:
+    return sum(score_parts(device, lane, weights, wants).values())
+
+
+def _capability_share(can: frozenset[str], asked: frozenset[str]) -> float:
+    """The share of what is asked for that a device has. ``asked`` is what is wanted, or needed if nothing is: every
+    candidate has all of the latter, so only what is wanted tells candidates apart."""
+    return len(asked & can) / len(asked) if asked else 0.0
+
+
+def highest_score(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return max(devices, key=lambda device: score(device, lane))
+
+
+def round_robin(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return min(devices, key=lambda device: device.last_given)
+
+
+def capability_match(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    """The most specialised device that fits: it has the fewest capabilities the task does not ask for, and of equals
+    the most of those it does."""
+    asked = needed_capabilities(lane)
+    return min(devices, key=lambda device: (len(device.can - asked), -len(device.can & asked), device.load))
+
+
+def load_balance(devices: Sequence[Candidate], lane: Lane) -> Candidate:
+    return min(devices, key=lambda device: (device.load, device.running))
+
+
+Strategy = Callable[[Sequence[Candidate], Lane], Candidate]
+
+STRATEGIES: dict[str, Strategy] = {
+    "score": highest_score,
+    "round_robin": round_robin,
+    "capability_match": capability_match,
+    "load_balance": load_balance,
+}
+
+
+# -- runs: the filter and the choice -----------------------------------------------------------------------------------
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
 """Whether an expression holds over some names, or why that cannot be told."""
 
-_Asked = tuple[frozenset[str], frozenset[str]]
+_Capabilities = tuple[frozenset[str], frozenset[str]]
 """The capabilities that a workflow needs, and those that it wants: the score depends on nothing else of it."""
 
-MOST_SCORES = 100
+MAX_SCORES = 100
 """How many scores are kept with an assignment: the best ones."""
+
+
+def candidate_of(session: Session, now: float, rank: float, last_given: int = 0) -> Candidate:
+    """The session of a device as strategies see it."""
+    slots = max(session.slots, 1)  # loads are shares of it
+    reachable = session.reachable(now)
+    return Candidate(session.device, session.can, slots, session.used, session.quality, rank, reachable, last_given)
 
 
 class Choice(NamedTuple):
@@ -39,7 +151,7 @@ class Choice(NamedTuple):
     resting: tuple[str, ...] = ()
 
 
-class Outlook:
+class Placer:
     """The fleet at one moment, and what has been given out since."""
 
     def __init__(
@@ -55,7 +167,7 @@ class Outlook:
         self.now, self.coordinator, self.weights = now, coordinator, weights
         self.sessions = {session.device: session for session in sessions if session.reachable(now)}
         # those of peers are elected nowhere here
-        here = ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
+        here = election_ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
         self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
         self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
         self._ask = evaluate
@@ -65,11 +177,11 @@ class Outlook:
         self._last = max(self.given.values(), default=0)
         # what was found out for one run is good for the next, but for the device that got it
         self._candidates: dict[str, Candidate] = {}
-        self._scores: dict[_Asked, dict[str, float]] = {}
+        self._scores: dict[_Capabilities, dict[str, float]] = {}
 
-    def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+    def refusal_reason(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
-        return self._mismatch(session, run, workflow) or rest_objection(session.resting)
+        return self._mismatch(session, run, workflow) or resting_reason(session.resting)
 
     def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
         """Whether a device will take a run when it has rested, or takes work again: nothing else keeps it from that."""
@@ -78,7 +190,7 @@ class Outlook:
 
     def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         judged = workflow.requires is not None or session.accepts is not None
-        return mismatch(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+        return mismatch_reason(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
 
     def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
         """The device for a run. With ``state`` only one whose session is in it is chosen. Devices that are ``near``
@@ -92,7 +204,7 @@ class Outlook:
         for name, session in self.sessions.items():
             why = self._mismatch(session, run, workflow)
             if why is None and session.resting is not None:
-                why = rest_objection(session.resting)
+                why = resting_reason(session.resting)
                 resting.append(name)
             if why is not None:
                 refused[name] = why
@@ -105,15 +217,15 @@ class Outlook:
             elif state in (None, session.state):
                 free.append(session)
         if not free:
-            return Choice(None, _best(scores), refused, tuple(busy), tuple(resting))
+            return Choice(None, _best_scores(scores), refused, tuple(busy), tuple(resting))
         chosen = self._pick(self._preferred(free, workflow, near), workflow, scores)
-        return Choice(chosen.owner, _best(scores, chosen.device), refused, tuple(busy), tuple(resting))
+        return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting))
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
         """What the score of a candidate is made of, by the names of the weights."""
         return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
 
-    def gave(self, device: str) -> None:
+    def record_assignment(self, device: str) -> None:
         """Remember that a device was given a run."""
         if device in self._used:
             self._used[device] += 1
@@ -126,7 +238,7 @@ class Outlook:
     def _shown(self, session: Session) -> Mapping[str, Any]:
         name = session.device
         if name not in self._profiles:
-            self._profiles[name] = shown = session.shown(self.ranks[name])
+            self._profiles[name] = shown = session.expression_names(self.ranks[name])
             self._verdicts[id(shown)] = {}
         return self._profiles[name]
 
@@ -143,14 +255,14 @@ class Outlook:
     def _candidate(self, session: Session) -> Candidate:
         name = session.device
         if name not in self._candidates:
-            candidate = session.candidate(self.now, self.ranks[name], self.given.get(name, 0))
+            candidate = candidate_of(session, self.now, self.ranks[name], self.given.get(name, 0))
             candidate.running = self._used[name]
             self._candidates[name] = candidate
         return self._candidates[name]
 
     def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
         if workflow.prefers is not None:
-            liked = [one for one in free if not against(workflow.prefers, self._shown(one), self._evaluate)]
+            liked = [one for one in free if not unmet_reason(workflow.prefers, self._shown(one), self._evaluate)]
             free = liked or free
         if workflow.orchestration:
             free = [one for one in free if one.device == self.coordinator] or free
@@ -164,12 +276,12 @@ class Outlook:
         return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
 
 
-def rest_objection(resting: str | None) -> str | None:
+def resting_reason(resting: str | None) -> str | None:
     """That of a device that would hand work back, which says why in ``resting``."""
     return None if resting is None else f"resting: it would hand this back because {resting}"
 
 
-def mismatch(
+def mismatch_reason(
     session: Session, run: Run, workflow: Workflow, shown: Mapping[str, Any], evaluate: Evaluate
 ) -> str | None:
     """Why a device is no candidate for a run, whether it is resting or not; None if it is one. ``shown`` is its
@@ -186,14 +298,14 @@ def mismatch(
         return f"it has stopped taking work: {session.suspended}"
     if session.device in run.avoid:
         return run.declined.get(session.device) or "it was tried already, others first"
-    if workflow.requires is not None and (why := against(workflow.requires, shown, evaluate)):
+    if workflow.requires is not None and (why := unmet_reason(workflow.requires, shown, evaluate)):
         return why
-    if session.accepts is not None and (why := against(session.accepts, _names(run, shown), evaluate)):
+    if session.accepts is not None and (why := unmet_reason(session.accepts, _rule_names(run, shown), evaluate)):
         return f"its own rule: {why}"
     return None
 
 
-def against(expression: str, names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
+def unmet_reason(expression: str, names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
     """Why an expression does not hold; None if it does."""
     verdict = evaluate(expression, names)
     if verdict is True:
@@ -201,15 +313,15 @@ def against(expression: str, names: Mapping[str, Any], evaluate: Evaluate) -> st
     return f"{expression!r} does not hold" if verdict is False else str(verdict)
 
 
-def _names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
+def _rule_names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
     """What a device's own rule sees."""
     told = {"workflow": run.workflow, "priority": run.priority, "series": run.series or "", "by": run.created_by}
     return {"run": told, "device": shown}
 
 
-def _best(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
+def _best_scores(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
     """The best ones, and that of the chosen one: a strategy may choose by something else."""
     kept: Iterable[tuple[str, float]] = scores.items()
-    if len(scores) > MOST_SCORES:
-        kept = heapq.nsmallest(MOST_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
+    if len(scores) > MAX_SCORES:
+        kept = heapq.nsmallest(MAX_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
     return {name: round(one, 2) for name, one in kept}

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from asterism.core.history import Entry, time_of_step
+from asterism.core.history import Entry, step_time
 from asterism.core.plan.task import NOTHING
 
 
@@ -66,7 +66,7 @@ OWNED = frozenset({ASSIGNED, CLAIMED, PROCESSING})
 UNOWNED = frozenset({CREATED, REASSIGNING})
 """The states in which it waits for somebody."""
 
-REPORTED: dict[str, frozenset[RunStatus]] = {
+REPORTED_STATUSES: dict[str, frozenset[RunStatus]] = {
     **{str(status): frozenset({status}) for status in RunStatus},
     "paused": UNOWNED,
     "pausing": frozenset({CLAIMED, PROCESSING}),
@@ -78,10 +78,10 @@ REPORTED: dict[str, frozenset[RunStatus]] = {
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
 
-MOST_EPOCHS = 10_000
+MAX_EPOCHS = 10_000
 """How often a run may be given away: after that it fails. Nobody needs so many, and a record has to end somewhere."""
 
-KEEPS = ("epoch", "original", "furthest")
+KEEP_RULES = ("epoch", "original", "furthest")
 """Which of two records is kept when peers without a common store meet: see core/run/merge.py."""
 
 
@@ -143,7 +143,7 @@ class Run:
     assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
     the run ended in it.
 
-    ``keep`` is one of KEEPS, ``superseded`` has the results of other peers that lost to this one. In a record that was
+    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that was
     united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
 
     id: str
@@ -221,13 +221,13 @@ class Run:
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
-    def time_of(self, now: float) -> float:
+    def recorded_time(self, now: float) -> float:
         """When a step of now is recorded to have happened: never before the last one."""
-        return time_of_step(self.story[-1].at, now) if self.story else now
+        return step_time(self.story[-1].at, now) if self.story else now
 
-    def told(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
+    def story_with(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
         """The story with one more entry."""
-        return (*self.story, Entry(self.time_of(now), what, None, why))
+        return (*self.story, Entry(self.recorded_time(now), what, None, why))
 
     def changed(self, **changes: Any) -> Run:
         """A copy with some fields replaced."""

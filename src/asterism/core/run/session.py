@@ -15,10 +15,9 @@ from typing import Any
 
 from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import Owner
-from asterism.core.run.selection import Candidate
 
 OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
-HEARD = (OPEN, ABROAD)
+REACHABLE_STATES = (OPEN, ABROAD)
 """The states of those that may be given work."""
 
 VIA = "via "
@@ -73,7 +72,7 @@ class Session:
     @property
     def _takes_work(self) -> bool:
         """A backlog is of no use to a device without a slot: nothing in it would ever begin."""
-        return self.state in HEARD and not self.draining and self.slots > 0 and self.resting is None
+        return self.state in REACHABLE_STATES and not self.draining and self.slots > 0 and self.resting is None
 
     @property
     def resting(self) -> str | None:
@@ -84,7 +83,7 @@ class Session:
 
     def reachable(self, now: float) -> bool:
         """One of a peer that was heard of in the future is not: the store's clock was set back since."""
-        return self.state in HEARD and now - self.beat_at <= self.timeout and not self._in_the_future(now)
+        return self.state in REACHABLE_STATES and now - self.beat_at <= self.timeout and not self._in_the_future(now)
 
     def _in_the_future(self, now: float) -> bool:
         return self.state == ABROAD and self.beat_at > now + 60.0
@@ -92,7 +91,7 @@ class Session:
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)
 
-    def shown(self, rank: float = 0.0) -> dict[str, Any]:
+    def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
         # no battery: always full
@@ -121,13 +120,8 @@ class Session:
             return self
         return replace(self, profile={name: value for name, value in self.profile.items() if name != "suspended"})
 
-    def candidate(self, now: float, rank: float, given: int = 0) -> Candidate:
-        slots = max(self.slots, 1)  # loads are shares of it
-        reachable = self.reachable(now)
-        return Candidate(self.device, self.can, slots, self.used, self.quality, rank, reachable, given)
 
-
-def ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:
+def election_ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:
     """The election rank of each device in 0…1: 1 for the coordinator, then falling linearly in the order in which they
     would be elected, which is the order in which they joined. A device that is there in two lives counts once, by the
     later one."""

@@ -7,46 +7,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from asterism.core.errors import RunRefused, brief
+from asterism.core.errors import RunRefused, truncate
 from asterism.core.history import Entry
 from asterism.core.plan.task import NOTHING
-from asterism.core.run.run import MOST_EPOCHS, TERMINAL, TRANSITIONS, Assignment, Owner, Run
+from asterism.core.run.run import MAX_EPOCHS, TERMINAL, TRANSITIONS, Assignment, Owner, Run
 
 
-def refusal(run: Run, what: str) -> RunRefused:
+def refused(run: Run, what: str) -> RunRefused:
     if run.status in TERMINAL:
         why = f"it is {run.reported_status} and will not change any more: it cannot {what}"
         return RunRefused(run.id, why, run.story)
     return RunRefused(run.id, f"it is {run.status}: it cannot {what}", run.story)
 
 
-def may_be_given(run: Run, what: str) -> None:
+def require_offered(run: Run, what: str) -> None:
     if run.offered:
         return
     if run.paused is not None:
         raise RunRefused(run.id, f"it is paused {run.paused}: it cannot {what}", run.story)
     if run.held:
         raise RunRefused(run.id, f"series {run.series} has not come to it: it cannot {what}", run.story)
-    raise refusal(run, what)
+    raise refused(run, what)
 
 
-def moved(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
+def change_status(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
     """The one way in which a status changes, beside ``granted``. ``at`` is a time for the record, as in those."""
     status = TRANSITIONS[event].get(run.status)
     if status is None:
-        raise refusal(run, event)
+        raise refused(run, event)
     changes["status"] = status
     changes["revision"] = run.revision + 1
     changes["story"] = (*run.story, Entry(at, str(status), None, why), *then)
     return run.with_changes(changes)
 
 
-def granted(
+def grant_to(
     run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, told: tuple[Entry, ...], **changes: Any
 ) -> Run:
-    may_be_given(run, "be given to a device")
+    require_offered(run, "be given to a device")
     if run.pinned is not None and run.pinned != to.device:
-        raise refusal(run, f"be given to {to.device}: it is for {run.pinned} alone")
+        raise refused(run, f"be given to {to.device}: it is for {run.pinned} alone")
     status = run.status
     for event in events:
         status = TRANSITIONS[event][status]
@@ -60,7 +60,7 @@ def granted(
     return run.with_changes(changes)
 
 
-def closed(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
+def end_assignment(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
     """What changes whenever an assignment ends before its time."""
     changes: dict[str, Any] = {"session": None, "due_at": None, "wish": None, "wished_by": None}
     if run.session is not None:
@@ -69,18 +69,18 @@ def closed(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
     return changes
 
 
-def reassigned(
+def reassign(
     run: Run, now: float, reason: str, detail: str, delay: float = 0.0, *, paused: str | None = None, **changes: Any
 ) -> Run:
-    detail = brief(detail)
-    if run.epoch >= MOST_EPOCHS:
+    detail = truncate(detail)
+    if run.epoch >= MAX_EPOCHS:
         error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
-        return failed(run, now, error, reason, **changes)
+        return mark_failed(run, now, error, reason, **changes)
     if run.wish == "pause":
         paused = f"by {run.wished_by}"
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     then = (Entry(at, "paused", None, paused),) if paused is not None else ()
-    return moved(
+    return change_status(
         run,
         "reassign",
         at,
@@ -95,14 +95,14 @@ def reassigned(
         waiting_since=now + delay,
         not_before=now + delay,
         paused=paused,
-        **closed(run, at, reason, detail),
+        **end_assignment(run, at, reason, detail),
         **changes,
     )
 
 
-def failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
-    error, at = brief(error), run.time_of(now)
-    return moved(
+def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
+    error, at = truncate(error), run.recorded_time(now)
+    return change_status(
         run,
         "fail",
         at,
@@ -112,21 +112,21 @@ def failed(run: Run, now: float, error: str, reason: str = "failed", **changes: 
         waiting_since=None,
         held=False,
         paused=None,
-        **closed(run, at, reason, error),
+        **end_assignment(run, at, reason, error),
         **changes,
     )
 
 
-def cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) -> Run:
+def mark_cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) -> Run:
     error = f"cancelled by {by} ({detail})" if detail else f"cancelled by {by}"
-    return failed(run, now, error, reason, cancelled=True)
+    return mark_failed(run, now, error, reason, cancelled=True)
 
 
-def wished(run: Run, wish: str, now: float, by: str) -> Run:
-    story = run.told(now, f"asked to {wish}", f"by {by}")
+def request_stop(run: Run, wish: str, now: float, by: str) -> Run:
+    story = run.story_with(now, f"asked to {wish}", f"by {by}")
     return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
 
 
-def avoiding(run: Run) -> tuple[str, ...]:
+def with_device_avoided(run: Run) -> tuple[str, ...]:
     """The devices that are not asked for now, with its present one among them."""
     return run.avoid if run.device is None or run.device in run.avoid else (*run.avoid, run.device)

@@ -6,7 +6,7 @@ resumes. Every step is an entry of the story, with its reason. A step that would
 is.
 
 ``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
-recorded at ``run.time_of(now)``, which is never before the step that was recorded last. Deadlines are counted from
+recorded at ``run.recorded_time(now)``, which is never before the step that was recorded last. Deadlines are counted from
 ``now`` itself.
 """
 
@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from asterism.core.errors import Fenced, brief
+from asterism.core.errors import Fenced, truncate
 from asterism.core.history import Entry
 from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import (
     ASSIGNED,
     BLANK,
     CLAIMED,
-    KEEPS,
+    KEEP_RULES,
     OWNED,
     PROCESSING,
     REASSIGNING,
@@ -34,25 +34,25 @@ from asterism.core.run.run import (
     Run,
 )
 from asterism.core.run.status_changes import (
-    avoiding,
-    cancelled,
-    failed,
-    granted,
-    may_be_given,
-    moved,
-    reassigned,
-    refusal,
-    wished,
+    change_status,
+    grant_to,
+    mark_cancelled,
+    mark_failed,
+    reassign,
+    refused,
+    request_stop,
+    require_offered,
+    with_device_avoided,
 )
 from asterism.core.run.workflow import Workflow
 
-GIVEN_BACK = ("released", "conflict", "preempted")
+RELEASE_REASONS = ("released", "conflict", "preempted")
 """Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
 
 DECLINED = "declined"
 """The entry of the story of a run that a device would not take."""
 
-_TRIED = frozenset({str(REASSIGNING), DECLINED})
+_TRIED_ENTRIES = frozenset({str(REASSIGNING), DECLINED})
 """The entries that tell that a device was tried in vain."""
 
 FORGOTTEN = "forgotten"
@@ -73,10 +73,10 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
 ) -> Run:
-    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of KEEPS, is
+    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of KEEP_RULES, is
     said here and never again, so that peers cannot differ about it."""
-    if keep not in KEEPS:
-        raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEPS)}, not {keep!r}")
+    if keep not in KEEP_RULES:
+        raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
     return BLANK.changed(
         id=run_id,
@@ -117,26 +117,26 @@ def assign(
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     told = (
         Entry(at, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
         Entry(at, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return granted(run, ("assign",), to, by, at, told, due_at=now + patience, scores=scores)
+    return grant_to(run, ("assign",), to, by, at, told, due_at=now + patience, scores=scores)
 
 
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
     """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
     same step."""
-    device, at = owner.device, run.time_of(now)
-    told = _taking(at, device, run.epoch + 1, starts)
+    device, at = owner.device, run.recorded_time(now)
+    told = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
-        return granted(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
-    return granted(run, ("take", "start"), owner, device, at, told, claimed_at=at, started_at=at)
+        return grant_to(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
+    return grant_to(run, ("take", "start"), owner, device, at, told, claimed_at=at, started_at=at)
 
 
 @lru_cache(64)
-def _taking(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
+def _take_entries(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
     """What is told of a run that a device takes: the same of all that it takes at one time."""
     told = (Entry(at, "assigning to self", None, device), Entry(at, "claimed", None, f"by {device}, epoch {epoch}"))
     return (*told, Entry(at, "processing", None, f"on {device}")) if starts else told
@@ -145,61 +145,61 @@ def _taking(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ..
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
     """Its device was not heard of, or did not answer in time. That is no failure of the work and has its own cap."""
     if run.status not in OWNED:
-        raise refusal(run, "be taken away")
+        raise refused(run, "be taken away")
     if run.wish == "cancel":
-        return cancelled(run, now, run.wished_by, "timeout", detail)
+        return mark_cancelled(run, now, run.wished_by, "timeout", detail)
     losses = run.losses + 1
     if losses > workflow.losses:
         error = f"lost {losses} times, the last time because {detail}"
-        return failed(run, now, error, "timeout", losses=losses)
+        return mark_failed(run, now, error, "timeout", losses=losses)
     delay = workflow.delay(losses - 1)
-    return reassigned(run, now, "timeout", detail, delay, losses=losses, avoid=avoiding(run))
+    return reassign(run, now, "timeout", detail, delay, losses=losses, avoid=with_device_avoided(run))
 
 
 def take_back(run: Run, now: float, detail: str) -> Run:
     """It was assigned to a device of a peer, and the peer was not met in time. Nobody is lost, so it counts for
     nothing; others are asked first."""
     if run.status is not ASSIGNED:
-        raise refusal(run, "be taken back")
-    return reassigned(run, now, "timeout", detail, avoid=avoiding(run))
+        raise refused(run, "be taken back")
+    return reassign(run, now, "timeout", detail, avoid=with_device_avoided(run))
 
 
 def withdraw(run: Run, now: float, by: str) -> Run:
     """It is taken from a device that has not started it, and paused. The grant of that device is void: a start that
     comes later is fenced."""
     if run.status not in (ASSIGNED, CLAIMED):
-        raise refusal(run, "be withdrawn")
+        raise refused(run, "be withdrawn")
     if run.wish == "cancel":
-        return cancelled(run, now, run.wished_by, "released", "")
+        return mark_cancelled(run, now, run.wished_by, "released", "")
     words = f"by {by}"
-    return reassigned(run, now, "released", f"paused {words}", paused=words)
+    return reassign(run, now, "released", f"paused {words}", paused=words)
 
 
-def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
+def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
     """Every device that could take it is to be avoided: they are asked again after a while. If it was their will, only
     so often.
 
     With ``resting`` another device could take it and only rests. Then the round is not over for those that declined:
     they are asked again when that one has been asked, too, and until then nothing is counted. Those that failed or
     were lost need not wait for it."""
-    may_be_given(run, "be offered again")
+    require_offered(run, "be offered again")
     if not run.avoid:
-        raise refusal(run, "be offered again: no device is avoided")
+        raise refused(run, "be offered again: no device is avoided")
     still = tuple(device for device in run.avoid if device in run.declined) if resting else ()
     if still == run.avoid:
         return run
     tried = [device for device in run.avoid if device not in still]
     last = {one.device: f"{one.device} ({one.reason}): {one.detail}" for one in run.previous}
     last |= {device: f"{device} (declined): {why}" for device, why in run.declined.items()}
-    said = brief("; ".join(last.get(device, device) for device in tried))
+    said = truncate("; ".join(last.get(device, device) for device in tried))
     rounds = run.rounds + 1 if run.declined and not resting else run.rounds
     if rounds > workflow.rounds:
-        return failed(
+        return mark_failed(
             run, now, f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}", rounds=rounds
         )
     # counted from the last try: who comes late to say so has nobody wait longer
     delay = workflow.delay(max(rounds, run.failures, run.losses))
-    tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED), now)
+    tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED_ENTRIES), now)
     again = min(now + delay, max(now, tried_at + delay))  # by a clock that was set back since, that may be far away
     return run.changed(
         revision=run.revision + 1,
@@ -208,43 +208,43 @@ def next_round(run: Run, workflow: Workflow, now: float, *, resting: bool = Fals
         declined=run.declined if still else NOTHING,
         not_before=again,
         waiting_since=again,
-        story=run.told(now, "offered again", f"{_when(again - now)}, every device was tried: {said}"),
+        story=run.story_with(now, "offered again", f"{_delay_text(again - now)}, every device was tried: {said}"),
     )
 
 
-def _when(seconds: float) -> str:
+def _delay_text(seconds: float) -> str:
     return f"in {seconds:.3g} s" if seconds >= 0.001 else "at once"
 
 
 def give_up(run: Run, now: float, error: str) -> Run:
     """Nobody can have it: the end."""
-    may_be_given(run, "be given up")
-    return failed(run, now, error)
+    require_offered(run, "be given up")
+    return mark_failed(run, now, error)
 
 
-def forgotten(run: Run, now: float, error: str) -> Run:
+def mark_forgotten(run: Run, now: float, error: str) -> Run:
     """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
-    after = failed(run, now, error, "timeout")
-    return after.changed(story=after.told(now, FORGOTTEN, error))
+    after = mark_failed(run, now, error, "timeout")
+    return after.changed(story=after.story_with(now, FORGOTTEN, error))
 
 
 def adopt(run: Run, now: float, why: str) -> Run:
     """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
     if run.status not in UNOWNED:
-        raise refusal(run, "be adopted: somebody owns it, or it has ended")
-    story = run.told(now, "adopted", why)
+        raise refused(run, "be adopted: somebody owns it, or it has ended")
+    story = run.story_with(now, "adopted", why)
     return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
 
 
-def let_go(run: Run, now: float) -> Run:
+def release_hold(run: Run, now: float) -> Run:
     """Its series has come to it."""
     if not run.held:
-        raise refusal(run, "be let go by its series")
+        raise refused(run, "be let go by its series")
     return run.changed(
         revision=run.revision + 1,
         held=False,
         waiting_since=now,
-        story=run.told(now, "its turn", f"it is the active run of series {run.series}"),
+        story=run.story_with(now, "its turn", f"it is the active run of series {run.series}"),
     )
 
 
@@ -253,33 +253,33 @@ def let_go(run: Run, now: float) -> Run:
 
 def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
     _fence(run, grant, "claim")
-    at = run.time_of(now)
-    return moved(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
+    at = run.recorded_time(now)
+    return change_status(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
 
 
 def start(run: Run, grant: Grant, now: float) -> Run:
     _fence(run, grant, "start")
-    at = run.time_of(now)
-    return moved(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
+    at = run.recorded_time(now)
+    return change_status(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
 
 
 def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
     """The work is done, and that stands whatever was wished of its owner meanwhile."""
     _fence(run, grant, "complete")
-    why, at = f"on {run.device}", run.time_of(now)
-    return moved(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
+    why, at = f"on {run.device}", run.recorded_time(now)
+    return change_status(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
     """The work failed: again, elsewhere if possible, as long as ``retries`` are left and it is not ``final``."""
     _fence(run, grant, "fail")
     if run.wish == "cancel":
-        return cancelled(run, now, run.wished_by, "failed", error)
+        return mark_cancelled(run, now, run.wished_by, "failed", error)
     failures = run.failures + 1
     if final or failures > workflow.retries:
-        return failed(run, now, error, failures=failures)
+        return mark_failed(run, now, error, failures=failures)
     delay = workflow.delay(failures)
-    return reassigned(run, now, "failed", error, delay, failures=failures, avoid=avoiding(run))
+    return reassign(run, now, "failed", error, delay, failures=failures, avoid=with_device_avoided(run))
 
 
 def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = False) -> Run:
@@ -288,47 +288,47 @@ def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = 
     the run and seen its input."""
     _fence(run, grant, "decline")
     if run.wish == "cancel":
-        return cancelled(run, now, run.wished_by, "declined", reason)
+        return mark_cancelled(run, now, run.wished_by, "declined", reason)
     if for_now:
-        return reassigned(run, now, "declined", reason)
-    declined = {**run.declined, f"{run.device}": brief(reason)}
-    return reassigned(run, now, "declined", reason, avoid=avoiding(run), declined=declined)
+        return reassign(run, now, "declined", reason)
+    declined = {**run.declined, f"{run.device}": truncate(reason)}
+    return reassign(run, now, "declined", reason, avoid=with_device_avoided(run), declined=declined)
 
 
 def refuse(run: Run, device: str, reason: str, now: float) -> Run:
     """A device that looks for work will not have it, and says so before anybody grants it the run. It is not asked
     again this round, as if it had declined."""
-    may_be_given(run, "be refused")
+    require_offered(run, "be refused")
     if device in run.avoid:
         return run
-    reason = brief(reason)
+    reason = truncate(reason)
     return run.changed(
         revision=run.revision + 1,
         avoid=(*run.avoid, device),
         declined={**run.declined, device: reason},
-        story=run.told(now, DECLINED, f"by {device}: {reason}"),
+        story=run.story_with(now, DECLINED, f"by {device}: {reason}"),
     )
 
 
 def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progress: Progress | None = None) -> Run:
     """The owner gives it back, for one of GIVEN_BACK. What was wished of it comes true."""
     _fence(run, grant, "release")
-    if reason not in GIVEN_BACK:
-        raise ValueError(f"a run is given back for one of {', '.join(GIVEN_BACK)}, not {reason!r}")
+    if reason not in RELEASE_REASONS:
+        raise ValueError(f"a run is given back for one of {', '.join(RELEASE_REASONS)}, not {reason!r}")
     if progress is not None:
         run = run.changed(progress=progress)
     if run.wish == "cancel":
-        return cancelled(run, now, run.wished_by, reason, detail)
-    return reassigned(run, now, reason, detail)
+        return mark_cancelled(run, now, run.wished_by, reason, detail)
+    return reassign(run, now, reason, detail)
 
 
-def keep(run: Run, grant: Grant, why: str, now: float) -> Run:
+def confirm_ownership(run: Run, grant: Grant, why: str, now: float) -> Run:
     """The owner is still at work, though a store that could not hear of it took it for lost (core/run/merge.py)."""
     _fence(run, grant, "keep")
-    return run.changed(revision=run.revision + 1, story=run.told(now, "kept", brief(why)))
+    return run.changed(revision=run.revision + 1, story=run.story_with(now, "kept", truncate(why)))
 
 
-def break_off(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
+def abandon(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
     """The owner cannot go on, through no fault of the work. That is a loss as any other: counted, and with a delay."""
     _fence(run, grant, "break off")
     return lose(run, workflow, now, detail)
@@ -341,40 +341,40 @@ def cancel(run: Run, now: float, by: str) -> Run:
     """At once if nobody has claimed it; else its owner is asked to stop, and it ends when that is done or its owner is
     lost."""
     if run.ended:
-        raise refusal(run, "be cancelled")
+        raise refused(run, "be cancelled")
     if run.status in (CLAIMED, PROCESSING):
-        return run if run.wish == "cancel" else wished(run, "cancel", now, by)
-    return cancelled(run, now, by, "released", "")
+        return run if run.wish == "cancel" else request_stop(run, "cancel", now, by)
+    return mark_cancelled(run, now, by, "released", "")
 
 
 def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     """Nobody may have it until it is resumed. An owner is asked to stop, and what it did so far is kept."""
     if run.ended:
-        raise refusal(run, "be paused")
+        raise refused(run, "be paused")
     if run.wish == "cancel":
-        raise refusal(run, f"be paused: it is being cancelled by {run.wished_by}")
+        raise refused(run, f"be paused: it is being cancelled by {run.wished_by}")
     if run.wish == "pause" or run.paused is not None:
         return run
-    who = brief(f"{by}: {reason}" if reason else by)
+    who = truncate(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
-        return wished(run, "pause", now, who)
+        return request_stop(run, "pause", now, who)
     if run.status is ASSIGNED:
         return withdraw(run, now, who)
     words = f"by {who}"
-    return run.changed(revision=run.revision + 1, paused=words, story=run.told(now, "paused", words))
+    return run.changed(revision=run.revision + 1, paused=words, story=run.story_with(now, "paused", words))
 
 
 def resume(run: Run, now: float, by: str) -> Run:
     """Devices may have it again; an owner that has not stopped yet need not."""
     if run.paused is None and run.wish != "pause":
-        raise refusal(run, "be resumed: it is not paused")
+        raise refused(run, "be resumed: it is not paused")
     return run.changed(
         revision=run.revision + 1,
         paused=None,
         wish=None,
         wished_by=None,
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
-        story=run.told(now, "resumed", f"by {by}"),
+        story=run.story_with(now, "resumed", f"by {by}"),
     )
 
 

@@ -11,14 +11,14 @@ from math import isfinite
 from typing import Any
 
 from asterism.core.history import Entry
-from asterism.core.run.merge import line_of
+from asterism.core.run.merge import own_story
 from asterism.core.run.run import (
     CLAIMED,
     COMPLETED,
     CREATED,
     FAILED,
-    KEEPS,
-    MOST_EPOCHS,
+    KEEP_RULES,
+    MAX_EPOCHS,
     OWNED,
     PROCESSING,
     REASONS,
@@ -30,17 +30,17 @@ from asterism.core.run.run import (
     Superseded,
 )
 
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 """How long a story may be, how many assignments and so on: each of them."""
 
-MOST = 1 << 53
+MAX_NUMBER = 1 << 53
 """No whole number is greater: it is the same in every language, and fits into every column."""
 
 LONGEST_NAME = 500
 LONGEST_TEXT = 100_000
 
 
-def check(run: Run) -> list[str]:
+def problems_in(run: Run) -> list[str]:
     """Everything that is wrong with a record, in words; nothing, if it can be one."""
     wrong = [f"{name} cannot be {_short(value)}" for name, value in _fields(run)]
     return wrong or list(_contradictions(run))
@@ -51,7 +51,7 @@ def check(run: Run) -> list[str]:
 
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
     given = run.__dict__
-    for name, good in _GOOD.items():
+    for name, good in _FIELD_CHECKS.items():
         if name not in given or not good(given[name]):
             yield name, given.get(name)
 
@@ -71,11 +71,13 @@ def _text(value: Any) -> bool:
 
 
 def _time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST and isfinite(value)
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER and isfinite(value)
+    )
 
 
 def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_ENTRIES
+    return type(value) is int and 0 <= value <= MAX_ENTRIES
 
 
 def _optional(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -83,16 +85,16 @@ def _optional(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _many(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and len(value) <= MOST_ENTRIES and all(good(one) for one in value)
+    return lambda value: isinstance(value, tuple) and len(value) <= MAX_ENTRIES and all(good(one) for one in value)
 
 
 def _mapping(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        if not isinstance(value, Mapping) or len(value) > MOST_ENTRIES:
+    def problems_in(value: Any) -> bool:
+        if not isinstance(value, Mapping) or len(value) > MAX_ENTRIES:
             return False
         return all(_name(name) and good(one) for name, one in value.items())
 
-    return check
+    return problems_in
 
 
 def _entry(one: Any) -> bool:
@@ -120,10 +122,10 @@ def _progress(one: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST
+    return type(value) is int and 0 <= value < MAX_NUMBER
 
 
-_GOOD: dict[str, Callable[[Any], bool]] = {
+_FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _id,
     "workflow": _name,
     "version": _number,
@@ -135,7 +137,7 @@ _GOOD: dict[str, Callable[[Any], bool]] = {
     "priority": lambda value: type(value) is int and abs(value) <= 1_000_000,
     "pinned": _optional(_name),
     "retry_of": _optional(_id),
-    "keep": lambda value: value in KEEPS,
+    "keep": lambda value: value in KEEP_RULES,
     "timeout": lambda value: _time(value) and value > 0,
     "revision": lambda value: _number(value) and value > 0,
     "status": lambda value: isinstance(value, RunStatus),
@@ -187,7 +189,7 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield f"it is {status} and says it is {run.device}'s"
     if (run.epoch == 0) != (status is CREATED) and not (status is FAILED and run.epoch == 0):
         yield f"it is {status} in epoch {run.epoch}"
-    if status is REASSIGNING and run.epoch >= MOST_EPOCHS:
+    if status is REASSIGNING and run.epoch >= MAX_EPOCHS:
         yield f"it is to be given away again after epoch {run.epoch}"
     if status in (CLAIMED, PROCESSING) and run.claimed_at is None:
         yield f"it is {status} and was never claimed"
@@ -209,5 +211,5 @@ def _history(run: Run) -> Iterator[str]:
     line = run.previous[max(0, len(run.previous) - count) :] if count else ()
     if [one.epoch for one in line] != list(range(1, count + 1)):
         yield f"its {count} ended assignments are of epochs {_short([one.epoch for one in line])}"
-    if not run.story or line_of(run)[0].what != "created":
+    if not run.story or own_story(run)[0].what != "created":
         yield "its story does not begin with how it was created"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from asterism.core.errors import InvalidTask, InvalidWorkflow, shown
-from asterism.core.json_values import plain
+from asterism.core.errors import InvalidTask, InvalidWorkflow, safe_repr
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import ACTIONS, NOTHING, Task, capabilities, import_path
-from asterism.core.run.selection import STRATEGIES
+from asterism.core.run.placement import STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Workflow:
         problems = _problems(self)
         wants = capabilities(self.wants)
         if wants is None:
-            problems.append(f"wants is a list of strings, not {shown(self.wants)}")
+            problems.append(f"wants is a list of strings, not {safe_repr(self.wants)}")
         else:
             object.__setattr__(self, "wants", wants)
         try:  # a workflow acts as a task does, so the same rules hold for what it executes
@@ -78,7 +78,7 @@ class Workflow:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
         if problems:
-            raise InvalidWorkflow(f"workflow {shown(self.name)}: {'; '.join(problems)}")
+            raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {'; '.join(problems)}")
 
     def delay(self, tries: int) -> float:
         """How long to wait before the next try, after ``tries`` of them: it doubles."""
@@ -109,7 +109,7 @@ class Workflow:
                 value = import_path(value, self.name)
             elif name in ("needs", "wants"):
                 value = sorted(value)
-            out[name] = plain(value, f"{name} of workflow {self.name!r}")
+            out[name] = plain_json(value, f"{name} of workflow {self.name!r}")
         return out
 
     @classmethod
@@ -117,7 +117,7 @@ class Workflow:
         """The workflow that ``to_json`` wrote; ``call`` stays a path until it is executed. Raises InvalidWorkflow with
         everything that is wrong."""
         if not isinstance(data, Mapping) or "name" not in data:
-            raise InvalidWorkflow(f"a workflow is an object with a 'name', not {shown(data)}")
+            raise InvalidWorkflow(f"a workflow is an object with a 'name', not {safe_repr(data)}")
         known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
         unknown = ", ".join(sorted(str(name) for name in set(data) - set(known)))
         try:
@@ -125,7 +125,7 @@ class Workflow:
         except InvalidWorkflow as error:
             raise InvalidWorkflow(f"{error}; no such field: {unknown}" if unknown else str(error)) from None
         if unknown:
-            raise InvalidWorkflow(f"workflow {shown(flow.name)}: no such field: {unknown}")
+            raise InvalidWorkflow(f"workflow {safe_repr(flow.name)}: no such field: {unknown}")
         return flow
 
     def at_version(self, version: int) -> Workflow:
@@ -139,7 +139,7 @@ DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Wo
 
 _SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit")
 _COUNTS = ("retries", "losses", "rounds", "version")
-MOST = 1_000_000_000
+MAX_NUMBER = 1_000_000_000
 """No number of a workflow is greater: in seconds it is thirty years, and it fits into every column and every timer."""
 
 LONGEST_NAME = 500
@@ -160,22 +160,22 @@ def _problems(flow: Workflow) -> list[str]:
         problems.append(f"it executes nothing: give one of {', '.join(ACTIONS)}")
     for name in _SECONDS:
         if not _is_seconds(getattr(flow, name)) and not (name == "limit" and flow.limit is None):
-            problems.append(f"{name} is a number of seconds above 0, {MOST:,} at most")
+            problems.append(f"{name} is a number of seconds above 0, {MAX_NUMBER:,} at most")
     for name in ("backoff", "backoff_most"):
         if not _is_seconds(getattr(flow, name), or_none=True):
-            problems.append(f"{name} is a number of seconds, 0 or more, {MOST:,} at most")
+            problems.append(f"{name} is a number of seconds, 0 or more, {MAX_NUMBER:,} at most")
     for name in _COUNTS:
         value = getattr(flow, name)
-        if type(value) is not int or not 0 <= value <= MOST:
-            problems.append(f"{name} is a whole number, 0 or more, {MOST:,} at most")
+        if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+            problems.append(f"{name} is a whole number, 0 or more, {MAX_NUMBER:,} at most")
     if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
         problems.append("priority is a whole number between -1,000,000 and 1,000,000")
     for name in ("requires", "prefers"):
         text = getattr(flow, name)
         if text is not None and (not isinstance(text, str) or not text.strip()):
-            problems.append(f"{name} is an expression over a device's profile, not {shown(text)}")
+            problems.append(f"{name} is an expression over a device's profile, not {safe_repr(text)}")
     if not isinstance(flow.strategy, str) or flow.strategy not in STRATEGIES:
-        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {shown(flow.strategy)}")
+        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {safe_repr(flow.strategy)}")
     for name in ("orchestration", "preemptible"):
         if not isinstance(getattr(flow, name), bool):
             problems.append(f"{name} is true or false")
@@ -192,4 +192,4 @@ def _problems(flow: Workflow) -> list[str]:
 def _is_seconds(value: object, or_none: bool = False) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return 0 < value <= MOST or (or_none and value == 0)
+    return 0 < value <= MAX_NUMBER or (or_none and value == 0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from asterism.core.errors import AsterismError, shown
+from asterism.core.errors import AsterismError, safe_repr
 
 SCHEMA = 1
 
@@ -36,7 +36,7 @@ class Form(NamedTuple):
     is_item: Callable[[object], bool]
     write_time: Callable[[float], Any]
     read_time: Callable[[Any], float | None]
-    waits_for_nobody: bool
+    may_wait_unblocked: bool
     """Whether somebody may wait while nobody is active and nothing is paused. Runs are promoted by whoever leaves."""
 
 
@@ -48,7 +48,7 @@ _TEXTS = ("claim", "by", "paused")
 _SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases"}
 
 
-def written(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
+def encode(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
     """The document of a series with these fields."""
     sometimes = {key: fields[_KEYS.get(key, key)] for key in ("since", "claim", "by", "lease", "lease_until", "paused")}
     sometimes["leases"] = [list(pair) for pair in fields["leases"]] or None
@@ -67,19 +67,19 @@ def written(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
     }
 
 
-def read(data: object, form: Form) -> dict[str, Any]:
+def decode(data: object, form: Form) -> dict[str, Any]:
     """The fields of a series. Raises UnreadableSeries for anything that ``written`` would not have written: a field too
     few must not read as a series that is free, and a field too many would be lost with the next change."""
     if not isinstance(data, Mapping):
-        raise UnreadableSeries(f"the state of a series is an object, not {shown(data)}")
+        raise UnreadableSeries(f"the state of a series is an object, not {safe_repr(data)}")
     version = data.get("version")
     if type(version) is not int or version != SCHEMA:
-        raise UnreadableSeries(f"this is version {shown(version)} of a series; {SCHEMA} is known here")
+        raise UnreadableSeries(f"this is version {safe_repr(version)} of a series; {SCHEMA} is known here")
     always = {"series", form.active, "queue", "updated_at", "version", "revision"}
     if not always <= set(data) <= always | _SOMETIMES:
-        raise UnreadableSeries(f"the state of a series has {', '.join(sorted(always))}, not {shown(data)}")
+        raise UnreadableSeries(f"the state of a series has {', '.join(sorted(always))}, not {safe_repr(data)}")
     if not _are_right(data, form) or not _fit(data, form):
-        raise UnreadableSeries(f"the state of series {shown(data['series'])} contradicts itself: {shown(data)}")
+        raise UnreadableSeries(f"the state of series {safe_repr(data['series'])} contradicts itself: {safe_repr(data)}")
     fields = {_KEYS.get(key, key): data[key] for key in _SOMETIMES & set(data)}
     fields |= {key: form.read_time(data[key]) for key in (*_TIMES, "updated_at") if key in data}
     if "leases" in data:
@@ -125,16 +125,16 @@ def _fit(data: Mapping[str, Any], form: Form) -> bool:
         return revision == 0 and active is None and not queue and not _SOMETIMES & set(data)
     if active is not None:
         return len({active, *queue}) == len(queue) + 1 and ("lease_until" not in data or "lease" in data)
-    nobody_waits = not queue or form.waits_for_nobody or "paused" in data
+    nobody_waits = not queue or form.may_wait_unblocked or "paused" in data
     return nobody_waits and len(set(queue)) == len(queue) and not {"since", "claim", "by", "lease_until"} & set(data)
 
 
-def parsed(text: str, name: str) -> Any:
+def parse_text(text: str, name: str) -> Any:
     """What a text says, as data. Raises UnreadableSeries."""
     try:
         return json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
-        raise UnreadableSeries(f"the state of series {name} is not JSON: {shown(text)}") from None
+        raise UnreadableSeries(f"the state of series {name} is not JSON: {safe_repr(text)}") from None
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -177,5 +177,5 @@ def _from_iso(text: Any) -> float | None:
     return seconds if _to_iso(seconds) == text else None  # 12:00:00.000 is 12:00:00
 
 
-RUNS = Form("active", _is_run, float, _finite, waits_for_nobody=False)
-ISSUES = Form("active_issue", is_issue, _to_iso, _from_iso, waits_for_nobody=True)
+RUNS = Form("active", _is_run, float, _finite, may_wait_unblocked=False)
+ISSUES = Form("active_issue", is_issue, _to_iso, _from_iso, may_wait_unblocked=True)

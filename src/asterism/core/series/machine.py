@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from asterism.core.history import time_of_step
+from asterism.core.history import step_time
 from asterism.core.series.document import (
     ISSUES,
     LONGEST_LEASE,
@@ -37,10 +37,10 @@ from asterism.core.series.document import (
     SHORTEST_LEASE,
     Item,
     UnreadableSeries,
+    decode,
+    encode,
     is_issue,
-    parsed,
-    read,
-    written,
+    parse_text,
 )
 
 __all__ = ["LONGEST_LEASE", "SCHEMA", "SHORTEST_LEASE", "Item", "Live", "Series", "UnreadableSeries"]
@@ -229,7 +229,7 @@ class Series:
 
     def _changed(self, now: float, **changes: Any) -> Series:
         changed = replace(
-            self, updated_at=_rounded(time_of_step(self.updated_at, now)), revision=self.revision + 1, **changes
+            self, updated_at=_rounded(step_time(self.updated_at, now)), revision=self.revision + 1, **changes
         )
         asked = dict(changed.leases)
         leases = tuple((item, asked[item]) for item in changed.queue if item in asked)
@@ -242,22 +242,22 @@ class Series:
 
     def to_json(self) -> dict[str, Any]:
         """As stores keep it for runs."""
-        return written(self._fields(), RUNS)
+        return encode(self._fields(), RUNS)
 
     @classmethod
     def from_json(cls, data: object) -> Series:
         """Raises UnreadableSeries for anything that ``to_json`` would not have written: a field too few must not read
         as a series that is free, and a field too many would be lost with the next change."""
-        return cls(**read(data, RUNS))
+        return cls(**decode(data, RUNS))
 
     def to_document(self) -> dict[str, Any]:
         """As people read it, for issues."""
-        return written(self._fields(), ISSUES)
+        return encode(self._fields(), ISSUES)
 
     @classmethod
     def from_document(cls, data: object) -> Series:
         """Raises UnreadableSeries, as ``from_json``."""
-        return cls(**read(data, ISSUES))
+        return cls(**decode(data, ISSUES))
 
     def to_text(self) -> str:
         """The document for issues as text, the same for the same state."""
@@ -269,7 +269,7 @@ class Series:
         for the state of another series."""
         if text is None:
             return cls(name)
-        series = cls.from_document(parsed(text, name))
+        series = cls.from_document(parse_text(text, name))
         if series.name != name:
             raise UnreadableSeries(f"the state of series {name} is that of series {series.name}")
         return series

@@ -7,28 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.base import http_requests
-from asterism.base.http_client import http_client, httpx_ready
+from asterism.base.http_client import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError, DeviceTrouble
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 LARGEST = 64 << 20
 """How large an answer may be, in bytes."""
 
 
-async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy, mask: Mask) -> Any:
+async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: DevicePolicy, mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
     ours and win over those in ``terms``. ``mask`` has the secrets that no other origin is told. Raises RequestFailed
     for a status that was not expected, NoAnswer when there is none, PolicyForbids, UnsafeRedirect, and DeviceTrouble if
     this machine could open no connection."""
-    httpx = await httpx_ready("HTTP requests need httpx on this device")
+    httpx = await load_httpx("HTTP requests need httpx on this device")
     mine = httpx.Headers(terms.get("headers"))
     policy.headers(mine)
     mine.update(headers)
     try:
-        with http_requests.asking(terms):
+        with http_requests.request_errors(terms):
             return await _answered(terms, mine, policy, mask)
     except (http_requests.NoAnswer, OSError) as error:
         out_of = _exhausted(error)
@@ -37,10 +37,10 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
         raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
 
 
-async def _answered(terms: Mapping[str, Any], headers: Any, policy: Policy, mask: Mask) -> Any:
+async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
     async with await http_client(timeout=None) as client:  # the workflow's own limit rules
-        asked = http_requests.build(client, terms, headers)
-        for hop in range(http_requests.REDIRECTS + 1):
+        asked = http_requests.build_request(client, terms, headers)
+        for hop in range(http_requests.MAX_REDIRECTS + 1):
             policy.url(asked.url, begun=hop > 0)
             answer = await client.send(asked, stream=True)
             try:
@@ -48,7 +48,7 @@ async def _answered(terms: Mapping[str, Any], headers: Any, policy: Policy, mask
                     return _value(answer, await _body(answer), terms.get("expect"))
             finally:
                 await answer.aclose()
-            asked = http_requests.next_hop(answer, mask)
+            asked = http_requests.follow_redirect(answer, mask)
     raise http_requests.too_many_redirects(terms)
 
 
@@ -77,4 +77,4 @@ def _value(answer: Any, body: bytes, expected: Any) -> Any:
         text = body.decode(errors="replace")
     if answer.status_code not in expected if expected else not answer.is_success:
         raise http_requests.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
-    return http_requests.json_in(answer, body) if "json" in answer.headers.get("content-type", "") and body else text
+    return http_requests.json_body(answer, body) if "json" in answer.headers.get("content-type", "") and body else text

@@ -8,7 +8,7 @@ writing ``3/10`` or ``3`` into the file ``$ASTERISM_PROGRESS``. Requests get the
 ``Asterism-Epoch``, functions a parameter ``run`` if they have one.
 
 Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
-policy asks for it (base/input_variables.py).
+policy asks for it (base/task_inputs.py).
 
 Results are data, and leave as they are. Whatever is said about an execution is text, and leaves through its mask.
 """
@@ -30,22 +30,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import input_variables, task_inputs
-from asterism.base.extras import extra_advice
-from asterism.base.input_variables import LONGEST
+from asterism.base import task_inputs
+from asterism.base.extras import install_hint
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.base.secret_mask import Mask, of_environment, too_short
-from asterism.base.task_inputs import Resolved
+from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
+from asterism.base.task_inputs import LONGEST_VARIABLE, ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
-from asterism.core.json_values import plain
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.device.functions import Calls, CurrentRun
 from asterism.fleet.device.output import TAIL, Watch
-from asterism.fleet.device.process_records import Life, mark
+from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
-from asterism.fleet.policy.policy import Policy, PolicyForbids
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
 log = logging.getLogger("asterism.device")
 
@@ -80,7 +79,7 @@ class _Command:
 
 
 class Executor(Protocol):
-    """What executes; Executors is the real one."""
+    """What executes; DeviceExecutor is the real one."""
 
     def objection(self, workflow: Workflow) -> str | None: ...
 
@@ -104,26 +103,26 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Executors:
+class DeviceExecutor:
     """Executes for one session of a device. ``store`` is its store's address: strays are told apart by it."""
 
-    def __init__(self, policy: Policy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
+    def __init__(self, policy: DevicePolicy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
         self.policy, self.device, self.session = policy, device, session
         self._commands = Commands(grace)
         self._calls = Calls(policy, grace)
-        self._life = Life(device, session, store)
+        self._records = ProcessRecords(device, session, store)
         self._watches: set[Watch] = set()
         self._read: frozenset[str] = frozenset()  # the secrets that work has asked for in this session
         self._warn(filter(policy.holds_secret, os.environ))
 
     def _warn(self, names: Iterable[str]) -> None:
-        for warning in (too_short(name, os.environ[name]) for name in names):
+        for warning in (short_secret_warning(name, os.environ[name]) for name in names):
             if warning is not None:
                 log.warning("%s", warning)
 
     def belong_to(self, store: str) -> None:
         """Whose device this is, once that is known: strays are told apart by it."""
-        self._life.store = mark(store)
+        self._records.store = store_mark(store)
 
     @property
     def lingering(self) -> int:
@@ -135,7 +134,7 @@ class Executors:
     def objection(self, workflow: Workflow) -> str | None:
         """Why this device will never execute a workflow, in words; None if it would."""
         if workflow.http is not None and find_spec("httpx") is None:
-            return f"HTTP requests need httpx on this device: {extra_advice('http')}"
+            return f"HTTP requests need httpx on this device: {install_hint('http')}"
         return self.policy.objection(workflow)
 
     def check(self, work: RunWork) -> str | None:
@@ -175,11 +174,11 @@ class Executors:
         known = bare(work.given)
         if flow.http is not None:
             if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
-                self.policy.url(task_inputs.template(flow.http["url"], known, task_inputs.in_url))
+                self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
         elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
-            self.policy.command(task_inputs.template(flow.argv[0], known))
+            self.policy.command(task_inputs.fill_template(flow.argv[0], known))
 
-    def _judge(self, work: RunWork, resolved: Resolved) -> None:
+    def _judge(self, work: RunWork, resolved: ResolvedInputs) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""
         flow = work.workflow
         self.policy.workflow(flow.name)
@@ -208,8 +207,11 @@ class Executors:
         period, or at once if cancelled again."""
         with self._mask(work) as mask:
             self._allow(work)
-            with own_part("the run could not be prepared", EXHAUSTED):
-                resolved = fill(work.workflow, work.given, mask)
+            if stands_for_itself(work.workflow, work.given):
+                resolved = ResolvedInputs(dict(work.given), {}, mask)
+            else:
+                with own_part("the run could not be prepared", EXHAUSTED):
+                    resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)
@@ -221,9 +223,9 @@ class Executors:
             self._read |= new
             self._warn(new)
         read = self._read
-        return of_environment(names, lambda name: name in read or self.policy.holds_secret(name))
+        return environment_mask(names, lambda name: name in read or self.policy.holds_secret(name))
 
-    async def _within(self, seconds: float, work: RunWork, resolved: Resolved) -> Any:
+    async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await self._begin(work, resolved, limit.expired)
@@ -232,7 +234,7 @@ class Executors:
                 raise LimitReached(f"it took longer than its limit of {seconds:g} s and was stopped") from None
             raise
 
-    async def _begin(self, work: RunWork, resolved: Resolved, expired: Callable[[], bool] | None = None) -> Any:
+    async def _begin(self, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None = None) -> Any:
         self.policy.workflow(work.workflow.name)
         if work.workflow.call is not None:
             current = CurrentRun(work.run, work.on_progress, expired)
@@ -248,7 +250,7 @@ class Executors:
     async def probe(self) -> None:
         """All that a device does for a command, with one that does nothing. Raises DeviceTrouble."""
         with self._corner({}, None) as (_, files, in_child):
-            environment = {**self._life.marks(), **files}
+            environment = {**self._records.marks(), **files}
             try:
                 await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE)
             except (CommandFailed, OSError, subprocess.SubprocessError) as error:
@@ -266,21 +268,21 @@ class Executors:
     def close(self) -> None:
         """End what was started to look after child processes, and leave nothing behind."""
         self._commands.close()
-        self._life.close()
+        self._records.close()
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _argv(self, flow: Workflow, resolved: Resolved) -> tuple[list[str], str | None]:
+    def _argv(self, flow: Workflow, resolved: ResolvedInputs) -> tuple[list[str], str | None]:
         """The words of a command, and the file to execute if the policy has a say in it."""
         if flow.shell is not None:
             self.policy.shell()
             return ["/bin/sh", "-c", flow.shell], None
         assert flow.argv is not None
-        argv = [task_inputs.template(word, resolved.inputs) for word in flow.argv]
+        argv = [task_inputs.fill_template(word, resolved.inputs) for word in flow.argv]
         program = self.policy.command(argv[0])
         return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
 
-    def _command(self, work: RunWork, resolved: Resolved) -> _Command:
+    def _command(self, work: RunWork, resolved: ResolvedInputs) -> _Command:
         argv, executable = self._argv(work.workflow, resolved)
         environment = self._environment(work, resolved)
         _check_words(argv, environment)
@@ -288,10 +290,10 @@ class Executors:
             _check_command(argv[0], environment)
         return _Command(argv, executable, environment, self.policy.directory(work.workflow.cwd))
 
-    def _environment(self, work: RunWork, resolved: Resolved) -> dict[str, str]:
+    def _environment(self, work: RunWork, resolved: ResolvedInputs) -> dict[str, str]:
         run, last = work.run, work.run.progress
         own = {
-            **self._life.marks(),
+            **self._records.marks(),
             "ASTERISM_RUN": run.id,
             "ASTERISM_EPOCH": str(run.epoch),
             "ASTERISM_STEP": "" if last is None else str(last.step),
@@ -300,31 +302,37 @@ class Executors:
         device = {name: value for name, value in os.environ.items() if self.policy.passes(name)}
         self.policy.variables(resolved.environment)
         self._check_inputs(work.workflow, resolved)
-        bare = dict(input_variables.bare(resolved.inputs, partial(self._wants, work.workflow)))
-        return {**bare, **device, **resolved.environment, **dict(input_variables.prefixed(resolved.inputs)), **own}
+        bare = dict(task_inputs.bare_variables(resolved.inputs, partial(self._wants, work.workflow)))
+        return {
+            **bare,
+            **device,
+            **resolved.environment,
+            **dict(task_inputs.prefixed_variables(resolved.inputs)),
+            **own,
+        }
 
     def _wants(self, workflow: Workflow, name: str) -> bool:
         """Whether an input is to be a variable under its bare name: the policy lists it, or there is none and the line
         has it."""
         if not self.policy.everything:
             return self.policy.may_be_given(name)
-        return workflow.shell is not None and input_variables.mentions(workflow.shell, name)
+        return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
 
-    def _check_inputs(self, workflow: Workflow, resolved: Resolved) -> None:
+    def _check_inputs(self, workflow: Workflow, resolved: ResolvedInputs) -> None:
         """An input that the line counts on and that cannot be its variable is refused, rather than be silently
         another: the policy does not list it, or the device has a variable of that name, which no run replaces."""
         line = workflow.shell or ""
-        input_variables.check(line, resolved.inputs, resolved.environment)
+        task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
         for name in resolved.inputs:
-            if input_variables.refers_to(line, name) and name not in resolved.environment:
+            if task_inputs.refers_to_variable(line, name) and name not in resolved.environment:
                 self.policy.counts_on(name)
                 if name in os.environ and self.policy.passes(name):
                     raise DeviceUnavailable(
                         f"this device has a variable {name!r} of its own, and an input does not replace it; "
-                        f"{input_variables.instead(name)}"
+                        f"{task_inputs.variable_advice(name)}"
                     )
 
-    async def _run(self, work: RunWork, command: _Command, resolved: Resolved) -> Any:
+    async def _run(self, work: RunWork, command: _Command, resolved: ResolvedInputs) -> Any:
         mask = resolved.mask
         with self._corner(work.given, command.cwd) as (progress, files, in_child):
             watch = Watch(progress, mask, work.on_output, work.on_progress)
@@ -365,10 +373,10 @@ class Executors:
         files, and what its process does first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
             with own_part("the files of the run could not be written"):
-                desk = self._life.desk()
+                desk = self._records.make_directory()
                 undo.callback(shutil.rmtree, desk, ignore_errors=True)
-                ticket, in_child = self._life.admit(None if self.policy.everything else cwd)
-                undo.callback(self._life.finished, ticket)
+                ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
+                undo.callback(self._records.finished, ticket)
                 progress, file = desk / "progress", desk / "input.json"
                 _write_input(file, given)
                 progress.touch(mode=0o600)
@@ -384,8 +392,8 @@ def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
     for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
         if "\0" in text:
             raise AsterismError(f"{what} has a NUL character in it, which no command can be given")
-        if len(text) * 4 > LONGEST and len(text.encode(errors="replace")) > LONGEST:
-            raise AsterismError(f"{what} has more than {LONGEST:,} bytes; {_INSTEAD}")
+        if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
+            raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {_INSTEAD}")
 
 
 def _check_command(word: str, environment: Mapping[str, str]) -> None:
@@ -400,12 +408,12 @@ def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:
     """Secrets stay what they are there: names."""
-    path.write_text(json.dumps(plain(bare(given), "the input")), encoding="ascii")
+    path.write_text(json.dumps(plain_json(bare(given), "the input")), encoding="ascii")
 
 
 def _sendable(value: Any) -> Any:
     """A result as JSON. Raises NotJson for what cannot be stored or sent."""
-    value = plain(value, "the result")
+    value = plain_json(value, "the result")
     if value is None or type(value) in (bool, float):
         return value
     try:

@@ -17,9 +17,9 @@ from typing import Any
 
 from asterism.base import function_calls
 from asterism.base.processes import EXHAUSTED, own_part
-from asterism.core.errors import AsterismError, shown
+from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -61,7 +61,9 @@ class CurrentRun:
         """Tell how far it is; from any thread. Raises RunStopped if the function should end."""
         for value in (step, total):
             if value is not None and (type(value) is not int or not 0 <= value <= MOST_STEPS):
-                raise ValueError(f"progress is counted in whole numbers from 0 to {MOST_STEPS:,}, not {shown(value)}")
+                raise ValueError(
+                    f"progress is counted in whole numbers from 0 to {MOST_STEPS:,}, not {safe_repr(value)}"
+                )
         if self._stopped:
             raise RunStopped(f"run {self.id} was taken away")
         if threading.get_ident() == self._home:
@@ -100,7 +102,7 @@ def attempts_of(run: Run) -> int:
 class Calls:
     """Calls functions for one device. ``lingering`` is how many go on although their runs were taken away."""
 
-    def __init__(self, policy: Policy, grace: float) -> None:
+    def __init__(self, policy: DevicePolicy, grace: float) -> None:
         self._policy, self._grace = policy, grace
         self._known: dict[str, tuple[Callable[..., Any], function_calls.Signature]] = {}
         self.lingering = 0
@@ -169,9 +171,9 @@ class Calls:
         self._policy.call(call)
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds, and heartbeats must go on
-            loaded = function_calls.in_thread(function_calls.load, {"path": call})
+            loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})
         with own_part(f"{call} could not be imported", EXHAUSTED):
-            function = function_calls.load(call) if loaded is None else await loaded
+            function = function_calls.load_function(call) if loaded is None else await loaded
         self._policy.called(call, function)
         self._known[call] = function, function_calls.signature(function)
         return self._known[call]
@@ -179,7 +181,7 @@ class Calls:
 
 async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asynchronous: bool) -> Any:
     try:
-        value = await (function(**arguments) if asynchronous else function_calls.in_thread(function, arguments))
+        value = await (function(**arguments) if asynchronous else function_calls.call_in_thread(function, arguments))
         if asyncio.iscoroutine(value):  # a plain function that made a coroutine, such as a lambda
             value = await value
         return value

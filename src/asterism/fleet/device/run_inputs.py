@@ -16,10 +16,10 @@ from typing import Any
 from asterism.base import task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
-from asterism.base.task_inputs import MissingInput, Resolved
-from asterism.core.errors import DeviceUnavailable, shown
+from asterism.base.task_inputs import MissingInput, ResolvedInputs
+from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """What stands for itself, seen at a glance."""
@@ -27,7 +27,7 @@ CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 _LITERAL = "$literal"
 
 
-def secrets_of(workflow: Workflow, given: Any, policy: Policy) -> frozenset[str]:
+def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozenset[str]:
     """The names of the secrets that a run refers to, all of which may be read and are there. Evaluates nothing. Raises
     PolicyForbids, and DeviceUnavailable for one that this device does not have."""
     if workflow.http is None and stands_for_itself(workflow, given):
@@ -45,25 +45,25 @@ def _named(workflow: Workflow, given: Any) -> Iterator[str]:
     for value in given.values() if isinstance(given, Mapping) else ():
         if is_secret(value):
             if not isinstance(value["secret"], str):
-                raise MissingInput(f"a secret is named by text, not by {shown(value['secret'])}")
+                raise MissingInput(f"a secret is named by text, not by {safe_repr(value['secret'])}")
             yield value["secret"]
 
 
-def fill(workflow: Workflow, given: Any, mask: Mask) -> Resolved:
+def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
     """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and whatever an
     expression raises: call it under the mask."""
     if stands_for_itself(workflow, given):
-        return Resolved(dict(given), {}, mask)  # so it is most of the time, and on the way of every run
+        return ResolvedInputs(dict(given), {}, mask)  # so it is most of the time, and on the way of every run
     if not isinstance(given, Mapping):
-        raise MissingInput(f"the input of a run is an object of named values, not {shown(given)}")
+        raise MissingInput(f"the input of a run is an object of named values, not {safe_repr(given)}")
     values = {
         name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
     }
     select = Selections()
     environment = {
-        name: task_inputs.as_text(_filled(value, values, mask, select)) for name, value in workflow.env.items()
+        name: task_inputs.input_text(_filled(value, values, mask, select)) for name, value in workflow.env.items()
     }
-    return Resolved(values, environment, mask)
+    return ResolvedInputs(values, environment, mask)
 
 
 def stands_for_itself(workflow: Workflow, given: Any) -> bool:
@@ -71,11 +71,11 @@ def stands_for_itself(workflow: Workflow, given: Any) -> bool:
     return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
 
 
-def request_terms(workflow: Workflow, resolved: Resolved) -> dict[str, Any]:
+def request_terms(workflow: Workflow, resolved: ResolvedInputs) -> dict[str, Any]:
     """The terms of a workflow's HTTP request for one run."""
     assert workflow.http is not None
     terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask, Selections())
-    terms["url"] = task_inputs.template(terms["url"], resolved.inputs, task_inputs.in_url)
+    terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
     return terms  # type: ignore[no-any-return]
 
 
@@ -96,7 +96,7 @@ def _filled(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections
         return _secret(value["secret"], mask)
     name, expression = value["from"], value.get("select")
     if not isinstance(name, str) or name not in given:
-        raise MissingInput(f"the workflow asks for the input {shown(name)}, and the run has none of that name")
+        raise MissingInput(f"the workflow asks for the input {safe_repr(name)}, and the run has none of that name")
     return given[name] if expression is None else select(expression, {"result": given[name]})
 
 
@@ -126,5 +126,5 @@ def _is_literal(value: Any) -> bool:
 
 def _secret(name: Any, mask: Mask) -> str:
     if not isinstance(name, str) or name not in mask.values:
-        raise MissingInput(f"a secret is named by text, not by {shown(name)}")
+        raise MissingInput(f"a secret is named by text, not by {safe_repr(name)}")
     return mask.values[name]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.store.store_errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:
     raise StoreMissing(
-        f"a store in PostgreSQL is reached through asyncpg, which is not installed: {extra_advice('postgres')}"
+        f"a store in PostgreSQL is reached through asyncpg, which is not installed: {install_hint('postgres')}"
     )
 
 from asterism.store.postgres.store import PostgresStore

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asterism.store.dump_format import blobs_of
-from asterism.store.postgres.connections import Connections
+from asterism.store.postgres.connection_pool import ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
-from asterism.store.postgres.queries import queries
+from asterism.store.postgres.statements import statements
 from asterism.store.protocol import (
     Contribution,
     ExpectRegister,
@@ -33,11 +33,10 @@ from asterism.store.protocol import (
     PutRun,
     PutSession,
     Write,
-    name_each_record_once,
-    topics_of,
 )
 from asterism.store.row_codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +132,7 @@ class Job:
 class Committer:
     """``committed`` is called with the topics of what went through."""
 
-    def __init__(self, connections: Connections, most: int, committed: Callable[[set[str]], None]) -> None:
+    def __init__(self, connections: ConnectionPool, most: int, committed: Callable[[set[str]], None]) -> None:
         self._connections = connections
         self._most = most
         self._committed = committed
@@ -146,7 +145,7 @@ class Committer:
         """The future is done when the writes are, or when they are known to have failed."""
         if self._closed:
             raise StoreUnavailable("this store was closed")
-        name_each_record_once(writes)
+        check_distinct_records(writes)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not writes:
             future.set_result(None)
@@ -239,7 +238,7 @@ class Committer:
         tries = 1
         while True:
             try:
-                done, present = await self._connections.fetchrow(queries()["commit_runs"], *arguments)
+                done, present = await self._connections.fetchrow(statements()["commit_runs"], *arguments)
                 return set(done), set(present)
             except StoreBusy as error:
                 if tries == TRIES or not is_collision(error):

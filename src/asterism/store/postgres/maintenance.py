@@ -10,8 +10,9 @@ from typing import Any
 
 from asterism.core.run.run import OWNED
 from asterism.store import dump_format
-from asterism.store.postgres.connections import Connection, Connections
-from asterism.store.postgres.queries import queries
+from asterism.store.postgres.connection_pool import Connection, ConnectionPool
+from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.postgres.statements import statements
 from asterism.store.protocol import Register
 from asterism.store.row_codec import COLUMNS, moving, notice_of, run_of, session_of
 from asterism.store.store_errors import StoreCorrupt
@@ -20,53 +21,56 @@ PAGE = 200
 BLOB_PAGE = 4  # they are large
 
 
-class Keeping:
-    def __init__(self, quick: Connections, broad: Connections) -> None:
-        self._quick = quick
-        self._broad = broad
+class Maintenance:
+    """The part of PostgresStore that concerns large values and the store as a whole."""
 
-    async def keep_blob(self, data: bytes) -> str:
+    clock: ServerClock
+    _quick: ConnectionPool
+    _broad: ConnectionPool
+
+    async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
-        await self._quick.fetch(queries()["keep_blob"], name, data)
+        await self._quick.fetch(statements()["put_blob"], name, data)
         return name
 
-    async def prune(self, ended_before: float, limit: int, kept_before: float, keep: Sequence[str]) -> int:
-        number: int = (await self._broad.fetchrow(queries()["prune_runs"], ended_before, limit, list(keep)))[0]
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+        kept_before = min(ended_before, self.clock() - spare)
+        number: int = (await self._broad.fetchrow(statements()["prune_runs"], ended_before, limit, list(keep)))[0]
         if number == 0:
             for name in ("prune_sessions", "prune_notices"):
-                await self._broad.fetch(queries()[name], ended_before)
-            await self._broad.fetch(queries()["prune_blobs"], kept_before)
+                await self._broad.fetch(statements()[name], ended_before)
+            await self._broad.fetch(statements()["prune_blobs"], kept_before)
         return number
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         async with self._snapshot() as connection:
             yield dump_format.HEADER
-            async for row in connection.cursor(queries()["all_runs"], prefetch=PAGE):
+            async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
                 yield {"run": list(row)}
-            async for row in connection.cursor(queries()["all_sessions"], prefetch=PAGE):
+            async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
-            async for key, value, revision in connection.cursor(queries()["all_registers"], prefetch=PAGE):
+            async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):
                 yield dump_format.line(Register(key, json.loads(value), revision))
-            async for number, text in connection.cursor(queries()["all_notices"], prefetch=PAGE):
+            async for number, text in connection.cursor(statements()["all_notices"], prefetch=PAGE):
                 yield dump_format.line(notice_of(json.loads(text)), number=number)
-            async for (data,) in connection.cursor(queries()["all_blobs"], prefetch=BLOB_PAGE):
+            async for (data,) in connection.cursor(statements()["all_blobs"], prefetch=BLOB_PAGE):
                 yield dump_format.blob_line(data)
 
     async def check(self) -> list[str]:
         problems: list[str] = []
         async with self._snapshot() as connection:
-            for name, value in await connection.fetch(queries()["careless_settings"]):
+            for name, value in await connection.fetch(statements()["careless_settings"]):
                 problems.append(f"the server runs with {name} = {value}: what it acknowledged may be lost in a crash")
-            async for row in connection.cursor(queries()["all_runs"], prefetch=PAGE):
+            async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
                 problems += _problems_of_run(row)
             for query, (what, read) in _READERS.items():
-                async for row in connection.cursor(queries()[query], prefetch=PAGE):
+                async for row in connection.cursor(statements()[query], prefetch=PAGE):
                     problems += _problem(what, read, row)
-            async for name, found in connection.cursor(queries()["sums_of_blobs"], prefetch=BLOB_PAGE):
+            async for name, found in connection.cursor(statements()["sums_of_blobs"], prefetch=BLOB_PAGE):
                 if name != found:
                     problems.append(f"the large value {name} is not what its name says")
             for query, words in _CONTRADICTIONS.items():
-                problems += [words.format(*row) for row in await connection.fetch(queries()[query])]
+                problems += [words.format(*row) for row in await connection.fetch(statements()[query])]
         return problems
 
     @contextlib.asynccontextmanager

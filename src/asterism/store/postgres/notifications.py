@@ -19,8 +19,8 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 
-from asterism.store.postgres.connections import BROAD, Connection, Connections, Opening
-from asterism.store.postgres.queries import queries
+from asterism.store.postgres.connection_pool import BROAD, Connection, ConnectionFactory, ConnectionPool
+from asterism.store.postgres.statements import statements
 from asterism.store.row_codec import to_text
 from asterism.store.store_errors import StoreError
 from asterism.store.watches import Watches
@@ -38,10 +38,10 @@ SETTINGS = BROAD | {"application_name": "asterism listening"}
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 
-class Telling:
+class NotificationSender:
     """Sends topics out. ``sender`` is in every message, so that a process can tell its own."""
 
-    def __init__(self, connections: Connections, channel: str, sender: str) -> None:
+    def __init__(self, connections: ConnectionPool, channel: str, sender: str) -> None:
         self._connections = connections
         self._channel = channel
         self._sender = sender
@@ -62,7 +62,7 @@ class Telling:
                 topics, self._topics = self._topics, set()
                 try:
                     for payload in payloads(self._sender, topics):
-                        await self._connections.fetchrow(queries()["tell"], self._channel, payload)
+                        await self._connections.fetchrow(statements()["tell"], self._channel, payload)
                 except (StoreError, ValueError) as error:
                     log.warning("others were not told of a change, and will find it when they look: %s", error)
                 if not self._closing:
@@ -95,11 +95,11 @@ def payloads(sender: str, topics: set[str]) -> Iterator[str]:
         yield to_text([sender, *part])
 
 
-class Listening:
+class Listener:
     """Wakes the watches of this process when another one told of something."""
 
-    def __init__(self, opening: Opening, channel: str, sender: str, watches: Watches) -> None:
-        self._opening = opening
+    def __init__(self, factory: ConnectionFactory, channel: str, sender: str, watches: Watches) -> None:
+        self._factory = factory
         self._channel = channel
         self._sender = sender
         self._watches = watches
@@ -113,7 +113,7 @@ class Listening:
         pause = FIRST_PAUSE
         while True:
             try:
-                connection = await self._opening.connect(SETTINGS)
+                connection = await self._factory.connect(SETTINGS)
             except StoreError as error:
                 log.info("cannot listen for changes: %s", error)
                 await asyncio.sleep(pause)
@@ -134,10 +134,10 @@ class Listening:
         connection.add_termination_listener(lambda _: lost.set())
         await connection.add_listener(self._channel, self._heard)
         self._watches.wake_all()
-        clock = self._opening.clock
+        clock = self._factory.clock
         while not connection.is_closed():
             asked = clock.own()
-            clock.learn(await connection.fetchval(queries()["clock"]), asked)
+            clock.learn(await connection.fetchval(statements()["clock"]), asked)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PULSE):
                     await lost.wait()

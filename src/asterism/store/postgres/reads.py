@@ -8,32 +8,33 @@ from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.postgres.connections import Connections
+from asterism.store.postgres.connection_pool import ConnectionPool
 from asterism.store.postgres.error_mapping import storable
-from asterism.store.postgres.queries import queries
 from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.protocol import Answer, Held, Notice, Query, Register, Report, Waiting
+from asterism.store.postgres.statements import statements
+from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
 from asterism.store.store_errors import StoreCorrupt
 
 _STATUSES = {str(status): status for status in RunStatus}
 
 
-class Reading:
+class Reads:
     """The reads of a store, and the heartbeat, which is one that writes on the way."""
 
-    def __init__(self, quick: Connections, broad: Connections, clock: ServerClock) -> None:
-        self._quick = quick
-        self._broad = broad
-        self._clock = clock
+    def __init__(self, quick: ConnectionPool, broad: ConnectionPool, clock: ServerClock) -> None:
+        self._quick, self._broad = quick, broad
+        self.clock = clock
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         if not storable(session):
-            return Answer(self._clock(), False, False, ())
+            return HeartbeatReply(self.clock(), False, False, ())
         last = {report.run: report for report in reports if storable(report.run)}.values()
-        asked = self._clock.own()
+        asked = self.clock.own()
         now, draining, runs, epochs, statuses, wishes = await self._quick.fetchrow(
-            queries()["beat"],
+            statements()["heartbeat"],
             session,
             to_text(dict(profile)),
             [report.run for report in last],
@@ -41,14 +42,16 @@ class Reading:
             [None if report.progress is None else to_text(report.progress) for report in last],
             [to_text(report.tail) for report in last],
         )
-        self._clock.learn(now, asked)
+        self.clock.learn(now, asked)
         if draining is None:
-            return Answer(now, False, False, ())
+            return HeartbeatReply(now, False, False, ())
         held = sorted(zip(runs, epochs, statuses, wishes, strict=True))
-        return Answer(now, True, bool(draining), [Held(run, e, _STATUSES[status], w) for run, e, status, w in held])
+        return HeartbeatReply(
+            now, True, bool(draining), [OwnedRun(run, e, _STATUSES[status], w) for run, e, status, w in held]
+        )
 
     async def _named(self, query: str, name: str) -> Any:
-        return await self._quick.fetchrow(queries()[query], name) if storable(name) else None
+        return await self._quick.fetchrow(statements()[query], name) if storable(name) else None
 
     async def run(self, run_id: str) -> Run | None:
         row = await self._named("run", run_id)
@@ -61,7 +64,7 @@ class Reading:
         if query.judged is False:  # there are no copies here
             return []
         rows = await self._broad.fetch(
-            queries()["find_newest" if query.newest else "find_oldest"],
+            statements()["find_newest" if query.newest else "find_oldest"],
             None if query.statuses is None else [str(status) for status in query.statuses],
             query.workflow,
             query.device,
@@ -81,21 +84,21 @@ class Reading:
         return [run_of(row) for row in rows]
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        rows = await self._broad.fetch(queries()["orphans"], now, limit)
+        rows = await self._broad.fetch(statements()["orphans"], now, limit)
         width = len(COLUMNS)
         return [(run_of(row[:width]), session_of(row[width:])) for row in map(tuple, rows)]
 
-    async def waiting(self) -> list[Waiting]:
-        return [Waiting(*row) for row in await self._broad.fetch(queries()["waiting"])]
+    async def waiting(self) -> list[WaitingRuns]:
+        return [WaitingRuns(*row) for row in await self._broad.fetch(statements()["waiting"])]
 
     async def counts(self) -> Mapping[RunStatus, int]:
-        return {_STATUSES[status]: number for status, number in await self._broad.fetch(queries()["counts"])}
+        return {_STATUSES[status]: number for status, number in await self._broad.fetch(statements()["counts"])}
 
     async def kinds(self) -> set[str]:
-        return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(queries()["kinds"])}
+        return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        rows = await self._broad.fetch(queries()["sessions"], ended)
+        rows = await self._broad.fetch(statements()["sessions"], ended)
         return [session_of(row, row[-1]) for row in rows]
 
     async def register(self, key: str) -> Register | None:
@@ -103,19 +106,19 @@ class Reading:
         return _register(row) if row is not None else None
 
     async def registers(self, prefix: str) -> list[Register]:
-        rows = await self._quick.fetch(queries()["registers"], prefix) if storable(prefix) else []
+        rows = await self._quick.fetch(statements()["registers"], prefix) if storable(prefix) else []
         return [_register(row) for row in rows]
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
-        rows = await self._quick.fetch(queries()["reports"], [one for one in run_ids if storable(one)])
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
+        rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])
         return {run: _report(run, epoch, progress, tail) for run, epoch, progress, tail in rows}
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         rows = []
         if run is None:
-            rows = await self._quick.fetch(queries()["notices"], after, limit)
+            rows = await self._quick.fetch(statements()["notices"], after, limit)
         elif storable(run):
-            rows = await self._quick.fetch(queries()["notices_of_run"], after, limit, run)
+            rows = await self._quick.fetch(statements()["notices_of_run"], after, limit, run)
         return [(number, notice_of(json.loads(text))) for number, text in rows]
 
     async def blob(self, name: str) -> bytes | None:
@@ -137,5 +140,5 @@ def _register(row: Sequence[Any]) -> Register:
         raise StoreCorrupt(f"register {key} cannot be read: {error}") from error
 
 
-def _report(run: str, epoch: int, progress: str | None, tail: str) -> Report:
-    return Report(run, epoch, None if progress is None else Progress(*json.loads(progress)), json.loads(tail))
+def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:
+    return ProgressReport(run, epoch, None if progress is None else Progress(*json.loads(progress)), json.loads(tail))

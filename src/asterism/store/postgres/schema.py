@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from importlib import resources
+from typing import NamedTuple
 
 import asyncpg
 
-from asterism.store.postgres.connections import OLDEST_SERVER, Connection, Opening
+from asterism.store.postgres.connection_pool import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
-from asterism.store.postgres.queries import migrations
-from asterism.store.store_errors import StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreMissing, StoreNotFound, UnknownSchema
 
 log = logging.getLogger(__name__)
 
@@ -21,21 +23,38 @@ CREATE TABLE IF NOT EXISTS "{schema}".migrations (
 _APPLIED = "INSERT INTO migrations VALUES ($1, $2, extract(epoch FROM clock_timestamp()))"
 
 
-async def migrate(opening: Opening, *, create: bool) -> None:
+class Migration(NamedTuple):
+    version: int
+    name: str
+    sql: str
+
+
+@functools.cache
+def migrations() -> tuple[Migration, ...]:
+    """In order; the number at the beginning of the file's name is the version."""
+    found = []
+    for file in (resources.files(__package__) / "migrations").iterdir():
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        if file.name.endswith(".sql"):
+            found.append(Migration(int(number), name, file.read_text("utf-8")))
+    return tuple(sorted(found))
+
+
+async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
     """Raises UnknownSchema for a store that is ahead of this program, and StoreMissing for one that is not there and
     shall not be made."""
-    shown, schema = opening.address.shown, opening.address.schema
-    connection = await opening.connect({})
+    shown, schema = factory.address.shown, factory.address.schema
+    connection = await factory.connect({})
     try:
         major = connection.get_server_version().major
         if major < OLDEST_SERVER:
             raise StoreMissing(f"{shown}: PostgreSQL {OLDEST_SERVER} or later is needed, and the server is {major}")
         version = await _version(connection, schema)
         if version is None and not create:
-            raise StoreMissing(f"{shown}: there is no store in schema {schema!r}")
+            raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_the_unknown(version, shown)
         if version != migrations()[-1].version:
-            await _apply(connection, opening)
+            await _apply(connection, factory)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, shown) from error
     finally:
@@ -59,8 +78,8 @@ def _refuse_the_unknown(version: int | None, shown: str) -> None:
         )
 
 
-async def _apply(connection: Connection, opening: Opening) -> None:
-    shown, schema = opening.address.shown, opening.address.schema
+async def _apply(connection: Connection, factory: ConnectionFactory) -> None:
+    shown, schema = factory.address.shown, factory.address.schema
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '60s'")
         await connection.fetchval("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"asterism {schema}")

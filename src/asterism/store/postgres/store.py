@@ -19,56 +19,40 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run.run import Run, RunStatus
-from asterism.core.run.session import Session
+from asterism.core.run.run import Run
 from asterism.store import dump_format
 from asterism.store.postgres.address import Address
-from asterism.store.postgres.connections import BROAD, QUICK, Connections, Opening
+from asterism.store.postgres.connection_pool import BROAD, QUICK, ConnectionFactory, ConnectionPool
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
-from asterism.store.postgres.maintenance import Keeping
-from asterism.store.postgres.notifications import Listening, Telling, new_sender
-from asterism.store.postgres.queries import queries
-from asterism.store.postgres.queue import Taking
-from asterism.store.postgres.reads import Reading
+from asterism.store.postgres.maintenance import Maintenance
+from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
+from asterism.store.postgres.queue import TakeQueue
+from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import migrate
 from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.protocol import (
-    Answer,
-    Change,
-    Notice,
-    Offer,
-    Query,
-    Register,
-    Report,
-    Usage,
-    Waiting,
-    Watch,
-    Write,
-    topic_of,
-)
+from asterism.store.postgres.statements import statements
+from asterism.store.protocol import Change, TakeRequest, Usage, Watch, Write
 from asterism.store.store_errors import StoreError
 from asterism.store.watches import Watches
+from asterism.store.write_batch import topic_of
 
 TIMEOUT = 30.0
 
 
-class PostgresStore:
+class PostgresStore(Reads, Maintenance):
     """Use ``open``. It belongs to the event loop that opened it."""
 
-    def __init__(self, opening: Opening, connections: int, committers: int, takers: int) -> None:
-        self._opening = opening
-        self.clock = opening.clock
-        self._quick = Connections(opening, QUICK, connections)
-        self._broad = Connections(opening, BROAD, max(1, connections // 2))
+    def __init__(self, factory: ConnectionFactory, connections: int, committers: int, takers: int) -> None:
+        self._factory = factory
+        quick = ConnectionPool(factory, QUICK, connections)
+        super().__init__(quick, ConnectionPool(factory, BROAD, max(1, connections // 2)), factory.clock)
         self._watches = Watches()
         sender = new_sender()
-        channel = f"asterism_{opening.address.schema}"[:63]
-        self._telling = Telling(self._quick, channel, sender)
-        self._listening = Listening(opening, channel, sender, self._watches)
-        self._committer = Committer(self._quick, committers, self._committed)
-        self._taking = Taking(self._quick, takers)
-        self._reading = Reading(self._quick, self._broad, opening.clock)
-        self._keeping = Keeping(self._quick, self._broad)
+        channel = f"asterism_{factory.address.schema}"[:63]
+        self._sender = NotificationSender(quick, channel, sender)
+        self._listener = Listener(factory, channel, sender, self._watches)
+        self._committer = Committer(quick, committers, self._committed)
+        self._queue = TakeQueue(quick, takers)
 
     @classmethod
     async def open(
@@ -88,23 +72,23 @@ class PostgresStore:
         No statement takes longer than ``timeout`` seconds, and a lock is waited for a sixth of that; the check and the
         dump may take as long as they need. Raises StoreMissing, StoreReadOnly, UnknownSchema or StoreUnavailable."""
         clock = ServerClock()
-        opening = Opening(Address.parse(url, schema), timeout, clock)
-        await migrate(opening, create=create)
-        store = cls(opening, connections, committers, takers)
+        factory = ConnectionFactory(Address.parse(url, schema), timeout, clock)
+        await migrate(factory, create=create)
+        store = cls(factory, connections, committers, takers)
         try:
             async with store._quick.borrowed() as connection:
                 for _ in range(2):  # the first time the statement is new to the server, and slow
                     asked = clock.own()
-                    clock.learn(await connection.fetchval(queries()["clock"]), asked)
+                    clock.learn(await connection.fetchval(statements()["clock"]), asked)
         except BaseException:
             await store.close()
             raise
-        opening.settled = True
+        factory.settled = True
         return store
 
     @property
     def url(self) -> str:
-        return self._opening.address.shown
+        return self._factory.address.shown
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -112,68 +96,18 @@ class PostgresStore:
         """Raises ValueError, beside what every store raises, for a name that PostgreSQL cannot hold."""
         await self._committer.submit(writes)
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
-        taken = await self._taking.take(offer, step)
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        taken = await self._queue.take(request, step)
         topics = {topic for run in taken if (topic := topic_of(run)) is not None}
         if topics:
             self._committed(topics)
         return taken
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
-        return await self._reading.beat(session, profile, reports)
-
     def _committed(self, topics: set[str]) -> None:
         self._watches.wake(topics)
-        self._telling.tell(topics)
+        self._sender.tell(topics)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    async def run(self, run_id: str) -> Run | None:
-        return await self._reading.run(run_id)
-
-    async def find(self, query: Query) -> list[Run]:
-        return await self._reading.find(query)
-
-    async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        return await self._reading.orphans(now, limit)
-
-    async def waiting(self) -> list[Waiting]:
-        return await self._reading.waiting()
-
-    async def counts(self) -> Mapping[RunStatus, int]:
-        return await self._reading.counts()
-
-    async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return await self._reading.sessions(ended=ended)
-
-    async def register(self, key: str) -> Register | None:
-        return await self._reading.register(key)
-
-    async def registers(self, prefix: str) -> list[Register]:
-        return await self._reading.registers(prefix)
-
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
-        return await self._reading.reports(run_ids)
-
-    async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        return await self._reading.notices(run=run, after=after, limit=limit)
-
-    # -- large things, old ones, everything ----------------------------------------------------------------------------
-
-    async def keep_blob(self, data: bytes) -> str:
-        return await self._keeping.keep_blob(data)
-
-    async def blob(self, name: str) -> bytes | None:
-        return await self._reading.blob(name)
-
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        return await self._keeping.prune(ended_before, limit, min(ended_before, self.clock() - spare), keep)
-
-    async def check(self) -> list[str]:
-        return await self._keeping.check()
-
-    def dump(self) -> AsyncIterator[Mapping[str, Any]]:
-        return self._keeping.dump()
+    # -- maintenance -----------------------------------------------------------------------------------------------
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
@@ -211,21 +145,17 @@ class PostgresStore:
     async def came_from(self, store: str) -> list[Run]:
         return []
 
-    async def kinds(self) -> set[str]:
-        """What peers sent may have come with the backup of another store."""
-        return await self._reading.kinds()
-
     # -- waking ----------------------------------------------------------------------------------------------------
 
     def watch(self, topics: frozenset[str]) -> Watch:
-        self._listening.start()
+        self._listener.start()
         return self._watches.add(topics)
 
     async def close(self) -> None:
-        await self._taking.close()
+        await self._queue.close()
         await self._committer.close()
-        await self._telling.close()
-        await self._listening.close()
+        await self._sender.close()
+        await self._listener.close()
         await self._quick.close()
         await self._broad.close()
         self._watches.wake_all()

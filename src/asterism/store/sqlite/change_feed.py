@@ -13,13 +13,13 @@ from typing import Any
 from asterism.core.run.run import Run
 from asterism.store import row_codec
 from asterism.store.protocol import FEED, Change, Usage
-from asterism.store.sqlite.queries import QUERIES
+from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.sqlite.write_jobs import Job
 
 _MADE = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
-class Starting(Job):
+class StartFeedJob(Job):
     """The result is the id of the feed. Triggers, numbers and id come with one commit."""
 
     __slots__ = ()
@@ -29,14 +29,14 @@ class Starting(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         for name in _MADE:
-            cursor.execute(QUERIES[name])
-        cursor.execute(QUERIES["feed_everything"])
-        cursor.execute(QUERIES["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
-        row = cursor.execute(QUERIES["register"], (FEED,)).fetchone()
+            cursor.execute(STATEMENTS[name])
+        cursor.execute(STATEMENTS["feed_everything"])
+        cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
+        row = cursor.execute(STATEMENTS["register"], (FEED,)).fetchone()
         self.result = str(row_codec.from_text(row[1])["id"])
 
 
-class ForgettingSessions(Job):
+class ForgetSessionsJob(Job):
     __slots__ = ("ids",)
 
     def __init__(self, future: asyncio.Future[Any], ids: Sequence[str]) -> None:
@@ -44,43 +44,43 @@ class ForgettingSessions(Job):
         self.ids = row_codec.to_text(list(ids))
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        cursor.execute(QUERIES["forget_these_sessions"], (self.ids,))
+        cursor.execute(STATEMENTS["forget_these_sessions"], (self.ids,))
 
 
 def changes(cursor: sqlite3.Cursor, after: int, limit: int) -> list[Change]:
-    rows = cursor.execute(QUERIES["changes"], (after, limit)).fetchall()
+    rows = cursor.execute(STATEMENTS["changes"], (after, limit)).fetchall()
     return [Change(row[0], row_codec.run_of(row[3:]), row[1], bool(row[2])) for row in rows]
 
 
 def newest(cursor: sqlite3.Cursor) -> int:
-    row = cursor.execute(QUERIES["newest_change"]).fetchone()
+    row = cursor.execute(STATEMENTS["newest_change"]).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
-    return dict(cursor.execute(QUERIES["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
+    return dict(cursor.execute(STATEMENTS["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
 
 
 def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Run]:
-    return [row_codec.run_of(row) for row in cursor.execute(QUERIES["copies"], (whom, after, limit)).fetchall()]
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (whom, after, limit)).fetchall()]
 
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:
-    return {whom for (whom,) in cursor.execute(QUERIES["judges"]).fetchall()}
+    return {whom for (whom,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
 
 
 def usage(cursor: sqlite3.Cursor, store: str) -> Usage:
-    return Usage(*cursor.execute(QUERIES["usage"], (store,)).fetchone())
+    return Usage(*cursor.execute(STATEMENTS["usage"], (store,)).fetchone())
 
 
 def came_from_peers(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> set[str]:
-    rows = cursor.execute(QUERIES["came_from_peers"], (row_codec.to_text(list(run_ids)),)).fetchall()
+    rows = cursor.execute(STATEMENTS["came_from_peers"], (row_codec.to_text(list(run_ids)),)).fetchall()
     return {run_id for (run_id,) in rows}
 
 
 def came_from(cursor: sqlite3.Cursor, store: str) -> list[Run]:
-    return [row_codec.run_of(row) for row in cursor.execute(QUERIES["came_from"], (store,)).fetchall()]
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["came_from"], (store,)).fetchall()]
 
 
 def kinds(cursor: sqlite3.Cursor) -> set[str]:
-    return {f"{workflow}@{version}" for workflow, version in cursor.execute(QUERIES["kinds"]).fetchall()}
+    return {f"{workflow}@{version}" for workflow, version in cursor.execute(STATEMENTS["kinds"]).fetchall()}

@@ -20,7 +20,7 @@ from pathlib import Path
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.error_mapping import may_write, moved, passing, read_only, store_error
 from asterism.store.sqlite.wal_check import missing_commits
-from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, StoreNotFound, StoreUnavailable
 
 Identity = tuple[int, int]
 
@@ -35,11 +35,11 @@ LOG_LIMIT = 64 * 1024 * 1024
 """How much room the log keeps when it has been worked off, in bytes."""
 
 
-class Link:
+class FileConnection:
     """Its connection is used by one thread at a time. One with a ``leader`` reads, in the file that the leader has
     open; one without writes, makes the tables if they are missing, and does not wait for locks: its user does."""
 
-    def __init__(self, path: Path, busy_timeout: float, leader: Link | None = None) -> None:
+    def __init__(self, path: Path, busy_timeout: float, leader: FileConnection | None = None) -> None:
         self.path = path
         self._name = os.fspath(path)
         self.busy_timeout = busy_timeout
@@ -67,7 +67,7 @@ class Link:
             raise StoreMissing(f"{self.path} is a directory; a store is a file")
         if not self.path.exists():
             if not create:
-                raise StoreMissing(f"there is no store {self.path}")
+                raise StoreNotFound(f"there is no store {self.path}")
             if not may_write(folder):
                 raise read_only(self.path)
             # for its owner alone: there may be secrets in inputs and results. SQLite gives its log the same mode

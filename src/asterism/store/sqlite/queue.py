@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
 from asterism.store import row_codec
-from asterism.store.protocol import Offer, PutRun, topics_of
-from asterism.store.sqlite.queries import QUERIES
-from asterism.store.sqlite.statements import Op, perform, run_op
+from asterism.store.protocol import PutRun, TakeRequest
+from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreCorrupt
+from asterism.store.write_batch import topics_of
 
-_OFFERS_END = QUERIES["offers_end"]
-_OFFERS = QUERIES["offers"]
+_OFFERS_END = STATEMENTS["offers_end"]
+_OFFERS = STATEMENTS["offers"]
 _FAR = 2**62
 _log = logging.getLogger(__name__)
 
@@ -49,21 +49,21 @@ class Look(NamedTuple):
 MOST = Look(LAST, 4000, 1000)
 
 
-class Taking(Job):
+class TakeJob(Job):
     """The result is what was taken, and where to go on; None if there is nothing more to look at."""
 
-    __slots__ = ("look", "offer", "step", "taken")
+    __slots__ = ("look", "request", "step", "taken")
 
     def __init__(
-        self, future: asyncio.Future[Any], offer: Offer, step: Callable[[Run], Run | None], look: Look
+        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], look: Look
     ) -> None:
         super().__init__(future)
-        self.offer, self.step, self.look = offer, step, look
+        self.request, self.step, self.look = request, step, look
         self.taken: list[PutRun] = []
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         after, over, judged = self.look
-        below = _FAR if self.offer.above is None else -self.offer.above
+        below = _FAR if self.request.above is None else -self.request.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
         found = cursor.execute(_OFFERS_END, {**from_here, "look": over - 1}).fetchone()
         last = LAST if found is None else Place(*found)
@@ -73,17 +73,17 @@ class Taking(Job):
             "last_created_at": last.created_at,
             "last_id": last.id,
             "below": below,
-            "now": self.offer.now,
-            "device": self.offer.device,
-            "avoided": f"|{self.offer.device}|",
-            "not_kinds": row_codec.to_text(list(self.offer.not_kinds)),
+            "now": self.request.now,
+            "device": self.request.device,
+            "avoided": f"|{self.request.device}|",
+            "not_kinds": row_codec.to_text(list(self.request.not_kinds)),
             "page": judged,
         }
         rows = cursor.execute(_OFFERS, wanted).fetchall()
         try:
-            ops, passed = self._judge(rows)
-            if ops:
-                perform(cursor, ops, alone)
+            statements, passed = self._judge(rows)
+            if statements:
+                perform(cursor, statements, alone)
         except Exception as error:  # of the step; the writer undoes what there is to undo
             if isinstance(error, sqlite3.Error):
                 raise
@@ -91,12 +91,12 @@ class Taking(Job):
             return
         self.result = [write.run for write in self.taken], self._next(last, passed, len(rows) == judged, below)
 
-    def _judge(self, rows: list[Any]) -> tuple[list[Op], Place | None]:
+    def _judge(self, rows: list[Any]) -> tuple[list[Statement], Place | None]:
         """What to write, and how far it got."""
-        ops: list[Op] = []
+        statements: list[Statement] = []
         place = None
         for row in rows:
-            if len(ops) >= self.offer.limit:
+            if len(statements) >= self.request.limit:
                 break
             place = Place(-row[6], row[3], row[0])
             try:
@@ -106,13 +106,13 @@ class Taking(Job):
                 continue
             after = self.step(run)
             if after is not None:
-                ops.append(run_op(after, run.revision))
+                statements.append(run_statement(after, run.revision))
                 self.taken.append(PutRun(after, run.revision))
-        return ops, place
+        return statements, place
 
     def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Look | None:
         _, over, judged = self.look
-        if len(self.taken) >= self.offer.limit:
+        if len(self.taken) >= self.request.limit:
             return None
         if full and passed is not None:
             last = passed
@@ -124,6 +124,6 @@ class Taking(Job):
         return topics_of(self.taken)
 
 
-def first_look(offer: Offer) -> Look:
+def first_look(request: TakeRequest) -> Look:
     """Enough for a device that can do anything."""
-    return Look(FIRST, min(2 * offer.limit + 50, MOST.over), min(offer.limit + 10, MOST.judged))
+    return Look(FIRST, min(2 * request.limit + 50, MOST.over), min(request.limit + 10, MOST.judged))

@@ -11,12 +11,12 @@ from typing import Any
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
-from asterism.store.protocol import Notice, Query, Register, Report, Waiting
-from asterism.store.sqlite.queries import QUERIES
+from asterism.store.protocol import Notice, ProgressReport, Query, Register, WaitingRuns
+from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreCorrupt
 
 _FIND = f"SELECT {', '.join(row_codec.COLUMNS)} FROM runs"
-_RUN = QUERIES["run"]
+_RUN = STATEMENTS["run"]
 _WIDTH = len(row_codec.COLUMNS)
 
 
@@ -65,33 +65,35 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
 
 
 def orphans(cursor: sqlite3.Cursor, now: float, limit: int) -> list[tuple[Run, Session]]:
-    rows = cursor.execute(QUERIES["orphans"], (now, limit)).fetchall()
+    rows = cursor.execute(STATEMENTS["orphans"], (now, limit)).fetchall()
     return [(row_codec.run_of(row[:_WIDTH]), row_codec.session_of(row[_WIDTH:])) for row in rows]
 
 
-def waiting(cursor: sqlite3.Cursor) -> list[Waiting]:
-    return [Waiting(*row) for row in cursor.execute(QUERIES["waiting"]).fetchall()]
+def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
+    return [WaitingRuns(*row) for row in cursor.execute(STATEMENTS["waiting"]).fetchall()]
 
 
 def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
     try:
-        return Counter({RunStatus(status): number for status, number in cursor.execute(QUERIES["counts"]).fetchall()})
+        return Counter(
+            {RunStatus(status): number for status, number in cursor.execute(STATEMENTS["counts"]).fetchall()}
+        )
     except ValueError as error:
         raise StoreCorrupt(f"a run has a status that there is not: {error}") from error
 
 
 def sessions(cursor: sqlite3.Cursor, ended: bool) -> list[Session]:
-    rows = cursor.execute(QUERIES["sessions"], (ended,)).fetchall()
+    rows = cursor.execute(STATEMENTS["sessions"], (ended,)).fetchall()
     return [row_codec.session_of(row[:-1], row[-1]) for row in rows]
 
 
 def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
-    row = cursor.execute(QUERIES["register"], (key,)).fetchone()
+    row = cursor.execute(STATEMENTS["register"], (key,)).fetchone()
     return None if row is None else register_of(row)
 
 
 def registers(cursor: sqlite3.Cursor, prefix: str) -> list[Register]:
-    return [register_of(row) for row in cursor.execute(QUERIES["registers"], (prefix, prefix)).fetchall()]
+    return [register_of(row) for row in cursor.execute(STATEMENTS["registers"], (prefix, prefix)).fetchall()]
 
 
 def register_of(row: Sequence[Any]) -> Register:
@@ -101,22 +103,22 @@ def register_of(row: Sequence[Any]) -> Register:
         raise StoreCorrupt(f"register {row[0]} cannot be read: {error!r}") from error
 
 
-def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, Report]:
-    rows = cursor.execute(QUERIES["reports"], (row_codec.to_text(list(run_ids)),)).fetchall()
+def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
+    rows = cursor.execute(STATEMENTS["reports"], (row_codec.to_text(list(run_ids)),)).fetchall()
     found = {row[0]: report_of(row) for row in rows}
     return {run_id: found[run_id] for run_id in run_ids if run_id in found}
 
 
-def report_of(row: Sequence[Any]) -> Report:
+def report_of(row: Sequence[Any]) -> ProgressReport:
     try:
         progress, tail = row_codec.from_text(row[2])
-        return Report(row[0], row[1], None if progress is None else Progress(*progress), tail)
+        return ProgressReport(row[0], row[1], None if progress is None else Progress(*progress), tail)
     except (TypeError, ValueError) as error:
         raise StoreCorrupt(f"the report on run {row[0]} cannot be read: {error!r}") from error
 
 
 def notices(cursor: sqlite3.Cursor, run_id: str | None, after: int, limit: int) -> list[tuple[int, Notice]]:
-    rows = cursor.execute(QUERIES["notices"], (after, run_id, run_id, limit)).fetchall()
+    rows = cursor.execute(STATEMENTS["notices"], (after, run_id, run_id, limit)).fetchall()
     return [(number, notice_of(text)) for number, text in rows]
 
 

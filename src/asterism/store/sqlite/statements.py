@@ -3,8 +3,10 @@ by the writer."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any
 
 from asterism.core.run.run import Run
@@ -21,19 +23,41 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.sqlite.queries import QUERIES
 from asterism.store.store_errors import Conflict
 
-Op = tuple[str, tuple[Any, ...], str]
+_COLUMNS = {
+    "run_columns": ", ".join(row_codec.COLUMNS),
+    "run_places": ", ".join("?" * len(row_codec.COLUMNS)),
+    "run_changes": ", ".join(f"{name} = ?" for name in row_codec.MOVING),
+    "owned_columns": ", ".join(f"runs.{name}" for name in row_codec.COLUMNS),
+    "session_columns": ", ".join(f"sessions.{name}" for name in row_codec.SESSION_COLUMNS),
+}
+
+
+def _read() -> dict[str, str]:
+    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
+    found = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: _statement(body) for name, body in found}
+
+
+def _statement(body: str) -> str:
+    lines = [line for line in body.splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";").format_map(_COLUMNS)
+
+
+STATEMENTS = _read()
+"""The statements of ``statements.sql``, by name."""
+
+Statement = tuple[str, tuple[Any, ...], str]
 """A statement, its values, and the name of the record that was not as expected if the statement finds nothing to do."""
 
-_INSERT_RUN = QUERIES["insert_run"]
-_UPDATE_RUN = QUERIES["update_run"]
-_INSERT_REGISTER = QUERIES["insert_register"]
-_UPDATE_REGISTER = QUERIES["update_register"]
-_EXPECT_SESSION = QUERIES["expect_session"]
-_EXPECT_REGISTER = QUERIES["expect_register"]
-_EXPECT_NO_REGISTER = QUERIES["expect_no_register"]
+_INSERT_RUN = STATEMENTS["insert_run"]
+_UPDATE_RUN = STATEMENTS["update_run"]
+_INSERT_REGISTER = STATEMENTS["insert_register"]
+_UPDATE_REGISTER = STATEMENTS["update_register"]
+_EXPECT_SESSION = STATEMENTS["expect_session"]
+_EXPECT_REGISTER = STATEMENTS["expect_register"]
+_EXPECT_NO_REGISTER = STATEMENTS["expect_no_register"]
 _EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 _OFFERED = row_codec.MOVING.index("offered")
@@ -41,7 +65,7 @@ _KEY = row_codec.FIXED.index("key")
 _NO_FEED = "the feed"
 
 
-def op_of(write: Write, clock: Callable[[], float]) -> Op:
+def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
     """Raises what the codec raises for something that is not JSON."""
     if isinstance(write, PutRegister) and write.value is not None:  # on the way of every step of a constellation
         key, text = write.key, row_codec.to_text(write.value)
@@ -52,9 +76,9 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
         return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
     match write:
         case PutRun(run, expected):
-            return run_op(run, expected)
+            return run_statement(run, expected)
         case PutCopy(run, expected):
-            return _copy_op(run, expected)
+            return _copy_statement(run, expected)
         case PutSession(session, expected):
             return _put_session(session, expected, clock)
         case ExpectSession(session_id, revision):
@@ -62,61 +86,61 @@ def op_of(write: Write, clock: Callable[[], float]) -> Op:
         case PutRegister(key, None, None):
             return _EXPECT_NO_REGISTER, (key,), f"register {key}"
         case PutRegister(key, None, expected):
-            return QUERIES["delete_register"], (key, expected), f"register {key}"
+            return STATEMENTS["delete_register"], (key, expected), f"register {key}"
         case Contribution():
-            return QUERIES["contribute"], tuple(write), f"contribution of {write.store}"
+            return STATEMENTS["contribute"], tuple(write), f"contribution of {write.store}"
         case Notice():
             text = row_codec.to_text(row_codec.notice_to_json(write))
-            return QUERIES["insert_notice"], (write.at, write.run, text), "notice"
+            return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
     raise TypeError(f"a store cannot write a {type(write).__name__}")
 
 
-def run_op(run: Run, expected: int | None) -> Op:
+def run_statement(run: Run, expected: int | None) -> Statement:
     if expected is None:
         return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
     return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
 
 
-def _copy_op(run: Run, expected: int | None) -> Op:
+def _copy_statement(run: Run, expected: int | None) -> Statement:
     """The run as it is, but offered to nobody. Its mark comes after it."""
-    sql, values, what = run_op(run, expected)
+    sql, values, what = run_statement(run, expected)
     first = _OFFERED + (len(row_codec.FIXED) if expected is None else 0)
     return sql, (*values[:first], 0, *values[first + 1 :]), what
 
 
-def mark_op(write: PutCopy) -> Op:
+def mark_statement(write: PutCopy) -> Statement:
     """To whom it is left: that needs a feed to stand in."""
     marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
-    return QUERIES["mark_copy"], marks, _NO_FEED
+    return STATEMENTS["mark_copy"], marks, _NO_FEED
 
 
-def end_op(write: PutCopy, clock: Callable[[], float]) -> Op:
+def end_statement(write: PutCopy, clock: Callable[[], float]) -> Statement:
     """When it was seen here that it has ended."""
-    return QUERIES["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
+    return STATEMENTS["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
 
 
-def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Op:
+def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Statement:
     session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
     what = f"session {session_id}"
     if expected is None:
         values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
-        return QUERIES["insert_session"], values, what
+        return STATEMENTS["insert_session"], values, what
     values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
-    return QUERIES["update_session_abroad" if state == ABROAD else "update_session"], values, what
+    return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
-def perform(cursor: sqlite3.Cursor, ops: Sequence[Op], alone: bool) -> None:
+def perform(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
     """All of them or none; if they are ``alone`` in their transaction, it is for the caller to undo that. Raises
     Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other error of SQLite concerns the whole
     transaction."""
-    if alone or len(ops) == 1:
-        for op in ops:
-            perform_one(cursor, op)
+    if alone or len(statements) == 1:
+        for statement in statements:
+            perform_one(cursor, statement)
         return
     cursor.execute("SAVEPOINT batch")
     try:
-        for op in ops:
-            perform_one(cursor, op)
+        for statement in statements:
+            perform_one(cursor, statement)
     except (Conflict, ValueError, OverflowError):
         cursor.execute("ROLLBACK TO batch")
         raise
@@ -125,12 +149,12 @@ def perform(cursor: sqlite3.Cursor, ops: Sequence[Op], alone: bool) -> None:
             cursor.execute("RELEASE batch")
 
 
-def perform_one(cursor: sqlite3.Cursor, op: Op) -> None:
-    sql, values, what = op
+def perform_one(cursor: sqlite3.Cursor, statement: Statement) -> None:
+    sql, values, what = statement
     try:
         cursor.execute(sql, values)
     except sqlite3.IntegrityError as error:
-        raise _refusal(cursor, op, error) from None
+        raise _refusal(cursor, statement, error) from None
     except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
         raise ValueError(f"{what} cannot be kept: {error}") from error
     if cursor.rowcount == 1:
@@ -141,10 +165,10 @@ def perform_one(cursor: sqlite3.Cursor, op: Op) -> None:
         raise Conflict(what)
 
 
-def _refusal(cursor: sqlite3.Cursor, op: Op, error: sqlite3.IntegrityError) -> Exception:
-    sql, values, what = op
+def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:
+    sql, values, what = statement
     if error.sqlite_errorcode not in _TAKEN:
         return ValueError(f"{what} cannot be kept: {error}")
-    if sql is _INSERT_RUN and cursor.execute(QUERIES["run_exists"], values[:1]).fetchone() is None:
+    if sql is _INSERT_RUN and cursor.execute(STATEMENTS["run_exists"], values[:1]).fetchone() is None:
         return Conflict(f"key {values[_KEY]}")
     return Conflict(what)

@@ -19,29 +19,29 @@ from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import dump_format
 from asterism.store.protocol import (
-    Answer,
     Change,
+    HeartbeatReply,
     Notice,
-    Offer,
+    ProgressReport,
     Query,
     Register,
-    Report,
+    TakeRequest,
     Usage,
-    Waiting,
+    WaitingRuns,
     Watch,
     Write,
-    name_each_record_once,
 )
-from asterism.store.sqlite import change_feed, integrity_check, reads, table_dump
+from asterism.store.sqlite import change_feed, maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
-from asterism.store.sqlite.connection import Link
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import moved
-from asterism.store.sqlite.queue import Taking, first_look
-from asterism.store.sqlite.readers import Readers
-from asterism.store.sqlite.write_jobs import Batch, Beating, Forgetting
-from asterism.store.sqlite.writer import Writer
+from asterism.store.sqlite.group_commit import Writer
+from asterism.store.sqlite.queue import TakeJob, first_look
+from asterism.store.sqlite.reader_threads import ReaderThreads
+from asterism.store.sqlite.write_jobs import CommitJob, HeartbeatJob, PruneJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
@@ -59,9 +59,9 @@ class SqliteStore:
         self._blob_age = blob_age
         self._watches = Watches()
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
-        self._link = Link(path, busy_timeout)
-        self._writer = Writer(self._link, self._watches)
-        self._readers = Readers(self._link, READERS, self._writer.look)
+        self._connection = FileConnection(path, busy_timeout)
+        self._writer = Writer(self._connection, self._watches)
+        self._readers = ReaderThreads(self._connection, READERS, self._writer.look)
 
     @classmethod
     async def open(
@@ -86,16 +86,16 @@ class SqliteStore:
         if not writes:
             return
         if len(writes) > 1:
-            name_each_record_once(writes)
-        await self._writer.do(Batch(self._writer.future(), writes, self.clock))
+            check_distinct_records(writes)
+        await self._writer.do(CommitJob(self._writer.future(), writes, self.clock))
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
-        look = first_look(offer) if offer.limit > 0 else None
+        look = first_look(request) if request.limit > 0 else None
         while look is not None:
-            left = offer if not taken else replace(offer, limit=offer.limit - len(taken))
+            left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
-                more, look = await self._writer.do(Taking(self._writer.future(), left, step, look))
+                more, look = await self._writer.do(TakeJob(self._writer.future(), left, step, look))
             except StoreUnavailable:
                 if not taken:
                     raise
@@ -103,9 +103,11 @@ class SqliteStore:
             taken += more
         return taken
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
-        beating = Beating(self._writer.future(), session, profile, reports, self.clock)
-        answer: Answer = await self._writer.do(beating)
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        beating = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
+        answer: HeartbeatReply = await self._writer.do(beating)
         return answer
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class SqliteStore:
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return await self._readers.ask(reads.orphans, now, limit)
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[WaitingRuns]:
         return await self._readers.ask(reads.waiting)
 
     async def counts(self) -> Mapping[RunStatus, int]:
@@ -134,7 +136,7 @@ class SqliteStore:
     async def registers(self, prefix: str) -> list[Register]:
         return await self._readers.ask(reads.registers, prefix)
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return await self._readers.ask(reads.reports, run_ids)
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
@@ -148,7 +150,7 @@ class SqliteStore:
 
     # -- large things, and old ones ----------------------------------------------------------------------------------
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         self._writer.must_be_open()
         return await asyncio.to_thread(self._blobs.keep, data)
 
@@ -157,13 +159,13 @@ class SqliteStore:
         return await asyncio.to_thread(self._blobs.read, name)
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        forgotten: int = await self._writer.do(Forgetting(self._writer.future(), ended_before, limit, keep))
+        forgotten: int = await self._writer.do(PruneJob(self._writer.future(), ended_before, limit, keep))
         if forgotten == 0:
             before = min(ended_before, self.clock() - max(spare, self._blob_age))
             # listed before it is asked what is referred to: one that is kept anew after that is younger than ``before``
             old = await asyncio.to_thread(lambda: set(self._blobs.names(before)))
             if old:
-                old -= await self._readers.ask(table_dump.names_of_blobs)
+                old -= await self._readers.ask(maintenance.names_of_blobs)
             await asyncio.to_thread(self._remove, old, before)
         return forgotten
 
@@ -175,7 +177,7 @@ class SqliteStore:
     # -- for peers ---------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.do(change_feed.Starting(self._writer.future()))
+        feed: str = await self._writer.do(change_feed.StartFeedJob(self._writer.future()))
         return feed
 
     async def changes(self, after: int, limit: int) -> list[Change]:
@@ -194,7 +196,7 @@ class SqliteStore:
         return await self._readers.ask(change_feed.judges)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.do(change_feed.ForgettingSessions(self._writer.future(), ids))
+        await self._writer.do(change_feed.ForgetSessionsJob(self._writer.future(), ids))
 
     async def usage(self, store: str) -> Usage:
         return await self._readers.ask(change_feed.usage, store)
@@ -211,10 +213,10 @@ class SqliteStore:
     # -- the whole -----------------------------------------------------------------------------------------------------
 
     async def check(self) -> list[str]:
-        apart = Readers(self._link, 1, self._writer.look)  # it takes long
+        apart = ReaderThreads(self._connection, 1, self._writer.look)  # it takes long
         try:
             self._writer.must_be_open()
-            return await apart.ask(integrity_check.problems, self._blobs)
+            return await apart.ask(maintenance.problems, self._blobs)
         except StoreCorrupt as error:
             return [str(error)]
         finally:
@@ -222,10 +224,10 @@ class SqliteStore:
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         self._writer.must_be_open()
-        apart = Readers(self._link, 1, self._writer.look)
+        apart = ReaderThreads(self._connection, 1, self._writer.look)
         try:
             # what is forgotten meanwhile is in the tables of this instant, and has to be there when its turn comes
-            used = await apart.ask(table_dump.names_of_blobs)
+            used = await apart.ask(maintenance.names_of_blobs)
             await asyncio.to_thread(self._blobs.spare, used)
             pages = await apart.ask(_Pages, self.path)
             while lines := await apart.ask(pages.next):
@@ -253,7 +255,7 @@ class _Pages:
 
     def __init__(self, cursor: Any, path: Path) -> None:
         self._cursor, self._path = cursor, path
-        self._pages: Iterator[list[Mapping[str, Any]]] = table_dump.pages(cursor)
+        self._pages: Iterator[list[Mapping[str, Any]]] = maintenance.pages(cursor)
 
     def next(self, cursor: Any) -> list[Mapping[str, Any]]:
         """Empty at the end."""

@@ -12,15 +12,23 @@ from typing import Any
 
 from asterism.core.run.run import RunStatus
 from asterism.store import row_codec
-from asterism.store.protocol import Answer, Held, PutCopy, PutRun, Report, Write, topics_of
-from asterism.store.sqlite.queries import QUERIES
-from asterism.store.sqlite.statements import Op, end_op, mark_op, op_of, perform, run_op
+from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write
+from asterism.store.sqlite.statements import (
+    STATEMENTS,
+    Statement,
+    end_statement,
+    mark_statement,
+    perform,
+    run_statement,
+    statement_of,
+)
 from asterism.store.store_errors import Conflict
+from asterism.store.write_batch import topics_of
 
-_BEAT = QUERIES["beat"]
-_DRAINING = QUERIES["draining"]
-_HELD = QUERIES["held"]
-_PUT_REPORT = QUERIES["put_report"]
+_HEARTBEAT = STATEMENTS["heartbeat"]
+_DRAINING = STATEMENTS["draining"]
+_HELD = STATEMENTS["held"]
+_PUT_REPORT = STATEMENTS["put_report"]
 
 
 class Job:
@@ -50,30 +58,31 @@ class Job:
         return set()
 
 
-class Batch(Job):
+class CommitJob(Job):
     """A commit."""
 
-    __slots__ = ("ops", "writes")
+    __slots__ = ("statements", "writes")
 
     def __init__(self, future: asyncio.Future[Any], writes: Sequence[Write], clock: Callable[[], float]) -> None:
         self.future = future
         self.result = self.error = None
         self.writes = writes
-        self.ops: list[Op] = [
-            run_op(write.run, write.expected) if type(write) is PutRun else op_of(write, clock) for write in writes
+        self.statements: list[Statement] = [
+            run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
+            for write in writes
         ]
         if len(writes) > 1 or type(writes[0]) is PutCopy:
             copies = [write for write in writes if type(write) is PutCopy]
-            self.ops += [mark_op(write) for write in copies]
-            self.ops += [end_op(write, clock) for write in copies if write.run.ended]
+            self.statements += [mark_statement(write) for write in copies]
+            self.statements += [end_statement(write, clock) for write in copies if write.run.ended]
 
     @property
     def one_statement(self) -> bool:
-        return len(self.ops) == 1
+        return len(self.statements) == 1
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
-            perform(cursor, self.ops, alone)
+            perform(cursor, self.statements, alone)
         except (Conflict, ValueError, OverflowError) as error:
             self.error = error
 
@@ -81,7 +90,7 @@ class Batch(Job):
         return topics_of(self.writes)
 
 
-class Beating(Job):
+class HeartbeatJob(Job):
     """A heartbeat: the session is alive, and what it owns has come so far."""
 
     __slots__ = ("clock", "profile", "said", "session")
@@ -91,7 +100,7 @@ class Beating(Job):
         future: asyncio.Future[Any],
         session: str,
         profile: Mapping[str, Any],
-        reports: Sequence[Report],
+        reports: Sequence[ProgressReport],
         clock: Callable[[], float],
     ) -> None:
         super().__init__(future)
@@ -102,21 +111,21 @@ class Beating(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         now = self.clock()
-        if cursor.execute(_BEAT, (now, self.profile, self.session)).rowcount != 1:
-            self.result = Answer(now, False, False, ())
+        if cursor.execute(_HEARTBEAT, (now, self.profile, self.session)).rowcount != 1:
+            self.result = HeartbeatReply(now, False, False, ())
             return
         (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
         held = [
-            Held(run_id, epoch, RunStatus(status), wish)
+            OwnedRun(run_id, epoch, RunStatus(status), wish)
             for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
         if self.said:
             epochs = {one.run: one.epoch for one in held}
             cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
-        self.result = Answer(now, True, bool(draining), held)
+        self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
-class Forgetting(Job):
+class PruneJob(Job):
     """Old runs; and if there is none, what nothing refers to any more. The result is how many runs it were."""
 
     __slots__ = ("ended_before", "keep", "limit")
@@ -128,17 +137,17 @@ class Forgetting(Job):
         self.keep = row_codec.to_text(list(keep))
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        self.result = cursor.execute(QUERIES["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
+        self.result = cursor.execute(STATEMENTS["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
         if self.result < self.limit:
             terms = (self.ended_before, self.limit - self.result, self.keep)
-            self.result += cursor.execute(QUERIES["forget_seen_runs"], terms).rowcount
+            self.result += cursor.execute(STATEMENTS["forget_seen_runs"], terms).rowcount
         if self.result == 0:
-            cursor.execute(QUERIES["forget_ends"])
-            cursor.execute(QUERIES["forget_sessions"], (self.ended_before,))
-            cursor.execute(QUERIES["forget_notices"], (self.ended_before,))
-            cursor.execute(QUERIES["forget_reports"])
+            cursor.execute(STATEMENTS["forget_ends"])
+            cursor.execute(STATEMENTS["forget_sessions"], (self.ended_before,))
+            cursor.execute(STATEMENTS["forget_notices"], (self.ended_before,))
+            cursor.execute(STATEMENTS["forget_reports"])
 
 
-def said_of(report: Report) -> str:
+def said_of(report: ProgressReport) -> str:
     """As JSON, which can hold any text that a program may have printed."""
     return row_codec.to_text([report.progress, report.tail])

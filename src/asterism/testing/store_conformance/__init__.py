@@ -2,7 +2,7 @@
 
 ::
 
-    from asterism.testing.store_conformance import Elsewhere, SharedStoreConformance
+    from asterism.testing.store_conformance import ProcessOpener, SharedStoreConformance
 
 
     class TestMyStore(SharedStoreConformance):
@@ -12,8 +12,8 @@
         async def open_another(self, store):     # a second connection to the same store
             return await MyStore.open(store.path)
 
-        async def elsewhere(self, store):        # how another process opens it
-            return Elsewhere("my_tests:open_my_store", store.path)
+        async def process_opener(self, store):   # how another process opens it
+            return ProcessOpener("my_tests:open_my_store", store.path)
 
 ``StoreConformance`` is for an engine that lives in one process: only ``open_store`` has to be there. An engine that
 several processes share is a ``SharedStoreConformance``, which kills some of them too. The tests run their own event
@@ -28,50 +28,60 @@ from __future__ import annotations
 
 import contextlib
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 
 try:
     import hypothesis  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"asterism.testing.store_conformance needs hypothesis and pytest: {extra_advice('test')}"
+        f"asterism.testing.store_conformance needs hypothesis and pytest: {install_hint('test')}"
     ) from error
 
-_PARTS = (
-    "beating", "commits", "documents", "dumping", "feeding", "finding", "keeping", "losing",
-    "model", "processes", "racing", "records", "taking", "values", "watching",
+_TESTS = (
+    "blob_tests", "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "find_tests", "model_tests",
+    "record_tests", "sample_records", "session_tests", "take_tests", "watch_tests",
 )  # fmt: skip
 
-with contextlib.suppress(ImportError):  # so that a failed assertion in these files says what was compared
+with contextlib.suppress(ImportError):  # so that pytest shows what a failed assertion in these modules compared
     import pytest
 
-    pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+    pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _TESTS))
 
-from asterism.testing.conformance import Elsewhere  # noqa: E402
-from asterism.testing.store_conformance.blob_tests import Keeping  # noqa: E402
-from asterism.testing.store_conformance.commit_tests import Commits  # noqa: E402
-from asterism.testing.store_conformance.document_tests import Documents  # noqa: E402
-from asterism.testing.store_conformance.dump_tests import Dumping  # noqa: E402
-from asterism.testing.store_conformance.engine_tests import EngineTests  # noqa: E402
-from asterism.testing.store_conformance.feed_tests import Fed  # noqa: E402
-from asterism.testing.store_conformance.find_tests import Finding  # noqa: E402
-from asterism.testing.store_conformance.heartbeat_tests import Beating  # noqa: E402
-from asterism.testing.store_conformance.model_tests import Modelled  # noqa: E402
-from asterism.testing.store_conformance.orphan_tests import Losing  # noqa: E402
-from asterism.testing.store_conformance.process_tests import Processes  # noqa: E402
-from asterism.testing.store_conformance.race_tests import Racing  # noqa: E402
-from asterism.testing.store_conformance.take_tests import Taking  # noqa: E402
-from asterism.testing.store_conformance.value_tests import Values  # noqa: E402
-from asterism.testing.store_conformance.watch_tests import Watching  # noqa: E402
+# ruff: noqa: E402
+from asterism.testing.conformance import ProcessOpener
+from asterism.testing.store_conformance.blob_tests import RetentionTests
+from asterism.testing.store_conformance.commit_tests import CommitTests
+from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
+from asterism.testing.store_conformance.dump_tests import DumpTests
+from asterism.testing.store_conformance.feed_tests import FeedTests
+from asterism.testing.store_conformance.find_tests import FindTests
+from asterism.testing.store_conformance.model_tests import ModelTests
+from asterism.testing.store_conformance.record_tests import RegisterTests, ValueTests
+from asterism.testing.store_conformance.session_tests import HeartbeatTests, OrphanTests
+from asterism.testing.store_conformance.store_tests import StoreTests
+from asterism.testing.store_conformance.take_tests import TakeTests
+from asterism.testing.store_conformance.watch_tests import WatchTests
 
-__all__ = ["Elsewhere", "EngineTests", "SharedStoreConformance", "StoreConformance"]
+__all__ = ["ProcessOpener", "SharedStoreConformance", "StoreConformance", "StoreTests"]
 
 
 class StoreConformance(
-    Commits, Documents, Taking, Beating, Finding, Losing, Keeping, Dumping, Watching, Values, Racing, Fed, Modelled
+    CommitTests,
+    RegisterTests,
+    TakeTests,
+    HeartbeatTests,
+    FindTests,
+    OrphanTests,
+    RetentionTests,
+    DumpTests,
+    WatchTests,
+    ValueTests,
+    RaceTests,
+    FeedTests,
+    ModelTests,
 ):
     """What every engine promises. Override ``open_store``, and ``open_another`` if there can be two connections."""
 
 
-class SharedStoreConformance(StoreConformance, Processes):
-    """What an engine promises that several processes share. Override ``elsewhere`` too."""
+class SharedStoreConformance(StoreConformance, ProcessTests):
+    """What an engine promises that several processes share. Override ``process_opener`` too."""

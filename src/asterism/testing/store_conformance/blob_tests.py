@@ -10,7 +10,6 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.session import ENDED, REPLACED
 from asterism.store.protocol import Notice, PutRegister, Query, Store
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store, with_two
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
@@ -25,6 +24,7 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 LARGE = 10 * 1024 * 1024
 
@@ -50,39 +50,35 @@ async def _a_moment(store: Store) -> float:
     time of a heartbeat, as the store itself noted it: what ``store.clock`` says of a server may be off by a little."""
     await joined(store, a_session("moment-1", "moment"))
     await asyncio.sleep(0.03)  # there is no event to wait for: what has to happen is that time passes
-    await store.beat("moment-1", {}, [])
+    await store.heartbeat("moment-1", {}, [])
     await asyncio.sleep(0.03)
     return (await session_in(store, "moment-1")).beat_at
 
 
-class Keeping(EngineTests):
-    """Of ``keep_blob``, ``blob`` and ``prune``."""
+class RetentionTests(StoreTests):
+    """Of ``put_blob``, ``blob`` and ``prune``."""
 
-    @with_two
     async def test_what_is_large_comes_back_byte_for_byte(self, store: Store, other: Store) -> None:
         large = os.urandom(LARGE)
-        name = await store.keep_blob(large)
+        name = await store.put_blob(large)
         assert await store.blob(name) == large
         assert await other.blob(name) == large
 
-    @with_store
     async def test_blobs_may_be_empty_and_hold_anything(self, store: Store) -> None:
         for data in (b"", b"\0", bytes(range(256)), b"\r\n", "häuser 😀".encode()):
-            assert await store.blob(await store.keep_blob(data)) == data
+            assert await store.blob(await store.put_blob(data)) == data
 
-    @with_two
     async def test_the_same_bytes_have_the_same_name(self, store: Store, other: Store) -> None:
-        names = {await one.keep_blob(b"the same") for one in (store, other, store)}
+        names = {await one.put_blob(b"the same") for one in (store, other, store)}
         assert len(names) == 1
-        assert await store.keep_blob(b"another") not in names
-        many = await asyncio.gather(*(one.keep_blob(b"at once") for one in (store, other) for _ in range(10)))
+        assert await store.put_blob(b"another") not in names
+        many = await asyncio.gather(*(one.put_blob(b"at once") for one in (store, other) for _ in range(10)))
         assert len(set(many)) == 1
         assert await store.blob(many[0]) == b"at once"
 
-    @with_store
     async def test_a_name_that_nothing_has_is_nothing(self, store: Store) -> None:
         # names come from inputs, which anybody writes: an engine that keeps files must not read another's
-        name = await store.keep_blob(b"something")
+        name = await store.put_blob(b"something")
         for wrong in (
             "", ".", "..", "/", "unknown", name[:-1], name + "0", name.upper() + "x", "../" + name, f"./{name}",
             "../../../../etc/hostname", "/etc/hostname", __file__, "a\0b", "\ud800", "x" * 5000, "%",
@@ -91,7 +87,6 @@ class Keeping(EngineTests):
             assert await store.blob(wrong) is None, wrong
         assert await store.blob(name) == b"something"
 
-    @with_store
     async def test_only_runs_that_ended_long_ago_are_forgotten(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -113,7 +108,6 @@ class Keeping(EngineTests):
         assert await _pruned(store, FAR) == 2
         assert await store.find(Query()) == kept[:5]
 
-    @with_store
     async def test_a_limit_bounds_how_many_are_forgotten(self, store: Store) -> None:
         await added(store, *(_ended(number, 50.0) for number in range(10)), a_run(11))
         assert await store.prune(FAR, 4) == 4
@@ -123,7 +117,6 @@ class Keeping(EngineTests):
         assert await store.prune(FAR, 4) == 0
         assert ids(await store.find(Query())) == ["r0011"]
 
-    @with_store
     async def test_runs_whose_key_begins_with_something_are_kept(self, store: Store) -> None:
         keys = {1: "plan:a/x/1", 2: "plan:ab/x/1", 3: "plan:%/x/1", 4: None, 5: "pl"}
         await added(store, *(_ended(number, 50.0, key=key) for number, key in keys.items()))
@@ -132,11 +125,10 @@ class Keeping(EngineTests):
         assert await store.prune(FAR, 10, keep=["plan:a/"]) == 1
         assert await store.prune(FAR, 10) == 1
 
-    @with_store
     async def test_blobs_are_kept_as_long_as_a_run_refers_to_them(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
-        names = {data: await store.keep_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
+        names = {data: await store.put_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
         given = _reference(names[b"input"], b"input")
         run = a_run(1, given=given)
         done = completed(held_by(a_run(2), session), _reference(names[b"output"], b"output"), now=200.0)
@@ -158,34 +150,30 @@ class Keeping(EngineTests):
         assert await _pruned(store, FAR) == 2
         assert [await store.blob(name) for name in names.values()] == [None] * 5
 
-    @with_store
     async def test_a_blob_that_was_kept_for_a_run_to_come_is_not_forgotten(self, store: Store) -> None:
         """A blob is kept before the run that refers to it can be written."""
-        fresh = await store.keep_blob(b"fresh")
+        fresh = await store.put_blob(b"fresh")
         assert await _pruned(store, store.clock() - 3600.0) == 0
         assert await store.blob(fresh) == b"fresh"
 
-    @with_store
     async def test_a_blob_that_was_kept_again_counts_as_new(self, store: Store) -> None:
         """The bytes may be there from an old run: who keeps them again is told that they are durable."""
-        name = await store.keep_blob(b"again")
+        name = await store.put_blob(b"again")
         await added(store, _ended(1, 10.0, given=_reference(name, b"again")))
-        stranger = await store.keep_blob(b"not again")
+        stranger = await store.put_blob(b"not again")
         then = await _a_moment(store)
-        assert await store.keep_blob(b"again") == name
+        assert await store.put_blob(b"again") == name
         assert await _pruned(store, then) == 1
         assert await store.blob(name) == b"again"
         assert await store.blob(stranger) is None
 
-    @with_store
     async def test_a_blob_that_was_forgotten_can_be_kept_again(self, store: Store) -> None:
-        name = await store.keep_blob(b"something")
+        name = await store.put_blob(b"something")
         assert await _pruned(store, FAR) == 0
         assert await store.blob(name) is None
-        assert await store.keep_blob(b"something") == name
+        assert await store.put_blob(b"something") == name
         assert await store.blob(name) == b"something"
 
-    @with_store
     async def test_ended_sessions_are_forgotten_when_they_own_nothing(self, store: Store) -> None:
         sessions = [
             a_session("open"),
@@ -203,7 +191,6 @@ class Keeping(EngineTests):
         await store.commit([after(orphan, transitions.cancel(orphan, 70.0, "somebody"))])
         assert {run.id for run, _ in await store.orphans(FAR, 10)} == {"r0001"}  # it was claimed: a wish, no end
 
-    @with_store
     async def test_old_notices_are_forgotten_and_recent_ones_are_not(self, store: Store) -> None:
         told = [Notice(10.0, "told", "old"), Notice(500.0, "told", "new"), Notice(20.0, "told", "gone", "r0001")]
         await added(store, _ended(1, 30.0))
@@ -212,13 +199,11 @@ class Keeping(EngineTests):
         assert await _pruned(store, 100.0) == 0
         assert [notice for _, notice in await store.notices()] == [told[1]]
 
-    @with_store
     async def test_registers_are_never_forgotten(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])
         assert await _pruned(store, FAR) == 0
         assert await store.register("a") is not None
 
-    @with_two
     async def test_pruning_twice_at_once_counts_each_run_once(self, store: Store, other: Store) -> None:
         await added(store, *(_ended(number, 50.0, key=f"k{number}") for number in range(30)), a_run(40))
         counted = await asyncio.gather(*(_pruned(one, FAR, limit=7) for one in (store, other)))

@@ -19,7 +19,6 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
@@ -35,6 +34,7 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 Make = Callable[[Any], Write]
 """What makes a write from a value that may be one nobody can keep."""
@@ -98,17 +98,15 @@ def _bad_writes() -> list[tuple[str, Write]]:
     ]
 
 
-class Commits(EngineTests):
+class CommitTests(StoreTests):
     """Of ``commit``."""
 
-    @with_store
     async def test_a_batch_of_nothing_changes_nothing(self, store: Store) -> None:
         await store.commit([])
         assert await contents(store) == ({}, {}, [], [])
         assert isinstance(store.url, str)
         assert store.url
 
-    @with_store
     async def test_a_run_is_read_as_it_was_written(self, store: Store) -> None:
         session = a_session()
         run = a_run(1, given={"file": "a.mp4"}, key="once", priority=3, device="kitchen")
@@ -120,7 +118,6 @@ class Commits(EngineTests):
             assert await store.run(run.id) == new
         assert await store.run("another") is None
 
-    @with_store
     async def test_every_kind_of_write_happens_in_one_batch(self, store: Store) -> None:
         await _furnished(store)
         await store.commit(_good_batch())
@@ -136,7 +133,6 @@ class Commits(EngineTests):
         assert "removed" not in registers
         assert found.told() == [Notice(3.0, "told", "something worth telling", "present", "kitchen")]
 
-    @with_store
     async def test_one_conflict_anywhere_in_a_batch_undoes_all_of_it(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
@@ -151,7 +147,6 @@ class Commits(EngineTests):
             assert await contents(store) == before, f"the conflict about {what} left something behind"
         await store.commit(good)
 
-    @with_store
     async def test_of_several_conflicts_one_is_named(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
@@ -164,7 +159,6 @@ class Commits(EngineTests):
             await store.commit([write for _, write in bad])
         assert await contents(store) == before
 
-    @with_store
     async def test_a_run_that_was_written_by_the_caller_itself_is_a_conflict_about_the_run_or_its_key(
         self, store: Store
     ) -> None:
@@ -173,7 +167,6 @@ class Commits(EngineTests):
         with conflict("run r0001", "key once"):
             await added(store, run)
 
-    @with_store
     async def test_a_key_is_taken_as_long_as_its_run_is_remembered(self, store: Store) -> None:
         run = a_run(1, key="once")
         await added(store, run, a_run(2, key="twice"), a_run(3))
@@ -186,11 +179,10 @@ class Commits(EngineTests):
         await added(store, a_run(4, key="once"))
         assert [found.id for found in await store.find(Query(key="once"))] == ["r0004"]
 
-    @with_store
     async def test_an_expected_session_is_one_that_was_not_heard_of_since(self, store: Store) -> None:
         await joined(store, a_session())
         await store.commit([ExpectSession("kitchen-1", 1), PutRegister("a", 1, None)])
-        assert (await store.beat("kitchen-1", {}, [])).alive
+        assert (await store.heartbeat("kitchen-1", {}, [])).alive
         with conflict("session kitchen-1"):
             await store.commit([PutRegister("b", 1, None), ExpectSession("kitchen-1", 1)])
         assert [register.key for register in await store.registers("")] == ["a"]
@@ -200,7 +192,6 @@ class Commits(EngineTests):
         with conflict("session kitchen-1"):
             await store.commit([ExpectSession("kitchen-1", revision + 1)])
 
-    @with_store
     async def test_an_expected_register_is_one_that_was_not_changed_since(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])
         await store.commit([ExpectRegister("a", 1), PutRegister("b", 1, None)])
@@ -212,7 +203,6 @@ class Commits(EngineTests):
             await store.commit([ExpectRegister("a", 3)])
         assert [register[::2] for register in await store.registers("")] == [("a", 2), ("b", 1), ("c", 1)]
 
-    @with_store
     async def test_the_heartbeat_of_a_session_is_the_stores_own(self, store: Store) -> None:
         early = store.clock()
         await joined(store, a_session(beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})))
@@ -228,7 +218,6 @@ class Commits(EngineTests):
         await store.commit([PutSession(new, first.revision)])
         assert await session_in(store, "kitchen-1") == replace(new, beat_at=first.beat_at, used=0)
 
-    @with_store
     async def test_a_batch_that_names_a_record_twice_is_refused(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
@@ -257,7 +246,6 @@ class Commits(EngineTests):
         same_name: list[Write] = [PutRun(a_run("x"), None), PutSession(a_session("x"), None), PutRegister("x", 1, None)]
         await store.commit([*same_name, Notice(1.0, "told", "x"), Notice(1.0, "told", "x")])
 
-    @with_store
     async def test_what_is_no_json_is_refused_and_nothing_happens(self, store: Store) -> None:
         run = started(held_by(a_run(1), a_session()))
         await joined(store, a_session())
@@ -276,7 +264,6 @@ class Commits(EngineTests):
                     await store.commit([PutRegister("a", 1, None), make(value), Notice(1.0, "told", "after it")])
         assert await contents(store) == before
 
-    @with_store
     async def test_what_the_caller_does_with_a_document_later_changes_nothing(self, store: Store) -> None:
         document: dict[str, Any] = {"list": [1]}
         run = a_run(1, given=document)
@@ -297,11 +284,10 @@ class Commits(EngineTests):
         register.value["list"].append(3)
         assert (await store.registers("a"))[0].value == {"list": [1]}
         profile: dict[str, Any] = {"labels": ["a"]}
-        await store.beat("kitchen-1", profile, [])
+        await store.heartbeat("kitchen-1", profile, [])
         profile["labels"].append("b")
         assert (await session_in(store, "kitchen-1")).profile == {"labels": ["a"]}
 
-    @with_store
     async def test_a_batch_may_be_large(self, store: Store) -> None:
         number = 3000  # with all their columns more than the parameters that one statement may have
         runs = [a_run(one, given={"number": one}) for one in range(number)]

@@ -12,9 +12,8 @@ from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
 from asterism.core.run.session import ENDED, REPLACED
 from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import NOTIFIED, Notice, PutRegister, PutRun, Query, Report, Store
+from asterism.store.protocol import NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store, with_two
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -34,6 +33,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 Line = Mapping[str, Any]
 
@@ -51,8 +51,8 @@ def _said(line: Line) -> str:
 async def _furnished(store: Store) -> None:
     kitchen, garage = a_session(profile={"os": "linux"}), a_session("garage-1", "garage", state=REPLACED)
     await joined(store, kitchen, garage, a_session("kitchen-0", state=ENDED, can=frozenset({"gpu"})))
-    blob = await store.keep_blob(b"\0large\xff")
-    await store.keep_blob(b"nobody's")
+    blob = await store.put_blob(b"\0large\xff")
+    await store.put_blob(b"nobody's")
     working = started(held_by(a_run(4, given={"$blob": blob, "size": 7}), kitchen))
     await added(
         store,
@@ -64,13 +64,13 @@ async def _furnished(store: Store) -> None:
         transitions.pause(held_by(a_run(6), kitchen), 60.0, "somebody", "for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
         transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "it was not heard of"),
-        transitions.cancel(held_by(transitions.let_go(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
+        transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
     )
     await store.commit([PutRegister("a", {"x": 1}, None), series_of("x", active="r0009", queue=["r0002"])])
     await store.commit([PutRegister("a", {"x": 2}, 1)])
     for number in range(3):
         await store.commit([Notice(float(number), "told", f"the {number}th", "r0001", "kitchen")])
-    await store.beat("kitchen-1", {"os": "linux"}, [Report(working.id, 1, Progress(1, 2), "words")])
+    await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport(working.id, 1, Progress(1, 2), "words")])
 
 
 def _restored(before: Contents, after: Contents) -> None:
@@ -108,17 +108,15 @@ def _freed(before: Run, run: Run) -> None:
     assert (run.paused is None) == (before.wish is None)
 
 
-class Dumping(EngineTests):
+class DumpTests(StoreTests):
     """Of ``dump`` and ``load``."""
 
-    @with_store
     async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
         lines = await _dumped(store)
         assert lines == [dump_format.HEADER]
         assert await store.load(lines_of(lines)) == 0
         assert await contents(store) == ({}, {}, [], [])
 
-    @with_store
     async def test_a_backup_says_the_same_whichever_engine_wrote_it(self, store: Store) -> None:
         reference = MemoryStore()
         for one in (store, reference):
@@ -131,7 +129,6 @@ class Dumping(EngineTests):
         assert len(mine) == len(theirs)
         assert [line["notice"]["message"] for line in mine if "notice" in line] == ["the 0th", "the 1th", "the 2th"]
 
-    @with_store
     async def test_what_is_restored_is_true_again_and_nobody_owns_anything(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
@@ -145,7 +142,7 @@ class Dumping(EngineTests):
                 _restored(before, after)
                 assert await one.orphans(FAR, 10) == []
                 assert await one.reports(list(after.runs)) == {}
-                assert not (await one.beat("kitchen-1", {}, [])).alive
+                assert not (await one.heartbeat("kitchen-1", {}, [])).alive
                 assert await one.blob(after.runs["r0004"].input["$blob"]) == b"\0large\xff"
                 assert len([line for line in await _dumped(one) if "blob" in line]) == 2
                 assert await one.check() == []
@@ -157,7 +154,6 @@ class Dumping(EngineTests):
         finally:
             await fresh.close()
 
-    @with_store
     async def test_a_backup_of_another_engine_can_be_restored(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
@@ -167,7 +163,6 @@ class Dumping(EngineTests):
         assert await again.load(lines_of(await _dumped(store))) == 9
         assert (await contents(again)).comparable() == (await contents(store)).comparable()
 
-    @with_store
     async def test_what_people_had_been_told_of_counts_as_told_after_a_restore(self, store: Store) -> None:
         for number in range(7):
             await store.commit([Notice(float(number), "failed", f"the {number}th")])
@@ -187,7 +182,6 @@ class Dumping(EngineTests):
         finally:
             await fresh.close()
 
-    @with_store
     async def test_what_nobody_had_been_told_of_is_told_after_a_restore(self, store: Store) -> None:
         reference = MemoryStore()
         await reference.commit([Notice(0.0, "failed", "the first")])
@@ -203,14 +197,12 @@ class Dumping(EngineTests):
             finally:
                 await fresh.close()
 
-    @with_store
     async def test_a_large_backup_is_restored_whole(self, store: Store) -> None:
         reference = MemoryStore()
         await added(reference, *(a_run(number, given={"number": number}) for number in range(1203)))
         assert await store.load(lines_of(await _dumped(reference))) == 1203
         assert (await contents(store)).runs == (await contents(reference)).runs
 
-    @with_store
     async def test_a_store_with_something_in_it_is_not_filled(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
@@ -221,7 +213,6 @@ class Dumping(EngineTests):
         assert await store.find(Query()) == [a_run("mine")]
         assert await store.sessions(ended=True) == []
 
-    @with_store
     async def test_what_is_no_backup_is_refused(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
@@ -269,7 +260,6 @@ class Dumping(EngineTests):
         assert await contents(store) == ({}, {}, [], [])
         assert await store.load(lines_of([header, {"run": run}])) == 1
 
-    @with_two
     async def test_a_backup_is_of_one_instant_while_others_write(self, store: Store, other: Store) -> None:
         """Every commit changes the first and the last register, and a run with them: a backup has all or nothing."""
         filling = [PutRegister(f"m{number:03d}", "x" * 1000, None) for number in range(200)]
@@ -287,7 +277,6 @@ class Dumping(EngineTests):
             await _write_pairs(other, begin + 3)
         assert (await store.registers("z"))[0].value == 12
 
-    @with_store
     async def test_a_backup_that_is_given_up_halfway_holds_nothing_up(self, store: Store) -> None:
         await _furnished(store)
         for _ in range(3):

@@ -10,7 +10,6 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, CREATED, FAILED, OWNED, PROCESSING, REASSIGNING, TERMINAL, Grant, Run
 from asterism.store.protocol import Query, Store
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store
 from asterism.testing.store_conformance.sample_records import (
     FLOW,
     a_run,
@@ -25,6 +24,7 @@ from asterism.testing.store_conformance.sample_records import (
     series_of,
     started,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 _KITCHEN, _GARAGE = a_session(), a_session("garage-1", "garage")
 _SECOND = a_session("kitchen-2")
@@ -43,10 +43,10 @@ def _furniture() -> list[Run]:
         started(held_by(a_run(6, index), _GARAGE)),
         transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "somebody"),
         a_run(8, series="x"),
-        held_by(transitions.let_go(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
+        held_by(transitions.release_hold(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
         transitions.pause(a_run(10), 20.0, "somebody"),
         completed(held_by(a_run(11), _KITCHEN), now=80.0),
-        completed(held_by(transitions.let_go(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
+        completed(held_by(transitions.release_hold(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
         transitions.cancel(a_run(13), 85.0, "somebody"),
         transitions.lose(held_by(a_run(14), _KITCHEN), FLOW, 95.0, "it was not heard of"),
         released(held_by(a_run(15, index), _KITCHEN), now=96.0),
@@ -94,10 +94,9 @@ _CRITERIA: list[Criterion] = [
 ]
 
 
-class Finding(EngineTests):
+class FindTests(StoreTests):
     """Of ``run`` and ``find``."""
 
-    @with_store
     async def test_everything_is_found_oldest_first(self, store: Store) -> None:
         assert await store.find(Query()) == []
         runs = await _furnished(store)
@@ -106,7 +105,6 @@ class Finding(EngineTests):
         for run in runs:
             assert await store.run(run.id) == run
 
-    @with_store
     async def test_each_criterion_finds_what_satisfies_it(self, store: Store) -> None:
         runs = await _furnished(store)
         for given, satisfies in _CRITERIA:
@@ -114,7 +112,6 @@ class Finding(EngineTests):
             assert 0 < len(expected) < len(runs), f"{given} tells nothing apart"
             assert await store.find(Query(**given)) == expected, given
 
-    @with_store
     async def test_two_criteria_find_what_satisfies_both(self, store: Store) -> None:
         runs = await _furnished(store)
         for (one, satisfies_one), (two, satisfies_two) in itertools.combinations(_CRITERIA, 2):
@@ -122,7 +119,6 @@ class Finding(EngineTests):
                 expected = [run.id for run in runs if satisfies_one(run) and satisfies_two(run)]
                 assert ids(await store.find(Query(**one, **two))) == expected, (one, two)
 
-    @with_store
     async def test_limits_are_exact(self, store: Store) -> None:
         await joined(store, _KITCHEN)
         run = held_by(a_run(1), _KITCHEN, now=40.0)
@@ -137,7 +133,6 @@ class Finding(EngineTests):
         assert ids(await store.find(Query(waiting_before=0.0))) == []
         assert ids(await store.find(Query(waiting_before=0.00001))) == ["r0000"]
 
-    @with_store
     async def test_what_nobody_satisfies_is_not_found(self, store: Store) -> None:
         await _furnished(store)
         nothing: list[dict[str, Any]] = [
@@ -160,7 +155,6 @@ class Finding(EngineTests):
         for given in nothing:
             assert await store.find(Query(**given)) == [], given
 
-    @with_store
     async def test_a_part_of_an_id_is_no_pattern(self, store: Store) -> None:
         names = ["a%b", "a_b", "a\\b", "axb", "a*b", "a'b"]
         await added(store, *(a_run(name) for name in names))
@@ -168,7 +162,6 @@ class Finding(EngineTests):
             assert ids(await store.find(Query(id_like=name[1:]))) == [name]
         assert sorted(ids(await store.find(Query(id_like="a")))) == sorted(names)
 
-    @with_store
     async def test_page_by_page_everything_is_found_once(self, store: Store) -> None:
         runs = await _furnished(store)
         asked: list[dict[str, Any]] = [{}, {"offered": False}, {"workflow": "transcode"}, {"session": "garage-1"}]
@@ -188,7 +181,6 @@ class Finding(EngineTests):
         assert ids(await store.find(Query(limit=2))) == ids(runs[:2])
         assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
 
-    @with_store
     async def test_a_page_goes_on_after_a_run_that_is_gone(self, store: Store) -> None:
         runs = await _furnished(store)
         assert ids(await store.find(Query(after="r0007x", limit=1))) == ["r0008"]

@@ -22,17 +22,17 @@ from asterism.store.protocol import (
     ExpectRegister,
     ExpectSession,
     Notice,
+    ProgressReport,
     PutRegister,
     PutRun,
     PutSession,
     Query,
-    Report,
     Store,
     Write,
 )
 from asterism.store.store_errors import Conflict
-from asterism.testing.store_conformance.engine_tests import EngineTests
 from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
@@ -49,11 +49,11 @@ _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
     lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
     lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "it was not heard of"),
-    lambda run, grant, session, now: transitions.next_round(run, _flow(run), now),
+    lambda run, grant, session, now: transitions.offer_again(run, _flow(run), now),
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
     lambda run, grant, session, now: transitions.resume(run, now, "x"),
-    lambda run, grant, session, now: transitions.let_go(run, now),
+    lambda run, grant, session, now: transitions.release_hold(run, now),
 ]
 _CRITERIA: list[dict[str, Any]] = [
     *({"statuses": these} for these in (OWNED, TERMINAL, frozenset({CREATED, REASSIGNING}))),
@@ -241,20 +241,20 @@ class Pair:
         assert found == expected
         await self._beat(session.id)
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         await self._beat((await self._session(A_STRANGER)).id)
 
     async def _beat(self, name: str) -> None:
         """With reports about what it owns, some of another epoch, and one about a run that may be anybody's."""
         told = [
-            Report(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
+            ProgressReport(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
             for run in await self._model.find(Query(session=name))
         ]
         anybodys = [run for run in await self._model.find(Query(statuses=OWNED)) if run.session != name]
         if anybodys:
-            told.append(Report(anybodys[0].id, anybodys[0].epoch, None, "of another"))
+            told.append(ProgressReport(anybodys[0].id, anybodys[0].epoch, None, "of another"))
         note(f"  {name} tells {told}")
-        found, expected = await self._both(lambda store: store.beat(name, {"told": len(told)}, told))
+        found, expected = await self._both(lambda store: store.heartbeat(name, {"told": len(told)}, told))
         assert (found.alive, found.draining) == (expected.alive, expected.draining)
         assert sorted(found.held) == sorted(expected.held)
 
@@ -304,7 +304,7 @@ class Pair:
 A_STRANGER = Session("nobody-1", "nobody", 1.0)
 """It never joined."""
 
-LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["beat"] * 2),
+LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["heartbeat"] * 2),
           "join", "change_session", "prune", *(["find"] * 2)]  # fmt: skip
 
 
@@ -345,7 +345,7 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
 """One of them is asked after each step, all of them at the end; the order of the answers is made the same."""
 
 
-class Modelled(EngineTests):
+class ModelTests(StoreTests):
     """Of everything in any order."""
 
     def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:

@@ -89,8 +89,8 @@ def _release(reason: str, words: str, progress: Progress | None) -> Step:
 
 _CLAIM: Step = lambda run, flow, now: transitions.claim(run, _grant(run), flow, now)  # noqa: E731
 _START: Step = lambda run, flow, now: transitions.start(run, _grant(run), now)  # noqa: E731
-_NEXT_ROUND: Step = lambda run, flow, now: transitions.next_round(run, flow, now)  # noqa: E731
-_LET_GO: Step = lambda run, flow, now: transitions.let_go(run, now)  # noqa: E731
+_NEXT_ROUND: Step = lambda run, flow, now: transitions.offer_again(run, flow, now)  # noqa: E731
+_LET_GO: Step = lambda run, flow, now: transitions.release_hold(run, now)  # noqa: E731
 _PROGRESS = st.none() | st.builds(Progress, st.integers(0, 9), st.none() | st.integers(0, 9))
 
 STEPS: st.SearchStrategy[Step] = st.one_of(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import CLAIMED, REASSIGNING, Run
 from asterism.store.protocol import PutRegister, PutRun, Query, Store
-from asterism.testing.store_conformance.engine_tests import EngineTests, with_store, with_two
 from asterism.testing.store_conformance.sample_records import (
     FLOW,
     LATER,
@@ -29,12 +28,12 @@ from asterism.testing.store_conformance.sample_records import (
     taking,
     wins,
 )
+from asterism.testing.store_conformance.store_tests import StoreTests
 
 
-class Taking(EngineTests):
+class TakeTests(StoreTests):
     """Of ``take``."""
 
-    @with_store
     async def test_what_is_taken_is_stored_and_returned(self, store: Store) -> None:
         session = a_session()
         run = a_run(1, given={"file": "a.mp4"})
@@ -46,11 +45,9 @@ class Taking(EngineTests):
         assert taken.status is CLAIMED
         assert await store.take(offer(), taking(session)) == []
 
-    @with_store
     async def test_an_empty_store_has_nothing_to_take(self, store: Store) -> None:
         assert await store.take(offer(), taking(a_session())) == []
 
-    @with_store
     async def test_the_most_urgent_comes_first_and_the_oldest_of_those(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -62,7 +59,6 @@ class Taking(EngineTests):
         assert ids(await store.take(offer(limit=0), taking(session))) == []
         assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
 
-    @with_store
     async def test_what_came_back_stands_where_it_stood(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -73,7 +69,6 @@ class Taking(EngineTests):
         await store.commit([after(second, released(second))])
         assert ids(await store.take(offer(limit=9), taking(session))) == [second.id, "r0003"]
 
-    @with_store
     async def test_kinds_that_a_device_cannot_do_are_passed_over(self, store: Store) -> None:
         session = a_session()
         other, newer = replace(FLOW, name="index"), FLOW.at_version(2)
@@ -85,7 +80,6 @@ class Taking(EngineTests):
         assert ids(await store.take(asked, taking(session))) == ["r0003"]
         assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0004"]
 
-    @with_store
     async def test_a_pinned_run_is_for_its_device(self, store: Store) -> None:
         kitchen, garage = a_session(), a_session("garage-1", "garage")
         await joined(store, kitchen, garage)
@@ -93,7 +87,6 @@ class Taking(EngineTests):
         assert ids(await store.take(offer(), taking(kitchen))) == ["r0002", "r0003"]
         assert ids(await store.take(offer("garage"), taking(garage))) == ["r0001"]
 
-    @with_store
     async def test_a_run_that_avoids_a_device_is_not_offered_to_it(self, store: Store) -> None:
         names = ("kitchen", "kit", "kitchen-pc", "chen", "kitchen%", "k_tchen")
         sessions = {name: a_session(f"{name}-1", name) for name in names}
@@ -104,7 +97,6 @@ class Taking(EngineTests):
         for number, name in enumerate(names):
             assert ids(await store.take(offer(name), taking(sessions[name]))) == [f"r000{number}"]
 
-    @with_store
     async def test_a_run_is_not_offered_before_its_time(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -113,7 +105,6 @@ class Taking(EngineTests):
         assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
         assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
 
-    @with_store
     async def test_only_what_is_more_urgent_if_that_is_asked(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -122,7 +113,6 @@ class Taking(EngineTests):
         assert ids(await store.take(offer(above=0), taking(session))) == []
         assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
 
-    @with_store
     async def test_what_is_paused_or_held_or_owned_or_over_is_never_offered(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -144,7 +134,7 @@ class Taking(EngineTests):
         assert paused is not None
         await store.commit(
             [
-                after(held, transitions.let_go(held, 3.0)),
+                after(held, transitions.release_hold(held, 3.0)),
                 series_of("one at a time", active=held.id, revision=1),
                 after(paused, transitions.resume(paused, 3.0, "somebody")),
                 after(owned, released(owned)),
@@ -152,7 +142,6 @@ class Taking(EngineTests):
         )
         assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002", "r0005"]
 
-    @with_store
     async def test_a_run_changed_many_times_while_it_waited_is_offered_once(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -166,7 +155,6 @@ class Taking(EngineTests):
         assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0002"]
         assert await store.take(offer(), taking(session)) == []
 
-    @with_store
     async def test_a_step_may_refuse_and_then_sees_the_next(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -179,7 +167,6 @@ class Taking(EngineTests):
         assert await store.take(offer(limit=2), lambda run: None) == []
         assert ids(await store.take(offer(limit=1), step)) == ["r0000"]
 
-    @with_store
     async def test_a_step_that_raises_leaves_everything_as_it_was(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -200,7 +187,6 @@ class Taking(EngineTests):
         await store.commit([PutRegister("a", "the store still works", None)])
         assert ids(await store.take(offer(), step)) == ids(before.runs.values())
 
-    @with_store
     async def test_a_step_sees_the_run_as_it_is_stored(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -211,7 +197,6 @@ class Taking(EngineTests):
         assert seen
         assert all(one == run for one in seen)
 
-    @with_store
     async def test_a_step_may_end_a_run_or_change_it_without_taking_it(self, store: Store) -> None:
         await added(store, a_run(1), a_run(2))
         ended = await store.take(offer(limit=1), lambda run: transitions.give_up(run, LATER, "nobody can"))
@@ -223,7 +208,6 @@ class Taking(EngineTests):
         assert await store.run("r0002") == moved[0]
         assert moved[0].offered
 
-    @with_two
     async def test_takes_at_the_same_time_never_get_the_same_run(self, store: Store, other: Store) -> None:
         sessions = [a_session(f"{name}-1", name) for name in ("kitchen", "garage", "attic", "roof")]
         await joined(store, *sessions)
@@ -241,7 +225,6 @@ class Taking(EngineTests):
         assert twice == []
         assert {run.id: run for run in taken} == (await contents(store)).runs
 
-    @with_two
     async def test_a_take_and_a_commit_never_both_win(self, store: Store, other: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -266,7 +249,6 @@ class Taking(EngineTests):
             assert run is not None
             assert run.status is CLAIMED
 
-    @with_store
     async def test_what_is_being_reassigned_is_offered_with_its_history(self, store: Store) -> None:
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)

@@ -19,7 +19,6 @@ from asterism.store.protocol import (
     Write,
     for_device,
 )
-from asterism.testing.store_conformance.engine_tests import PATIENCE, EngineTests, with_store, with_two
 from asterism.testing.store_conformance.sample_records import (
     a_run,
     a_session,
@@ -36,6 +35,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
+from asterism.testing.store_conformance.store_tests import PATIENCE, StoreTests
 
 
 async def _waiting(watch: Watch) -> asyncio.Task[bool]:
@@ -53,10 +53,9 @@ async def _comes_to_rest(watch: Watch) -> bool:
     return False
 
 
-class Watching(EngineTests):
+class WatchTests(StoreTests):
     """Of ``watch``."""
 
-    @with_store
     async def test_a_watch_is_woken_by_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         try:
@@ -67,14 +66,12 @@ class Watching(EngineTests):
         finally:
             watch.close()
 
-    @with_store
     async def test_a_wake_before_the_wait_counts(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         await added(store, a_run(1))
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    @with_store
     async def test_a_watch_that_nothing_concerns_is_not_woken(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         assert await _comes_to_rest(watch)
@@ -84,7 +81,6 @@ class Watching(EngineTests):
         assert not all([await watch.wait(0.0) for _ in range(10)])
         watch.close()
 
-    @with_two
     async def test_a_watch_is_woken_by_another_connection(self, store: Store, other: Store) -> None:
         for number, (here, there) in enumerate([(store, other), (other, store)]):
             watch = here.watch(frozenset({OFFERED}))
@@ -93,7 +89,6 @@ class Watching(EngineTests):
             assert await waiting
             watch.close()
 
-    @with_two
     async def test_every_topic_is_woken_by_what_concerns_it(self, store: Store, other: Store) -> None:
         session = a_session()
         await joined(store, session)
@@ -119,7 +114,6 @@ class Watching(EngineTests):
                 assert await watch.wait(PATIENCE), (topic, number)
                 watch.close()
 
-    @with_two
     async def test_a_watch_is_left_alone_by_what_does_not_concern_it(self, store: Store, other: Store) -> None:
         if not self.tells_topics_apart:
             raise SkipTest("this engine does not tell topics apart")
@@ -133,7 +127,7 @@ class Watching(EngineTests):
         run = a_run(1)
         await store.commit([PutRun(run, None), Notice(1.0, "told", "x"), PutRegister("a", 1, None)])
         await store.take(offer(), taking(session))
-        await store.beat(session.id, {}, [])
+        await store.heartbeat(session.id, {}, [])
         await store.commit([PutRun(assigned_to(a_run(2), session), None)])
         with conflict("run r0001"):  # what did not happen wakes nobody
             await added(store, completed(held_by(run, session)))
@@ -144,7 +138,6 @@ class Watching(EngineTests):
         garage.close()
         last.close()
 
-    @with_store
     async def test_a_closed_watch_is_not_woken(self, store: Store) -> None:
         closed, other = store.watch(frozenset({OFFERED})), store.watch(frozenset({OFFERED}))
         closed.close()
@@ -154,7 +147,6 @@ class Watching(EngineTests):
         assert not await closed.wait(0.0)
         other.close()
 
-    @with_store
     async def test_all_watches_of_a_topic_are_woken(self, store: Store) -> None:
         watches = [store.watch(frozenset({OFFERED, f"device {number}"})) for number in range(20)]
         tasks = [await _waiting(watch) for watch in watches]
@@ -164,7 +156,6 @@ class Watching(EngineTests):
         for watch in watches:
             watch.close()
 
-    @with_store
     async def test_a_wait_that_is_cancelled_loses_nothing(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         waiting = await _waiting(watch)
@@ -174,7 +165,6 @@ class Watching(EngineTests):
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    @with_two
     async def test_who_waits_and_looks_misses_nothing(self, store: Store, other: Store) -> None:
         """The way in which devices work: look, wait, look again. Twenty runs come while they do."""
         session = a_session()

@@ -1,0 +1,171 @@
+-- Every statement but the migrations. {run} and {session} stand for the columns of those records, in the order of the
+-- codec. Those under "quick" are run with one plan for all arguments, which uses indexes only; those under "broad" are
+-- planned anew each time, so that a condition whose argument is null costs nothing.
+
+
+-- quick: writing ------------------------------------------------------------------------------------------------------
+
+-- name: commit_runs
+SELECT done, present FROM commit_runs($1, $2, $3, $4)
+
+-- name: change_runs
+SELECT change_runs($1)
+
+-- name: offered
+SELECT {run} FROM lock_offered($1, $2, $3, $4, $5, $6)
+
+-- name: offered_further
+-- The same without locks, after a place in the queue; `more` is in the last row.
+WITH lists AS (SELECT array_agg(kind) AS kinds, array_agg(pin) AS pins FROM lists_of($1, $2))
+SELECT {run_of_runs}, found.more
+FROM lists, next_offered(lists.kinds, lists.pins, $3, $4, $5, $6, $7, $8, $9) AS found JOIN runs USING (id)
+ORDER BY found.urgency, found.created_at, found.id
+
+-- name: lock_runs
+SELECT runs.id FROM unnest($1::text[], $2::bigint[]) AS wanted (id, revision)
+JOIN runs ON runs.id = wanted.id AND runs.revision = wanted.revision
+FOR UPDATE OF runs SKIP LOCKED
+
+-- name: heartbeat
+SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes FROM beat($1, $2, $3, $4, $5, $6)
+
+-- name: put_blob
+INSERT INTO blobs (name, kept_at, data) VALUES ($1, now_in_seconds(), $2)
+ON CONFLICT (name) DO UPDATE SET kept_at = excluded.kept_at
+
+-- name: tell
+-- Nothing is lost with it that a slow poll would not find: it does not wait for the disk.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)
+
+-- name: clock
+SELECT now_in_seconds()
+
+
+-- quick: reading ------------------------------------------------------------------------------------------------------
+
+-- name: run
+SELECT {run} FROM runs WHERE id = $1
+
+-- name: register
+SELECT key, value, revision FROM registers WHERE key = $1
+
+-- name: registers
+SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY key
+
+-- name: reports
+SELECT reports.run, reports.epoch, reports.progress, reports.tail
+FROM runs JOIN reports ON reports.session = runs.session AND reports.run = runs.id AND reports.epoch = runs.epoch
+WHERE runs.id = ANY ($1)
+
+-- name: notices
+SELECT number, notice FROM notices WHERE number > $1 ORDER BY number LIMIT $2
+
+-- name: notices_of_run
+SELECT number, notice FROM notices WHERE run = $3 AND number > $1 ORDER BY number LIMIT $2
+
+-- name: blob
+SELECT data FROM blobs WHERE name = $1
+
+
+-- broad ---------------------------------------------------------------------------------------------------------------
+
+-- name: find
+SELECT {run} FROM runs
+WHERE ($1::text[] IS NULL OR status = ANY ($1))
+    AND ($2::text IS NULL OR workflow = $2)
+    AND ($3::text IS NULL OR device = $3)
+    AND ($4::text IS NULL OR (session = $4 AND status IN ('assigned', 'claimed', 'processing')))
+    AND ($5::text IS NULL OR series = $5)
+    AND ($6::text IS NULL OR key = $6)
+    AND ($7::smallint IS NULL OR offered = $7)
+    AND ($8::boolean IS NULL OR (avoid <> '') = $8)
+    AND ($9::double precision IS NULL OR due_at < $9)
+    AND ($10::double precision IS NULL OR ended_at < $10)
+    AND ($11::double precision IS NULL OR waiting_since < $11)
+    AND ($12::text IS NULL OR strpos(id, $12) > 0)
+    AND ($13::text IS NULL OR {after})
+    AND ($15::boolean IS NULL OR ended_at IS NULL) -- which is so for whatever else is asked for, and there is an index
+ORDER BY id {order}
+LIMIT $14
+
+-- name: orphans
+SELECT {run_of_runs}, {session_of_sessions}
+FROM sessions JOIN runs ON runs.session = sessions.id
+WHERE sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1)
+LIMIT $2
+
+-- name: waiting
+SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0))
+FROM runs WHERE offered = 1 GROUP BY workflow, version, pinned
+
+-- name: counts
+SELECT status, count(*) FROM runs GROUP BY status
+
+-- name: kinds
+SELECT DISTINCT workflow, version FROM runs
+
+-- name: sessions
+SELECT {session}, coalesce(used, 0)
+FROM sessions
+LEFT JOIN (SELECT session, count(*) AS used FROM runs WHERE session IS NOT NULL GROUP BY session) AS owned
+    ON owned.session = sessions.id
+WHERE $1 OR state <> 'ended'
+ORDER BY id
+
+-- name: prune_runs
+-- They are chosen once: a plan may ask anew for what is beside IN, and would be given some more each time.
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM runs
+    WHERE ended_at < $1
+        AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
+    ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), old AS (
+    DELETE FROM runs WHERE id IN (SELECT id FROM chosen) RETURNING id
+), unused AS (
+    DELETE FROM blob_uses WHERE run IN (SELECT id FROM old)
+)
+SELECT count(*) FROM old
+
+-- name: prune_sessions
+WITH old AS (
+    DELETE FROM sessions
+    WHERE state = 'ended' AND beat_at < $1 AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id)
+    RETURNING id
+)
+DELETE FROM reports WHERE session IN (SELECT id FROM old)
+
+-- name: prune_notices
+DELETE FROM notices WHERE at < $1
+
+-- name: prune_blobs
+-- A young one may belong to a run that is about to be committed.
+DELETE FROM blobs
+WHERE kept_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.name = blobs.name)
+
+-- name: all_runs
+SELECT {run} FROM runs ORDER BY id
+
+-- name: all_sessions
+SELECT {session} FROM sessions ORDER BY id
+
+-- name: all_registers
+SELECT key, value, revision FROM registers ORDER BY key
+
+-- name: all_notices
+SELECT number, notice FROM notices ORDER BY number
+
+-- name: all_blobs
+SELECT data FROM blobs ORDER BY name
+
+-- name: careless_settings
+SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name
+
+-- name: runs_of_nobody
+SELECT runs.id, runs.session FROM runs LEFT JOIN sessions ON sessions.id = runs.session
+WHERE runs.session IS NOT NULL AND sessions.id IS NULL ORDER BY runs.id
+
+-- name: missing_blobs
+SELECT run, name FROM blob_uses WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE blobs.name = blob_uses.name) ORDER BY run
+
+-- name: sums_of_blobs
+SELECT name, encode(sha256(data), 'hex') FROM blobs ORDER BY name

@@ -1,0 +1,171 @@
+"""Is all well with what is stored? The file as SQLite sees it, every record for itself, and the records together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from asterism.core.run.run import OWNED, Run
+from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED
+from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.store import dump_format, row_codec
+from asterism.store.sqlite import reads
+from asterism.store.sqlite.blob_files import Blobs
+from asterism.store.sqlite.statements import STATEMENTS
+from asterism.store.store_errors import StoreError
+
+PAGE = 200
+_LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
+    ("all_sessions", lambda row: dump_format.line(row_codec.session_of(row))),
+    ("all_registers", lambda row: dump_format.line(reads.register_of(row))),
+    ("all_notices", lambda row: dump_format.line(reads.notice_of(row[0]), number=row[1])),
+)
+
+SERIES = "series/"
+"""How the key of a register begins that holds the state of a series."""
+
+_OFFERED = row_codec.COLUMNS.index("offered")
+_URGENCY = len(row_codec.COLUMNS)
+
+
+def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
+    """Everything that is wrong, in words."""
+    try:
+        cursor.execute("BEGIN")  # one instant for all of it
+        try:
+            found = [f"the file: {line}" for (line,) in cursor.execute("PRAGMA integrity_check") if line != "ok"]
+            return found or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor)))
+        finally:
+            if cursor.connection.in_transaction:
+                cursor.execute("ROLLBACK")
+    except sqlite3.DatabaseError as error:
+        return [f"the file: {error}"]
+
+
+def _rows(cursor: sqlite3.Cursor, name: str) -> Iterator[Any]:
+    """One after the other, with a cursor of their own."""
+    return iter(cursor.connection.execute(STATEMENTS[name]))
+
+
+def _read(name: str, row: Any, record_of: Callable[[Any], Any]) -> Iterator[str]:
+    try:
+        record_of(row)
+    except StoreError as error:
+        yield f"{name}: {error}"
+
+
+def _sessions(cursor: sqlite3.Cursor) -> Iterator[str]:
+    for row in _rows(cursor, "all_sessions"):
+        yield from _read("sessions", row, row_codec.session_of)
+        if row[3] not in (OPEN, REPLACED, ENDED, ABROAD):
+            yield f"session {row[0]} is {row[3]}, which no session can be"
+
+
+def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
+    sessions: set[str | None] = {row[0] for row in _rows(cursor, "all_sessions")}
+    copies = {row[0] for row in _rows(cursor, "all_copies")}
+    in_series: dict[str, list[Run]] = {}
+    checked: dict[str, str | None] = {}
+    for row in _rows(cursor, "all_runs_with_urgency"):
+        try:
+            run = row_codec.run_of(row[:_URGENCY])
+        except StoreError as error:
+            yield str(error)
+            continue
+        known = sessions if run.id not in copies else {*sessions, run.session}
+        to_be = run.offered and run.id not in copies
+        yield from _contradictions(run, to_be, offered=row[_OFFERED], urgency=row[_URGENCY], sessions=known)
+        for name in dump_format.blobs_of(run):
+            if name not in checked:
+                checked[name] = _wrong_with(name, blobs)
+            if checked[name] is not None:
+                yield f"run {run.id} refers to {name}, {checked[name]}"
+        if run.series is not None and not run.ended and run.id not in copies:
+            in_series.setdefault(run.series, []).append(run)
+    yield from _series(cursor, in_series, copies)
+
+
+def _contradictions(
+    run: Run, to_be_offered: bool, *, offered: int, urgency: int, sessions: set[str | None]
+) -> Iterator[str]:
+    if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
+        yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
+    if run.session is not None and run.session not in sessions:
+        yield f"run {run.id} is owned by session {run.session}, which is not known"
+    if bool(offered) != to_be_offered:
+        yield f"run {run.id} is {'' if offered else 'not '}offered, and {'' if to_be_offered else 'not '}to be"
+    if urgency != -run.priority:
+        yield f"run {run.id} has priority {run.priority} and urgency {urgency}"
+
+
+def _wrong_with(name: str, blobs: Blobs) -> str | None:
+    try:
+        return "which is not kept any more" if blobs.read(name) is None else None
+    except StoreError as error:
+        return f"which cannot be read: {error}"
+
+
+def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set[str]) -> Iterator[str]:
+    """The state of each series against the runs that are in it."""
+    for row in _rows(cursor, "all_registers"):
+        if not row[0].startswith(SERIES):
+            continue
+        name = row[0].removeprefix(SERIES)
+        runs = {run.id: run for run in in_series.pop(name, [])}
+        try:
+            series = Series.from_json(reads.register_of(row).value)
+        except (StoreError, UnreadableSeries) as error:
+            yield f"series {name}: {error}"
+            continue
+        if series.name != name:
+            yield f"series {name}: its state is that of series {series.name}"
+        for item in (series.active, *series.queue):
+            if isinstance(item, str) and item not in runs and item not in copies:
+                yield f"series {name}: run {item} is {_role(series, item)}, and has ended or is none of its runs"
+        for run in runs.values():
+            if (series.active == run.id) == run.held or series.position(run.id) is None:
+                yield f"series {name}: run {run.id} is {_role(series, run.id)}, and {'' if run.held else 'not '}held"
+    for name, left in in_series.items():
+        for run in left:
+            yield f"series {name}: run {run.id} is in it, and the series has no state"
+
+
+def _role(series: Series, item: str) -> str:
+    if series.active == item:
+        return "active"
+    return "queued" if item in series.queue else "neither active nor queued"
+
+
+def _others(cursor: sqlite3.Cursor) -> Iterator[str]:
+    for row in _rows(cursor, "all_registers"):
+        yield from _read("registers", row, reads.register_of)
+    for row in _rows(cursor, "all_notices"):
+        yield from _read("notices", row, lambda one: reads.notice_of(one[0]))
+    for row in _rows(cursor, "all_reports"):
+        yield from _read("reports", row, reads.report_of)
+
+
+# -- the dump ----------------------------------------------------------------------------------------------------------
+
+
+def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
+    """The lines of a dump without its blobs. What is committed after the first page is not among them."""
+    cursor.execute("BEGIN")
+    yield [dump_format.HEADER]
+    copies = dict(cursor.execute(STATEMENTS["open_copies"]).fetchall())
+    cursor.execute(STATEMENTS["all_runs"])
+    while rows := cursor.fetchmany(PAGE):
+        yield [dump_format.line(run, copies.get(run.id)) for run in map(row_codec.run_of, rows)]
+    for name, line_of in _LINES:
+        cursor.execute(STATEMENTS[name])
+        while rows := cursor.fetchmany(PAGE):
+            yield [line_of(row) for row in rows]
+
+
+def names_of_blobs(cursor: sqlite3.Cursor) -> set[str]:
+    """What the runs refer to."""
+    rows = iter(lambda: cursor.fetchmany(PAGE), [])
+    cursor.execute(STATEMENTS["runs_with_blobs"])
+    return {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}

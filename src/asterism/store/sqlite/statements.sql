@@ -1,0 +1,263 @@
+-- Every statement on the records, by name. In braces stand the columns of a run, in the order of the codec.
+
+-- name: insert_run
+INSERT INTO runs ({run_columns}, urgency) VALUES ({run_places}, ?);
+
+-- name: update_run
+-- The compare-and-swap: it changes nothing if somebody else was first.
+UPDATE runs SET {run_changes} WHERE id = ? AND revision = ?;
+
+-- name: run_exists
+SELECT 1 FROM runs WHERE id = ?;
+
+-- name: insert_session
+INSERT INTO sessions (id, device, revision, state, draining, beat_at, profile, terms) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_session
+-- beat_at is written by heartbeats alone; but one from the future was written before the clock was set back.
+UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = min(beat_at, ?), profile = ?, terms = ?
+WHERE id = ? AND revision = ?;
+
+-- name: update_session_abroad
+-- It has no heartbeats of its own here.
+UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = ?, profile = ?, terms = ?
+WHERE id = ? AND revision = ?;
+
+-- name: mark_copy
+-- After the run itself, whose trigger has put it at the end of the feed, as one of our own.
+UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
+
+-- name: contribute
+INSERT INTO contributions (run, store, runs, bytes, blobs) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (run, store) DO UPDATE SET
+    runs = max(runs, excluded.runs), bytes = bytes + excluded.bytes, blobs = blobs + excluded.blobs;
+
+-- name: usage
+SELECT coalesce(sum(runs), 0), coalesce(sum(bytes), 0), coalesce(sum(blobs), 0) FROM contributions WHERE store = ?;
+
+-- name: came_from_peers
+SELECT DISTINCT run FROM contributions WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: came_from
+SELECT {owned_columns} FROM contributions CROSS JOIN runs ON runs.id = contributions.run
+WHERE contributions.store = ? AND contributions.runs = 1 AND runs.ended_at IS NULL
+ORDER BY runs.id;
+
+-- name: see_end
+INSERT INTO ends (run, ended_at, seen_at) VALUES (?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET
+    seen_at = CASE WHEN ended_at = excluded.ended_at THEN seen_at ELSE excluded.seen_at END,
+    ended_at = excluded.ended_at;
+
+-- name: expect_session
+SELECT 1 FROM sessions WHERE id = ? AND revision = ?;
+
+-- name: expect_register
+SELECT 1 FROM registers WHERE key = ? AND revision = ?;
+
+-- name: insert_register
+INSERT INTO registers (key, value, revision) VALUES (?, ?, 1);
+
+-- name: update_register
+UPDATE registers SET value = ?, revision = revision + 1 WHERE key = ? AND revision = ?;
+
+-- name: delete_register
+DELETE FROM registers WHERE key = ? AND revision = ?;
+
+-- name: expect_no_register
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM registers WHERE key = ?);
+
+-- name: insert_notice
+INSERT INTO notices (at, run, said) VALUES (?, ?, ?);
+
+-- name: heartbeat
+UPDATE sessions SET revision = revision + 1, beat_at = ?, profile = ? WHERE id = ? AND state = 'open';
+
+-- name: draining
+SELECT draining FROM sessions WHERE id = ?;
+
+-- name: held
+SELECT id, epoch, status, wish FROM runs WHERE session = ? ORDER BY id;
+
+-- name: put_report
+INSERT INTO reports (run, epoch, said) VALUES (?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET epoch = excluded.epoch, said = excluded.said;
+
+-- name: offers_end
+-- Where a look at so many offers ends. A look is short, since nobody else can write meanwhile.
+SELECT urgency, created_at, id FROM runs
+WHERE offered = 1 AND (urgency, created_at, id) > (:urgency, :created_at, :id)
+ORDER BY urgency, created_at, id
+LIMIT 1 OFFSET :look;
+
+-- name: offers
+-- What a device may take of the offers after one place and up to another. The kinds it cannot do are a JSON list.
+SELECT {run_columns} FROM runs
+WHERE offered = 1
+  AND (urgency, created_at, id) > (:urgency, :created_at, :id)
+  AND (urgency, created_at, id) <= (:last_urgency, :last_created_at, :last_id)
+  AND urgency < :below
+  AND not_before <= :now
+  AND (pinned IS NULL OR pinned = :device)
+  AND instr(avoid, :avoided) = 0
+  AND workflow || '@' || version NOT IN (SELECT value FROM json_each(:not_kinds))
+ORDER BY urgency, created_at, id
+LIMIT :page;
+
+-- name: forget_runs
+-- The third argument is a list of prefixes, as JSON: runs whose key begins with one of them are kept.
+DELETE FROM runs WHERE id IN (
+    SELECT id FROM runs
+    WHERE ended_at < ?1
+        AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+        AND NOT EXISTS (
+            SELECT 1 FROM ends WHERE ends.run = runs.id AND ends.ended_at = runs.ended_at AND ends.seen_at >= ?1
+        )
+    ORDER BY ended_at LIMIT ?2
+);
+
+-- name: forget_seen_runs
+-- Those that ended elsewhere, by a clock that was ahead.
+DELETE FROM runs WHERE id IN (
+    SELECT runs.id FROM ends CROSS JOIN runs ON runs.id = ends.run AND runs.ended_at = ends.ended_at
+    WHERE ends.seen_at < ?1
+        AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+    ORDER BY ends.seen_at LIMIT ?2
+);
+
+-- name: forget_ends
+DELETE FROM ends WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = ends.run);
+
+-- name: forget_sessions
+DELETE FROM sessions
+WHERE state = 'ended' AND beat_at < ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
+
+-- name: forget_these_sessions
+DELETE FROM sessions
+WHERE id IN (SELECT value FROM json_each(?))
+    AND state = 'ended' AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id);
+
+-- name: forget_notices
+DELETE FROM notices WHERE at < ?;
+
+-- name: forget_reports
+DELETE FROM reports
+WHERE NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.id = reports.run AND runs.epoch = reports.epoch AND runs.session IS NOT NULL
+);
+
+-- name: run
+SELECT {run_columns} FROM runs WHERE id = ?;
+
+-- name: orphans
+-- One session after the other (that is what CROSS JOIN says here), so that a limit ends it early.
+SELECT {owned_columns}, {session_columns} FROM sessions CROSS JOIN runs ON runs.session = sessions.id
+WHERE (
+        sessions.state = 'ended'
+        OR (sessions.state <> 'abroad' AND runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < ?)
+    )
+    AND NOT EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)
+ORDER BY sessions.rowid, runs.id
+LIMIT ?;
+
+-- name: waiting
+SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0.0)) FROM runs
+WHERE offered = 1
+GROUP BY workflow, version, pinned
+ORDER BY workflow, version, pinned;
+
+-- name: counts
+SELECT status, count(*) FROM runs GROUP BY status;
+
+-- name: sessions
+SELECT {session_columns}, (SELECT count(*) FROM runs WHERE runs.session = sessions.id) FROM sessions
+WHERE ? OR state <> 'ended'
+ORDER BY rowid;
+
+-- name: register
+SELECT key, value, revision FROM registers WHERE key = ?;
+
+-- name: registers
+-- Those with a prefix: from it up to it with the highest of all characters.
+SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(1114111) ORDER BY key;
+
+-- name: reports
+SELECT run, reports.epoch, said FROM reports JOIN runs ON runs.id = reports.run
+WHERE run IN (SELECT value FROM json_each(?)) AND runs.epoch = reports.epoch AND runs.session IS NOT NULL;
+
+-- name: notices
+SELECT number, said FROM notices WHERE number > ? AND (? IS NULL OR run = ?) ORDER BY number LIMIT ?;
+
+-- name: all_runs
+SELECT {run_columns} FROM runs ORDER BY id;
+
+-- name: all_runs_with_urgency
+SELECT {run_columns}, urgency FROM runs ORDER BY id;
+
+-- name: all_sessions
+SELECT {session_columns} FROM sessions ORDER BY rowid;
+
+-- name: all_registers
+SELECT key, value, revision FROM registers ORDER BY key;
+
+-- name: all_notices
+SELECT said, number FROM notices ORDER BY number;
+
+-- name: runs_with_blobs
+-- More than there are, since the words may stand in somebody's text; they are looked at again.
+SELECT {run_columns} FROM runs WHERE instr(input, '"$blob"') OR instr(state, '"$blob"');
+
+-- name: all_reports
+SELECT run, epoch, said FROM reports ORDER BY run;
+
+-- name: feed_of_new
+CREATE TRIGGER IF NOT EXISTS feed_of_new AFTER INSERT ON runs BEGIN
+    INSERT INTO feed (run) VALUES (new.id);
+END;
+
+-- name: feed_of_changed
+CREATE TRIGGER IF NOT EXISTS feed_of_changed AFTER UPDATE ON runs BEGIN
+    DELETE FROM feed WHERE run = new.id;
+    INSERT INTO feed (run) VALUES (new.id);
+END;
+
+-- name: feed_of_forgotten
+CREATE TRIGGER IF NOT EXISTS feed_of_forgotten AFTER DELETE ON runs BEGIN
+    DELETE FROM feed WHERE run = old.id;
+END;
+
+-- name: feed_everything
+INSERT INTO feed (run) SELECT id FROM runs WHERE NOT EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id) ORDER BY id;
+
+-- name: name_feed
+INSERT INTO registers (key, value, revision) VALUES (?, ?, 1) ON CONFLICT (key) DO NOTHING;
+
+-- name: changes
+SELECT feed.number, feed.left_to, feed.same, {owned_columns} FROM feed CROSS JOIN runs ON runs.id = feed.run
+WHERE feed.number > ?
+ORDER BY feed.number
+LIMIT ?;
+
+-- name: newest_change
+SELECT seq FROM sqlite_sequence WHERE name = 'feed';
+
+-- name: left_to
+SELECT run, left_to FROM feed WHERE left_to IS NOT NULL AND run IN (SELECT value FROM json_each(?));
+
+-- name: copies
+SELECT {owned_columns} FROM feed CROSS JOIN runs ON runs.id = feed.run
+WHERE feed.open = 1 AND feed.left_to = ? AND feed.run > ?
+ORDER BY feed.run
+LIMIT ?;
+
+-- name: judges
+SELECT DISTINCT left_to FROM feed WHERE open = 1;
+
+-- name: kinds
+SELECT DISTINCT workflow, version FROM runs;
+
+-- name: open_copies
+SELECT run, left_to FROM feed WHERE open = 1;
+
+-- name: all_copies
+SELECT run FROM feed WHERE left_to IS NOT NULL;

@@ -1,0 +1,87 @@
+"""Many worlds, or one with its log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from asterism.testing.simulator.simulation import COMMAND, WORLDS, simulate, world_named
+from asterism.testing.simulator.witness import Violation
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first one")
+    parser.add_argument("--seed", type=int, help="one world, with its log")
+    parser.add_argument("--seconds", type=float, help="stop after so much time, whatever is left")
+    parser.add_argument("--world", default="fleet", help=f"which kind: {', '.join(WORLDS)}, or module:Class")
+    parser.add_argument("--terms", default="{}", help="what else the world is given, as a JSON object")
+    given = parser.parse_args(words)
+    try:
+        play = partial(_play, world_named(given.world), _terms(given.terms))
+    except ValueError as error:
+        parser.error(str(error))
+    if given.seed is not None:
+        return _one(given.seed, play)
+    return _many(given.first, given.seeds, given.seconds, play)
+
+
+def _terms(text: str) -> dict[str, Any]:
+    terms = json.loads(text)
+    if not isinstance(terms, dict):
+        raise ValueError(f"--terms is a JSON object, not {text}")
+    return terms
+
+
+def _play(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> None:
+    simulate(seed, seen, world, **terms)
+
+
+def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
+    worlds: list[Any] = []
+    broken = _broken(seed, play, worlds)
+    for world in worlds:
+        print("\n".join(world.witness.log))
+    print(f"\nseed {seed}: {broken or 'every promise was kept'}")
+    return 1 if broken else 0
+
+
+def _many(first: int, count: int, seconds: float | None, play: Callable[[int, list[Any]], None]) -> int:
+    began = time.monotonic()
+    broken = played = 0
+    for seed in range(first, first + count):
+        found = _broken(seed, play, [])
+        if found is not None:
+            broken += 1
+            print(f"seed {seed}: {found}", flush=True)
+        played += 1
+        if seconds is not None and time.monotonic() - began > seconds:
+            break
+    took = time.monotonic() - began
+    print(f"{played:,} worlds in {took:.0f} s, {broken} broke a promise", flush=True)
+    return 1 if broken else 0
+
+
+def _broken(seed: int, play: Callable[[int, list[Any]], None], seen: list[Any]) -> str | None:
+    """What is wrong with a world, if anything, with the line that replays it."""
+    try:
+        play(seed, seen)
+    except Violation as violation:
+        return str(violation)
+    except Exception as error:
+        return "".join(traceback.format_exception(error)).rstrip()
+    return None
+
+
+if __name__ == "__main__":
+    logging.getLogger("asterism").addHandler(logging.NullHandler())  # devices in trouble have much to say
+    logging.getLogger("asterism").propagate = False
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Simulated fleets: machines, a store, work, and faults, all from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
+from asterism.testing.simulator.network import GIVES_UP, Wire
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.witness import Witness, WitnessedStore
+
+log = logging.getLogger("asterism.sim")
+
+TROUBLE = 60.0
+"""How long faults go on, in seconds."""
+
+RECOVERY = 1500.0
+"""How long after that everything must have ended."""
+
+HEARTBEAT, TIMEOUT = 3.0, 10.0
+GPU = frozenset({"gpu"})
+
+
+@dataclass
+class Life:
+    """One life of a machine: what crashes as a whole."""
+
+    machine: Machine
+    wire: Wire
+    agent: DeviceAgent
+    task: asyncio.Task[None]
+    visitors: list[asyncio.Task[None]]
+
+
+class SimHost:
+    """A machine knows that its earlier lives are over: it is the same machine."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+    def acquire(self) -> bool:
+        return True
+
+    def kill_orphans(self, session: str) -> None:
+        """What ran on it ended with it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FleetWorld:
+    """``machines`` and ``runs`` bound how much there is of each; ``faults`` names what goes wrong, once in ``often``
+    seconds."""
+
+    def __init__(
+        self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.jump = 0.0
+        loop = asyncio.get_running_loop()
+        self.witness = Witness(loop.time)
+        self.store = WitnessedStore(lambda: 1_000_000.0 + loop.time() + self.jump, self.witness)
+        self.names = [f"m{number}" for number in range(self.chance.randint(2, machines))]
+        self.number_of_runs = self.chance.randint(1, runs)
+        self.lives: dict[str, Life] = {}
+        self.ended: list[Life] = []
+        self.faults = Faults(self, faults, often)
+        self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
+        self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
+        self._hosts = dict.fromkeys(self.names, 0)
+        self._gives_up: float = self.chance.choice([GIVES_UP, 15.0])
+        self._watches_every = self.chance.uniform(1.5, 4.0)
+        self._person = Fleet(self.store, by="person", chance=self.chance)
+        self._jobs: list[asyncio.Task[Any]] = []
+
+    # -- machines ----------------------------------------------------------------------------------------------------
+
+    def boot(self, name: str, *, replace: bool = False) -> None:
+        machine = Machine(name, self._rates[name], self._skews[name])
+        wire = self.wire(machine)
+        fleet = Fleet(wire, by=name, clock=machine, chance=self.chance)
+        agent = DeviceAgent(
+            fleet,
+            name,
+            can=GPU if name != "m0" else (),
+            slots=self.chance.randint(1, 2),
+            backlog=self.chance.randint(0, 1),
+            executor=SimExecutor(machine, self.witness, self.chance),
+            heartbeat=HEARTBEAT,
+            timeout=TIMEOUT,
+            grace=0.5,
+            monitor_every=self._watches_every,
+            lease=6.0,
+            replace=replace,
+            host=SimHost(f"{name}/{self._hosts[name]}"),
+            **self.device_terms(name),
+        )
+        wire.session = agent.session.id
+        self.witness.note(f"{name} boots")
+        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
+
+    def device_terms(self, name: str) -> dict[str, Any]:
+        """What else the device of a machine is like; for worlds of another kind."""
+        return {"measure": dict}
+
+    def wire(self, machine: Machine) -> Wire:
+        """How a machine reaches the store."""
+        return Wire(self.store, machine, self.chance, self._gives_up)
+
+    async def _live(self, agent: DeviceAgent) -> None:
+        """A device that is thrown out or cannot reach the store tries again, as a service would."""
+        try:
+            await agent.run()
+        except AsterismError:
+            pass
+        except Exception:
+            log.exception("%s ended with a mistake of its own", agent.name)  # which the clockwork hears
+
+    async def crash(self, name: str) -> None:
+        life = self.lives.pop(name)
+        self.witness.note(f"{name} crashes")
+        life.machine.crash()
+        for task in [life.task, *life.visitors]:
+            task.cancel()
+        self.ended.append(life)
+
+    def replace(self, name: str) -> None:
+        """Another machine takes the name. The one that had it goes on until it hears of that."""
+        self.witness.note(f"{name} is replaced")
+        self.ended.append(self.lives.pop(name))
+        self._hosts[name] += 1
+        self.boot(name, replace=True)
+
+    def someone(self) -> Life | None:
+        return self.lives[self.chance.choice(sorted(self.lives))] if self.lives else None
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """People create runs on machines, and change their minds."""
+        flows = [
+            Workflow("plain", call="work:do", heartbeat=HEARTBEAT, timeout=TIMEOUT, losses=50, retries=1, **_FAST),
+            Workflow("picky", call="work:do", needs=GPU, heartbeat=4.0, timeout=12.0, losses=50, retries=3, **_FAST),
+            Workflow("brisk", call="work:do", heartbeat=1.5, timeout=5.0, losses=50, preemptible=True, **_FAST),
+        ]
+        for _ in range(self.number_of_runs):
+            await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
+            life = self.someone()
+            if life is not None and not life.machine.frozen:
+                life.visitors.append(self.spawn(self._create(life, self.chance.choice(flows))))
+
+    async def _create(self, life: Life, flow: Workflow) -> None:
+        chance = self.chance
+        given = {"steps": chance.randint(1, 4), "seconds": chance.choice([0.1, 2.0, 15.0, 40.0]), "fails": 0.1}
+        series = chance.choice([None, None, "alpha"])
+        fleet = life.agent.fleet
+        with contextlib.suppress(StoreUnavailable):
+            run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
+            self.witness.acknowledged.append(run)
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.uniform(0.0, 20.0))
+                await self._change_of_mind(fleet, run.id)
+
+    async def _change_of_mind(self, fleet: Fleet, run_id: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            if self.chance.random() < 0.5:
+                await self._cancel(fleet, run_id)
+            else:
+                await self._pause(fleet, run_id)
+
+    async def _cancel(self, fleet: Fleet, run_id: str) -> None:
+        try:
+            run = await fleet.cancel(run_id)
+        except RunRefused as refusal:
+            found = await self.store.run(run_id)
+            if found is not None and found.cancelled:  # nobody else cancels it
+                self.witness.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
+            return
+        self.witness.acknowledged.append(run)
+        if run.wish != "cancel" and not run.ended:
+            self.witness.broken(f"run {run_id} is {run.status} and was said to be cancelled")
+
+    async def _pause(self, fleet: Fleet, run_id: str) -> None:
+        with contextlib.suppress(RunRefused):
+            run = await fleet.pause(run_id, "let me see")
+            self.witness.acknowledged.append(run)
+            if run.wish != "pause" and run.paused is None and not run.ended:
+                self.witness.broken(f"run {run_id} is {run.status} and was said to be paused")
+            await asyncio.sleep(self.chance.uniform(0.0, 10.0))
+            self.witness.acknowledged.append(await fleet.resume(run_id))
+
+    # -- from beginning to end ---------------------------------------------------------------------------------------
+
+    async def trouble(self) -> None:
+        await self.faults.go_on(TROUBLE)
+
+    async def play(self) -> None:
+        for name in self.names:
+            self.boot(name)
+        await asyncio.gather(self.work(), self.trouble())
+        while not all(job.done() for job in self._jobs):
+            await asyncio.gather(*self._jobs, return_exceptions=True)
+        self._heal()
+        await self._until_all_is_done()
+        notices = [notice for _, notice in await self.store.notices(limit=1_000_000)]
+        self.witness.check_the_end(await self.store.find(Query()), notices)
+        await self._shut_down()
+
+    def _heal(self) -> None:
+        self.witness.note("no more faults")
+        for life in [*self.lives.values(), *self.ended]:
+            life.wire.heal()
+            life.machine.thaw()
+        for name in self.names:
+            if name not in self.lives:
+                self.boot(name)
+
+    async def _until_all_is_done(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + RECOVERY
+        while loop.time() < until and not self.witness.violations:
+            for name, life in list(self.lives.items()):
+                if life.task.done():
+                    self.boot(name)
+            runs = await self.store.find(Query())
+            for run in runs:
+                if run.paused is not None and not run.ended:  # whoever paused it could not say that it may go on
+                    await self._person.resume(run.id)
+            everyone = [*self.lives.values(), *(life for life in self.ended if not life.machine.dead)]
+            if all(run.ended for run in runs) and all(not len(life.agent.worker) for life in everyone):
+                return
+            await asyncio.sleep(1.0)
+
+    async def _shut_down(self) -> None:
+        tasks = [life.task for life in [*self.lives.values(), *self.ended]]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(job)
+        self._jobs.append(task)
+        return task
+
+
+_FAST: dict[str, Any] = {
+    "assignment_timeout": 5.0,
+    "claim_timeout": 8.0,
+    "no_device_timeout": 300.0,
+    "backoff": 0.5,
+    "backoff_most": 5.0,
+}
+
+
+LOW, FULL = 0.1, 1.0
+LONG = 400.0
+"""Longer than a run waits if no device can take it."""
+
+
+class BatteryWorld(FleetWorld):
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self.levels = dict.fromkeys(self.names, FULL)
+        self.faults.all += [self._run_low] * 4
+
+    def device_terms(self, name: str) -> dict[str, Any]:
+        return {"measure": lambda: {"battery": self.levels[name]}, "hands_back": "battery < 0.2"}
+
+    async def _run_low(self) -> None:
+        low = self.names if self.chance.random() < 0.3 else [self.chance.choice(self.names)]
+        self.witness.note(f"{', '.join(low)}: low battery")
+        self.levels |= dict.fromkeys(low, LOW)
+        await asyncio.sleep(self.chance.choice([0.5, 4.0, 20.0, LONG]))
+        self.levels |= dict.fromkeys(low, FULL)
+        self.witness.note(f"{', '.join(low)}: charged")
+
+    async def play(self) -> None:
+        await super().play()
+        for run in await self.store.find(Query()):
+            if run.rounds:
+                self.witness.broken(f"run {run.id} counted {run.rounds} rounds, and devices only rested: {run.error}")
+
+
+def own_clock(machine: Machine) -> Callable[[], float]:
+    """The clock from which a machine estimates that of the store."""
+    return machine.time
+
+
+class EstimatingWire(Wire):
+    """The store's clock is what it said with the last heartbeat, and what has passed since."""
+
+    def __init__(self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float) -> None:
+        super().__init__(store, machine, chance, gives_up)
+        self._estimate = ServerClock(own_clock(machine))
+        self._estimate.learn(store.clock(), self._estimate.own())
+
+    def clock(self) -> float:
+        return self._estimate()
+
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        asked = self._estimate.own()
+        answer = await super().heartbeat(session, profile, reports)
+        self._estimate.learn(answer.now, asked)
+        return answer
+
+
+class WallClockWorld(FleetWorld):
+    def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **terms: Any) -> None:
+        super().__init__(seed, faults=faults, **terms)
+        self.witness.right_time = self.store.clock
+
+    def wire(self, machine: Machine) -> Wire:
+        return EstimatingWire(self.store, machine, self.chance, self._gives_up)

@@ -1,0 +1,212 @@
+"""The network between a machine and the store: it delays, drops, repeats, reorders and partitions, and sometimes only
+the answer gets lost, after the store has done what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.run.run import Run
+from asterism.store.protocol import HeartbeatReply, ProgressReport, PutRun, TakeRequest, Watch, Write
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.witness import WitnessedStore
+
+GIVES_UP = 4.0
+"""After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""
+
+Question = Callable[[], Coroutine[Any, Any, Any]]
+_Outcome = tuple[Any, Exception | None]
+Ambush = Callable[[], float]
+
+
+@dataclass
+class Weather:
+    """How bad the network is just now; all of it is chance per message."""
+
+    lost: float = 0.0
+    answer_lost: float = 0.0
+    repeated: float = 0.0
+    slow: float = 0.0
+    slowest: float = 20.0
+
+
+CALM = Weather()
+
+
+class _Message:
+    """A question on its way. ``until`` is when whoever asked stops waiting."""
+
+    __slots__ = ("answer", "name", "question", "repeats", "until")
+
+    def __init__(
+        self, name: str, question: Question, repeats: bool, answer: asyncio.Future[_Outcome], until: float
+    ) -> None:
+        self.name, self.question, self.repeats, self.answer, self.until = name, question, repeats, answer, until
+
+
+class Wire:
+    """The store as one machine reaches it.
+
+    ``before`` and ``after`` hold ambushes by name: ``take`` for the next take that takes something, ``commit`` for the
+    next commit that changes a run, ``heartbeat`` for the next heartbeat. One in ``before`` returns by how many seconds
+    the request is late (infinitely many: it is lost). One in ``after`` acts when the store has just done what it was
+    asked, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
+    """
+
+    def __init__(
+        self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
+    ) -> None:
+        self._store, self._machine, self._chance, self.gives_up = store, machine, chance, gives_up
+        self.weather = CALM
+        self.cut = False
+        self.session = ""
+        self.before: dict[str, Ambush] = {}
+        self.after: dict[str, Ambush] = {}
+        self.url = f"sim://{machine.name}"
+
+    def heal(self) -> None:
+        self.weather, self.cut = CALM, False
+        self.before.clear()
+        self.after.clear()
+
+    def clock(self) -> float:
+        return self._store.clock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other question is asked over the wire."""
+        method = getattr(self._store, name)
+
+        async def ask(*args: Any, **kwargs: Any) -> Any:
+            return await self._ask(name, lambda: method(*args, **kwargs))
+
+        return ask
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        name = "commit" if any(isinstance(write, PutRun) for write in writes) else "put"
+        await self._ask(name, lambda: self._store.commit(writes), repeats=True)
+
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        answer: HeartbeatReply = await self._ask(
+            "heartbeat", lambda: self._store.heartbeat(session, profile, reports), repeats=True
+        )
+        return answer
+
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        async def conversation() -> list[Run]:
+            # the machine takes part in it: if it cannot, the store undoes what was begun
+            if self._machine.dead or self._machine.frozen:
+                raise StoreUnavailable("the connection broke")
+            return await self._store.take(offer, step)
+
+        taken: list[Run] = await self._ask("take", conversation)
+        return taken
+
+    async def _ask(self, name: str, question: Question, repeats: bool = False) -> Any:
+        await self._machine.gate()
+        loop = asyncio.get_running_loop()
+        message = _Message(name, question, repeats, loop.create_future(), loop.time() + self.gives_up)
+        late = self.before.pop(name)() if name in self.before else 0.0
+        if late < float("inf"):
+            self._later(late + self._delay(), message, self._arrive, message)
+        else:
+            self._is_lost(message)
+        outcome, failure = await message.answer
+        await self._machine.gate()
+        if failure is not None:
+            raise failure
+        return outcome
+
+    def _later(self, seconds: float, message: _Message, then: Callable[..., None], *args: Any) -> None:
+        """If it is too late for whoever asked, that is known now: a timer for each question would be dear."""
+        loop = asyncio.get_running_loop()
+        if loop.time() + seconds > message.until:
+            self._is_lost(message)
+        loop.call_later(seconds, then, *args)
+
+    def _is_lost(self, message: _Message) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_at(max(message.until, loop.time()), self._give_up, message)
+
+    def _give_up(self, message: _Message) -> None:
+        if not message.answer.done():
+            message.answer.set_result((None, StoreUnavailable(f"no answer within {self.gives_up:g} s")))
+
+    def _arrive(self, message: _Message) -> None:
+        chance, weather = self._chance, self.weather
+        if self.cut or (weather is not CALM and chance.random() < weather.lost):
+            self._is_lost(message)
+            return
+        if message.repeats and weather is not CALM and chance.random() < weather.repeated:
+            again = chance.uniform(0.0, weather.slowest)
+            asyncio.get_running_loop().call_later(again, self._asked, message.question)  # nobody waits for it
+        outcome = self._asked(message.question)
+        worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
+        late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
+        if late:
+            self._later(late, message, self._answer, message, outcome)
+        elif weather is CALM and not self.cut and chance.random() < 0.5:
+            self._answer(message, outcome)
+        else:
+            self._later(self._delay(), message, self._return, message, outcome)
+
+    def _asked(self, question: Question) -> _Outcome:
+        """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
+        self._store.speaker = self.session
+        coroutine = question()
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value, None
+        except Exception as error:
+            return None, error
+        coroutine.close()
+        raise AssertionError("a store in memory never waits")
+
+    def _return(self, message: _Message, outcome: _Outcome) -> None:
+        if self.cut or (self.weather is not CALM and self._chance.random() < self.weather.answer_lost):
+            self._is_lost(message)
+        else:
+            self._answer(message, outcome)
+
+    def _answer(self, message: _Message, outcome: _Outcome) -> None:
+        if not message.answer.done():
+            message.answer.set_result(outcome)
+
+    def _delay(self) -> float:
+        if self.weather is not CALM and self._chance.random() < self.weather.slow:
+            return self._chance.uniform(0.1, self.weather.slowest)
+        return 0.001 + 0.03 * self._chance.random()
+
+    def dump(self) -> AsyncIterator[Mapping[str, Any]]:
+        raise NotImplementedError("a simulated machine makes no backups")
+
+    def watch(self, topics: frozenset[str]) -> Watch:
+        return _Watch(self._store.watch(topics), self)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Watch:
+    """Wakes get lost like everything else."""
+
+    def __init__(self, watch: Watch, wire: Wire) -> None:
+        self._watch, self._wire = watch, wire
+
+    async def wait(self, timeout: float) -> bool:
+        weather = self._wire.weather
+        deaf = self._wire.cut or (weather is not CALM and self._wire._chance.random() < weather.lost)
+        if deaf:
+            await asyncio.sleep(timeout)
+        woken = False if deaf else await self._watch.wait(timeout)
+        await self._wire._machine.gate()
+        return woken
+
+    def close(self) -> None:
+        self._watch.close()

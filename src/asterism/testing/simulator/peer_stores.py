@@ -1,0 +1,222 @@
+"""Stores of simulated peers, the links between them, and the witness that sees all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asterism.core.run.merge import is_forgotten, own_result, own_story
+from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
+from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
+from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.witness import Execution, OrderedWatches, Witness
+
+if TYPE_CHECKING:
+    from asterism.testing.simulator.peer_world import PeerWorld
+
+
+@dataclass
+class PeerWitness(Witness):
+    """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
+    ``excused`` are runs of which not all that is promised can be true (peer_worlds.py), among them all that a store
+    ``forgot``. ``recorded`` is who has completed each run, in which epoch and when. ``stores`` are all stores, by name,
+    which is also that of the one device of each; ``remembered`` if none of them forgets what has ended."""
+
+    recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
+    lost: int = 0
+    excused: set[str] = field(default_factory=set)
+    forgot: int = 0
+    stores: dict[str, PeerStore] = field(default_factory=dict)
+    remembered: bool = False
+
+    def begins(self, run: str, epoch: int, machine: Machine) -> Execution:
+        self.note(f"{run[-6:]} epoch {epoch} begins on {machine.name}")
+        execution = Execution(run, epoch, machine, self.now())
+        self.executions.append(execution)
+        return execution
+
+    def saw(self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]) -> None:
+        after = write.run
+        mark = f" (left to {write.left_to[-4:]})" if isinstance(write, PutCopy) else ""
+        self.note(
+            f"{store}: {after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
+            f"{after.device or ''} {after.story[-1].why}{mark}"
+        )
+        if before is None:
+            return
+        if after.revision <= before.revision:
+            self.broken(f"{store}: run {after.id} went from revision {before.revision} to {after.revision}")
+        if not set(before.story) <= set(after.story):
+            self.broken(f"{store}: the story of run {after.id} has lost something")
+        went_on = own_story(after)[: len(own_story(before))] == own_story(before)
+        if before.ended and went_on and len(own_story(after)) > len(own_story(before)):
+            self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
+        if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
+            self._completed(store, after)
+        if is_forgotten(after) and not is_forgotten(before):
+            self._nobody_has_it(store, after)
+        if not went_on:
+            self._loser_is_told(store, before, after, writes)
+
+    def forget(self, store: str) -> None:
+        """It was put back from a copy: what its device completed since is done again, in the same epoch perhaps."""
+        for run_id, known in self.recorded.items():
+            self.recorded[run_id] = {one for one in known if one[0] != store}
+
+    def _completed(self, store: str, run: Run) -> None:
+        [result] = own_result(run)
+        if result.device != store:
+            return  # another store's word, which was taken over
+        known = self.recorded.setdefault(run.id, set())
+        if (result.device, result.epoch) in {(device, epoch) for device, epoch, _ in known}:
+            self.broken(f"{store}: run {run.id} was completed twice in epoch {result.epoch} by {result.device}")
+        known.add((result.device, result.epoch, result.ended_at))
+
+    def _nobody_has_it(self, store: str, run: Run) -> None:
+        """It is said that nobody knows how it ended: then nobody goes on with it."""
+        for name, other in self.stores.items():
+            found = other._runs.get(run.id)
+            is_open = name != store and found is not None and not found.ended
+            if is_open and (self.remembered or run.id not in other._feed.left):
+                self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
+
+    def _loser_is_told(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
+        if before.device != store:
+            return
+        owner = before.status in (CLAIMED, PROCESSING) and before.grant != after.grant
+        result = before.status is COMPLETED and own_result(before) != own_result(after)
+        if not owner and not result:
+            return
+        self.lost += 1
+        told = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
+        if not told or told[0].device != before.device:
+            self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and nobody was told")
+
+
+class PeerStore(MemoryStore):
+    """The store of one machine, which survives it."""
+
+    def __init__(self, name: str, clock: Callable[[], float], witness: PeerWitness) -> None:
+        super().__init__(clock)
+        self.name, self._witness = name, witness
+        self.url = f"sim:{name}"
+        self._watches = OrderedWatches()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        before = {one.run.id: self._runs.get(one.run.id) for one in writes if isinstance(one, PutRun | PutCopy)}
+        await super().commit(writes)
+        for one in writes:
+            if isinstance(one, PutRun | PutCopy):
+                self._witness.saw(self.name, before[one.run.id], one, writes)
+
+    async def prune(self, ended_before: float, limit: int, **terms: Any) -> int:
+        before = set(self._runs)
+        number = await super().prune(ended_before, limit, **terms)
+        self._witness.excused |= before - set(self._runs)
+        self._witness.forgot += number
+        return number
+
+
+def copy_of(store: MemoryStore) -> dict[str, Any]:
+    """What a copy of its file would have in it. Records never change, so only what holds them is copied."""
+    kept = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
+    feed = copy.copy(store._feed)
+    vars(feed).update({name: _copied(value) for name, value in vars(feed).items()})
+    return {**kept, "_feed": feed}
+
+
+def put_back(store: MemoryStore, kept: dict[str, Any]) -> None:
+    """As if the file had been copied back. What is kept can be put back again."""
+    vars(store).update(kept)
+    vars(store).update(copy_of(store))
+
+
+_OF_THE_PROCESS = ("clock", "url", "name", "_watches", "_witness", "_feed")
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(one) if isinstance(one, set) else one for key, one in value.items()}
+    return copy.copy(value)
+
+
+class Disk:
+    """The store as its own machine reaches it: always, unless it is frozen or dead."""
+
+    def __init__(self, store: PeerStore, machine: Machine) -> None:
+        self._store, self._machine = store, machine
+        self.url, self.clock = store.url, store.clock
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def ask(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            await self._machine.gate()
+            return await method(*args, **kwargs)
+
+        return ask
+
+    def watch(self, topics: frozenset[str]) -> Watch:
+        return self._store.watch(topics)
+
+    async def close(self) -> None:
+        """The machine may crash, its disk stays."""
+
+
+GIVES_UP = 2.0
+"""After how many seconds a machine stops waiting for an answer."""
+
+
+class Link:
+    """The way from one machine to another."""
+
+    def __init__(self, world: PeerWorld, here: str, there: str) -> None:
+        self._world, self._here, self._there = world, here, there
+
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._deliver(lambda one: one.answer(self._here, _through_json(message)), repeats=True)  # type: ignore[no-any-return]
+
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
+        data = await self._deliver(lambda one: one.read_blob(self._here, blob, run))
+        if data is None:
+            raise PeerUnreachable("it is not kept there")
+        return bytes(data)
+
+    async def send_blob(self, blob: str, data: bytes) -> None:
+        await self._deliver(lambda one: one.receive_blob(self._here, blob, data))
+
+    async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
+        world, chance = self._world, self._world.chance
+        await world.lives_of(self._here).machine.gate()
+        await asyncio.sleep(0.005 + 0.05 * chance.random())
+        life = world.lives.get(self._there)
+        if world.is_cut(self._here, self._there) or life is None or chance.random() < world.losses:
+            await asyncio.sleep(GIVES_UP)
+            raise PeerUnreachable(f"{self._there} does not answer")
+        if repeats and chance.random() < world.losses:
+            asyncio.get_running_loop().call_later(chance.uniform(0.1, 10.0), self._again, ask)
+        answering = asyncio.ensure_future(ask(life.exchange))
+        life.tasks.append(answering)
+        done, _ = await asyncio.wait([answering], timeout=GIVES_UP)
+        cut = world.is_cut(self._here, self._there) or chance.random() < world.losses
+        if not done or cut or answering.cancelled():
+            raise PeerUnreachable(f"no answer of {self._there}")
+        return _through_json(answering.result())
+
+    def _again(self, ask: Callable[[Exchange], Any]) -> None:
+        """The same message comes a second time, late. Nobody waits for the answer."""
+        life = self._world.lives.get(self._there)
+        if life is not None:
+            life.tasks.append(asyncio.ensure_future(ask(life.exchange)))
+
+
+def _through_json(value: Any) -> Any:
+    """What is left of it on a wire."""
+    return value if value is None or isinstance(value, bytes) else json.loads(json.dumps(value))

@@ -1,0 +1,332 @@
+"""Worlds of peers: three machines with a store each, which meet over links that are cut and mended.
+
+Everything is real but the machines, the links and the work: agents, monitors, meetings, and what they say to each other
+goes through JSON. While links are cut, two machines may well work on one run. A world looks at what is true when all
+links have been mended for a while: one record everywhere, one owner, everybody who lost knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.peers.exchange import Exchange
+from asterism.peers.registry import Peer, PeerRegistry
+from asterism.peers.sync_loop import SyncLoop
+from asterism.store.protocol import FEED, PutRegister, Query
+from asterism.testing.simulator.fleet_world import SimHost
+from asterism.testing.simulator.peer_checks import check, text_of
+from asterism.testing.simulator.peer_stores import Disk, Link, PeerStore, PeerWitness
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+
+NAMES = ("m0", "m1", "m2")
+PAIRS = tuple(itertools.combinations(NAMES, 2))
+
+SPLITS: tuple[frozenset[tuple[str, str]], ...] = tuple(
+    frozenset(cut) for count in range(len(PAIRS) + 1) for cut in itertools.combinations(PAIRS, count)
+)
+"""All ways in which the links between three machines can be cut: none; one, so that two still hear of each other from
+the third; two, so that one is alone; all."""
+
+PHASE = 9.0
+"""How long a split lasts, in seconds: longer than it takes to give a peer up."""
+
+PEER_TIMEOUT = 5.0
+SETTLING = 20.0
+"""How long after the last fault two machines may still work on one run."""
+
+RECOVERY = 600.0
+HEARTBEAT, TIMEOUT = 1.0, 4.0
+GPU = frozenset({"gpu"})
+_FAST: dict[str, Any] = {
+    "heartbeat": HEARTBEAT,
+    "timeout": TIMEOUT,
+    "assignment_timeout": 4.0,
+    "claim_timeout": 6.0,
+    "no_device_timeout": 500.0,
+    "backoff": 0.3,
+    "backoff_most": 2.0,
+    "losses": 50,
+}
+FLOWS = (
+    Workflow("plain", call="work:do", **_FAST),
+    Workflow("retried", call="work:do", retries=2, **_FAST),
+    Workflow("picky", call="work:do", needs=GPU, **_FAST),
+)
+
+
+@dataclass
+class PeerLife:
+    machine: Machine
+    agent: DeviceAgent
+    exchange: Exchange
+    tasks: list[asyncio.Task[Any]]
+
+
+class PeerWorld:
+    """``splits`` is a schedule of what is cut, phase by phase; without one, links and machines fail at random for
+    ``trouble`` seconds. ``losses`` is the chance that a message, or an answer, gets lost, or comes twice."""
+
+    series: tuple[str | None, ...] = (None, None, None, "alpha")
+    """Of which a run is, by chance."""
+
+    skews: tuple[float, ...] = (0.0, 5.0, 86_400.0, -3600.0)
+    """By how much a clock may be wrong, where links fail at random."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        splits: Sequence[frozenset[tuple[str, str]]] | None = None,
+        losses: float | None = None,
+        runs: int = 4,
+        trouble: float = 60.0,
+        make_exchange: Callable[[Fleet], Exchange] = Exchange,
+    ) -> None:
+        self.chance = random.Random(seed)
+        loop = asyncio.get_running_loop()
+        self.witness = PeerWitness(loop.time)
+        self.splits, self._trouble, self.number_of_runs = splits, trouble, runs
+        self.losses = (
+            losses if losses is not None else (0.0 if splits is not None else self.chance.choice([0, 0.05, 0.2]))
+        )
+        skews = [0.0, 86_400.0, -86_400.0] if splits is not None else self.chance.choices(self.skews, k=3)
+        self.jumped = dict(zip(NAMES, skews, strict=True))
+        self.stores = {
+            name: PeerStore(name, lambda name=name: 1_000_000.0 + loop.time() + self.jumped[name], self.witness)  # type: ignore[misc]
+            for name in NAMES
+        }
+        self.witness.stores = self.stores
+        self.cut: frozenset[tuple[str, str]] = frozenset()
+        self.lives: dict[str, PeerLife] = {}
+        self.ended: list[PeerLife] = []
+        self._make_exchange = make_exchange
+        self._rates = {name: self.chance.uniform(0.97, 1.03) for name in NAMES}
+        self._jobs: list[asyncio.Task[Any]] = []
+
+    @property
+    def excused(self) -> set[str]:
+        return self.witness.excused
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return (min(one, other), max(one, other)) in self.cut
+
+    def lives_of(self, name: str) -> PeerLife:
+        life = self.lives.get(name)
+        return life if life is not None else next(one for one in reversed(self.ended) if one.machine.name == name)
+
+    # -- machines ----------------------------------------------------------------------------------------------------
+
+    async def introduce(self) -> None:
+        """Of each pair one calls the other, or both do."""
+        for one, other in PAIRS:
+            who = self.chance.choice([(True, False), (False, True), (True, True)])
+            for here, there, calls in ((one, other, who[0]), (other, one, who[1])):
+                await PeerRegistry(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
+        for name, store in self.stores.items():  # ids by which a seed shows the same world each time
+            ids = {"store/id": f"store-{name}", FEED: f"feed-{name}"}
+            await store.commit([PutRegister(key, {"id": one}, None) for key, one in ids.items()])
+            await Fleet(store).configure(peer_timeout=PEER_TIMEOUT, hold=2.0)
+
+    def boot(self, name: str) -> None:
+        machine = Machine(name, self._rates[name], 0.0)
+        fleet = Fleet(Disk(self.stores[name], machine), by=name, clock=machine, chance=self.chance)
+        agent = DeviceAgent(
+            fleet,
+            name,
+            can=GPU if name != "m0" else (),
+            slots=self.chance.randint(1, 2),
+            executor=SimExecutor(machine, self.witness, self.chance),
+            heartbeat=HEARTBEAT,
+            timeout=TIMEOUT,
+            grace=0.3,
+            monitor_every=1.3,
+            lease=4.0,
+            host=SimHost(name),
+            measure=dict,
+        )
+        exchange = self._make_exchange(fleet)
+
+        def connect(peer: Peer) -> Link:
+            return Link(self, name, peer.name)
+
+        meetings = SyncLoop(exchange, connect, interval=2.0, longest=3.0)
+        tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(meetings.run()))]
+        self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
+        self.witness.note(f"{name} boots")
+
+    def crash(self, name: str) -> None:
+        life = self.lives.pop(name)
+        self.witness.note(f"{name} crashes")
+        life.machine.crash()
+        for task in life.tasks:
+            task.cancel()
+        self.ended.append(life)
+
+    def part(self, cut: Iterable[tuple[str, str]]) -> None:
+        self.cut = frozenset((one, other) for one, other in cut)
+        self.witness.note(f"cut: {', '.join('-'.join(pair) for pair in sorted(self.cut)) or 'nothing'}")
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def work(self, until: float) -> None:
+        """People create runs on machines, and change their minds."""
+        for number in range(self.number_of_runs):
+            life = self.lives.get(NAMES[number % 3])
+            if life is not None and not life.machine.frozen:
+                self.spawn(self._create(life.agent.fleet, FLOWS[number % len(FLOWS)]))
+            await asyncio.sleep(until / (self.number_of_runs + 1))
+
+    async def _create(self, fleet: Fleet, flow: Workflow) -> None:
+        chance = self.chance
+        seconds = chance.choice([0.5, 6.0, 20.0, 40.0])
+        given: dict[str, Any] = {
+            "steps": chance.randint(1, 6),
+            "seconds": seconds,
+            "fails": chance.choice([0.0, 0.0, 0.3]),
+        }
+        if chance.random() < 0.2:
+            given["padding"] = "x" * 70_000  # kept apart
+        series = chance.choice(self.series)
+        keep = chance.choice(["epoch", "epoch", "original", "furthest"])
+        run = await fleet.create(flow, given, series=series, keep=keep, priority=chance.randint(0, 1))
+        self.witness.acknowledged.append(run)
+        if chance.random() < 0.25:
+            await asyncio.sleep(chance.uniform(0.0, 30.0))
+            await self._change_of_mind(run.id)
+
+    async def _change_of_mind(self, run_id: str) -> None:
+        """Somebody who sees the run somewhere, not only where it was created."""
+        there = [name for name, store in self.stores.items() if await store.run(run_id) is not None]
+        if not there:
+            return
+        fleet = Fleet(self.stores[self.chance.choice(there)], by="person", chance=self.chance)
+        with contextlib.suppress(RunRefused):
+            if self.chance.random() < 0.5:
+                self.witness.acknowledged.append(await fleet.cancel(run_id))
+            else:
+                self.witness.acknowledged.append(await fleet.pause(run_id, "let me see"))
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
+
+    async def trouble(self) -> None:
+        if self.splits is not None:
+            for cut in self.splits:
+                self.part(cut)
+                await asyncio.sleep(PHASE)
+            return
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._trouble:
+            await asyncio.sleep(self.chance.expovariate(1 / 5.0))
+            await self.something_bad()
+
+    async def something_bad(self) -> None:
+        chance, what = self.chance, self.chance.random()
+        if what < 0.5:
+            self.part(pair for pair in PAIRS if chance.random() < 0.6)
+        elif what < 0.7 and self.lives:
+            name = chance.choice(sorted(self.lives))
+            self.crash(name)
+            self.spawn(self._back_later(name, chance.choice([0.5, 5.0, 20.0])))
+        elif self.lives:
+            machine = self.lives[chance.choice(sorted(self.lives))].machine
+            self.witness.note(f"{machine.name} freezes")
+            machine.freeze()
+            asyncio.get_running_loop().call_later(chance.choice([1.0, 6.0, 20.0]), machine.thaw)
+
+    async def _back_later(self, name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if name not in self.lives:
+            self.boot(name)
+
+    # -- from beginning to end ---------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        await self.introduce()
+        for name in NAMES:
+            self.boot(name)
+        await asyncio.sleep(3.0)  # they meet, and know of each other's devices
+        span = PHASE * len(self.splits) if self.splits is not None else self._trouble
+        await asyncio.gather(self.work(span), self.trouble())
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        self._heal()
+        await self._until_all_is_done()
+        await check(self)
+        await self._shut_down()
+
+    def _heal(self) -> None:
+        self.witness.note("no more faults")
+        self.losses = 0.0
+        self.part(())
+        for life in self.lives.values():
+            life.machine.thaw()
+        for name in NAMES:
+            if name not in self.lives:
+                self.boot(name)
+        self._healed = asyncio.get_running_loop().time()
+
+    async def _until_all_is_done(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._healed + RECOVERY and not self.witness.violations:
+            for name, life in list(self.lives.items()):
+                if life.tasks[0].done():
+                    self.ended.append(self.lives.pop(name))
+                    self.boot(name)
+            await asyncio.sleep(1.0)
+            if loop.time() > self._healed + SETTLING:
+                self._one_owner()
+            everything = [await store.find(Query()) for store in self.stores.values()]
+            for run in everything[0]:
+                if run.paused is not None:  # whoever paused it forgot it
+                    with contextlib.suppress(RunRefused):
+                        await Fleet(self.stores["m0"], by="person", chance=self.chance).resume(run.id)
+            idle = all(not len(life.agent.worker) for life in self.lives.values())
+            if idle and self._all_the_same(everything) and loop.time() > self._healed + 5.0:
+                return
+
+    def _all_the_same(self, everything: list[list[Run]]) -> bool:
+        by_id: list[dict[str, Run]] = [{run.id: run for run in runs} for runs in everything]
+        return all(run.ended for runs in everything for run in runs) and all(
+            self.agreed(run_id, [runs.get(run_id) for runs in by_id]) for run_id in set().union(*by_id)
+        )
+
+    def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
+        """Whether all stores have one record of a run; None stands for none."""
+        return len({None if run is None else text_of(run) for run in records}) == 1
+
+    def _one_owner(self) -> None:
+        going: dict[str, str] = {}
+        for one in self.witness.executions:
+            if one.ended is None and not one.machine.dead:
+                other = going.setdefault(one.run, one.machine.name)
+                if other != one.machine.name:
+                    self.witness.broken(f"run {one.run} is worked on by {other} and {one.machine.name}")
+
+    async def _shut_down(self) -> None:
+        tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, job: Any) -> None:
+        self._jobs.append(asyncio.create_task(_quietly(job)))
+
+
+async def _quietly(job: Any) -> None:
+    with contextlib.suppress(AsterismError):
+        await job
+
+
+def schedules(depth: int) -> list[tuple[frozenset[tuple[str, str]], ...]]:
+    """Every sequence of so many splits."""
+    return list(itertools.product(SPLITS, repeat=depth))

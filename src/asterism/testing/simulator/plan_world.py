@@ -1,0 +1,275 @@
+"""A world with a living plan in it: orchestrators that crash, and others that go on where they were.
+
+``play(seed)`` plays a random plan among the faults of every world, and its orchestrators crash at random. With
+``dies_at`` it is one small plan without any other fault, whose first orchestrator dies at that commit: just before it,
+or just ``after`` it, without having heard of it.
+
+What has to hold in the end: every task of the plan has ended, no task that had ended was executed again, no edit that
+was acknowledged is missing, and the plan that is read from the store is, to the byte, the one that its last
+orchestrator had in its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from asterism.base import expressions
+from asterism.core.errors import AsterismError
+from asterism.core.plan.constellation import Constellation, ConstellationView
+from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
+from asterism.core.plan.journal import lock_to_json
+from asterism.core.plan.status import TERMINAL
+from asterism.core.plan.task import Task
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import StoredConstellation, insert_plan, load
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import Query, Write
+from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
+from asterism.testing.simulator.network import Wire
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+
+PLAN = "nightly"
+PATIENCE = 2000.0
+
+
+class DoomedWire(Wire):
+    """The wire of a machine that dies at its n-th commit: before it is carried out, or right after."""
+
+    def __init__(self, *arguments: Any, dies_at: int | None = None, after: bool = False) -> None:
+        super().__init__(*arguments)
+        self.commits = 0
+        self._dies_at, self._after = dies_at, after
+        self.died = asyncio.Event()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await self._machine.gate()
+        self.commits += 1
+        if self.commits != self._dies_at:
+            await super().commit(writes)
+            return
+        if self._after:
+            self._asked(lambda: self._store.commit(writes))
+        self._machine.crash()
+        self.died.set()
+        await self._machine.gate()
+
+
+class PlanWorld(FleetWorld):
+    """``steps`` bounds the tasks of the plan. ``dies_at`` and ``after`` are for the first orchestrator alone."""
+
+    def __init__(
+        self, seed: int, *, steps: int = 12, dies_at: int | None = None, after: bool = False, **terms: Any
+    ) -> None:
+        super().__init__(seed, **terms)
+        self.number_of_runs = 0
+        self.edits: list[str] = []
+        self.acknowledged: list[str] = []
+        self.plan = small_plan() if dies_at is not None else some_plan(self.chance, steps)
+        self._dies_at, self._after = dies_at, after
+        self._host = 0
+        self._lives_of_boss = 0
+        self.first_wire: DoomedWire | None = None
+        self.bosses: list[DurableOrchestrator] = []
+        self.log: tuple[str, ...] = ()
+
+    @property
+    def commits(self) -> int:
+        """Of the first orchestrator."""
+        return self.first_wire.commits if self.first_wire is not None else 0
+
+    # -- orchestrators -------------------------------------------------------------------------------------------------
+
+    def hire(self) -> asyncio.Task[None]:
+        """Start an orchestrator that goes on with the plan, from wherever it is."""
+        self._lives_of_boss += 1
+        machine = Machine("boss", self.chance.uniform(0.97, 1.03), 0.0)
+        dies_at = self._dies_at if self._lives_of_boss == 1 else None
+        wire = DoomedWire(self.store, machine, self.chance, self._gives_up, dies_at=dies_at, after=self._after)
+        self.boss_machine = machine
+        self.first_wire = self.first_wire or wire
+        fleet = Fleet(wire, by="boss", clock=machine, chance=self.chance)
+        host = f"boss-{self._host}"
+        local = self.chance.choice([0, 1, 2])
+
+        def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
+            terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
+            executor = SimExecutor(machine, self.witness, self.chance)
+            made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
+            wire.session = made.session.id
+            return made
+
+        orchestrator = DurableOrchestrator(
+            fleet,
+            local=local,
+            host=host,
+            editor=self._edit,
+            heartbeat=HEARTBEAT,
+            timeout=TIMEOUT,
+            make_agent=agent,
+            policy=self.chance.choice(["scoped", "speculative"]) if self._dies_at is None else "speculative",
+            seed=self.chance.randint(0, 1 << 30),
+            grace=2.0,
+        )
+        self.boss = orchestrator
+        self.bosses.append(orchestrator)
+        return asyncio.create_task(self._boss(orchestrator))
+
+    async def _boss(self, orchestrator: DurableOrchestrator) -> None:
+        with contextlib.suppress(AsterismError):
+            await orchestrator.standby(PLAN)
+
+    async def _edit(self, view: ConstellationView, events: Any) -> Any:
+        """An editor that adds a task now and then, below what has just ended."""
+        await asyncio.sleep(self.chance.uniform(0.0, 3.0))
+        ended = [event.task_id for event in events if getattr(event, "task_id", None) is not None]
+        if not ended or len(self.edits) >= 4:
+            return None
+        name = f"extra-{len(self.edits)}"
+        self.edits.append(name)
+        return EditBatch((AddTask(_task(name, self.chance)), AddDependency(ended[0], name, "completion")), "editor")
+
+    async def amend(self) -> None:
+        """A person edits the running plan. What was acknowledged must never be lost."""
+        name = f"amended-{len(self.acknowledged)}-{self.chance.randint(0, 999)}"
+        with contextlib.suppress(AsterismError):
+            await self.boss.edit(PLAN, EditBatch((AddTask(_task(name, self.chance)),), "person"))
+            self.acknowledged.append(name)
+
+    # -- from beginning to end -----------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        for name in self.names:
+            self.boot(name)
+        await insert_plan(self.store, self.plan, {"policy": "speculative"})
+        boss = self.hire()
+        until = asyncio.get_running_loop().time() + PATIENCE
+        troubled = asyncio.create_task(self.trouble())
+        while asyncio.get_running_loop().time() < until:
+            self._reboot()
+            kept = await load(self.store, PLAN, expressions)
+            if kept.head.ended:
+                if troubled.done():
+                    break
+            else:
+                boss = self._rehired(boss, troubled.done())
+            if self.chance.random() < 0.2 and len(self.acknowledged) < 3:
+                self.spawn(self.amend())
+            await asyncio.sleep(1.0)
+        await self._check()
+        self.log = tuple(self.witness.log)
+        boss.cancel()
+        await self._shut_down()
+
+    def _rehired(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
+        if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
+            if self.chance.random() < 0.5:
+                self.witness.note("boss crashes")
+                self.boss_machine.crash()
+            else:
+                return self._replaced()
+        if self.boss_machine.dead or boss.done():
+            boss.cancel()
+            return self.hire()
+        return boss
+
+    def _replaced(self) -> asyncio.Task[None]:
+        """It freezes, and another machine stands by. Some time later it wakes, and believes that nothing has
+        happened."""
+        self.witness.note("boss freezes")
+        machine = self.boss_machine
+        machine.freeze()
+        asyncio.get_running_loop().call_later(self.chance.uniform(1.0, 60.0), machine.thaw)
+        self._host += 1
+        return self.hire()
+
+    def _reboot(self) -> None:
+        for name in self.names:
+            if name not in self.lives or self.lives[name].task.done():
+                self.boot(name)
+
+    async def trouble(self) -> None:
+        if self._dies_at is None:
+            await super().trouble()
+            self._heal()
+
+    # -- what has to hold ----------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        kept = await load(self.store, PLAN, expressions)
+        broken = self.witness.broken
+        if not kept.head.ended:
+            waiting = [f"{node.id} {node.status}" for node in kept.plan.nodes.values() if node.status not in TERMINAL]
+            broken(f"the plan has not ended: {kept.plan.state}, {', '.join(waiting)}")
+            return
+        for node in kept.plan.nodes.values():
+            if node.status not in TERMINAL:
+                broken(f"task {node.id} is {node.status} in a plan that has ended")
+        for name in self.acknowledged:
+            if name not in kept.plan:
+                broken(f"the edit that added {name} was acknowledged, and it is lost")
+        again = await load(self.store, PLAN, expressions)
+        if _picture(again) != _picture(kept):
+            broken("two readings of one journal differ")
+        last = [one.stored for one in self.bosses if one.stored is not None][-1]
+        if last.number == kept.number and _picture(last) != _picture(kept):
+            broken("the plan in the store is not the one in the memory of its orchestrator")
+        await self._check_executions(kept)
+
+    async def _check_executions(self, kept: StoredConstellation) -> None:
+        """No execution of a task begins after one of them has been recorded as its end."""
+        runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
+        for run in runs:
+            if not run.ended:
+                self.witness.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
+        completed: dict[str, list[Any]] = {}
+        for run in runs:
+            task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
+            if run.status == "completed":
+                completed.setdefault(task, []).append(run)
+            if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
+                ended = kept.plan.nodes[task].epoch
+                self.witness.broken(
+                    f"task {task} had ended in epoch {ended} and was given away again, in epoch {epoch}"
+                )
+        for node in kept.plan.nodes.values():
+            done = completed.get(node.id, [])
+            revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
+            if len(done) > 1 + revoked:
+                self.witness.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
+
+
+def _picture(kept: StoredConstellation) -> str:
+    return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
+
+
+def _task(name: str, chance: random.Random) -> Task:
+    given = {"steps": chance.randint(1, 2), "seconds": chance.choice([0.1, 2.0, 10.0]), "fails": 0.1}
+    return Task(name, call="work:do", inputs=given, retries=chance.randint(0, 2), revocable=chance.random() < 0.5)
+
+
+def some_plan(chance: random.Random, steps: int) -> Constellation:
+    plan = Constellation(PLAN)
+    names: list[str] = []
+    for number in range(chance.randint(1, steps)):
+        name = f"t{number}"
+        after = {one: chance.choice(["success", "completion"]) for one in chance.sample(names, min(len(names), 2))}
+        plan.add(_task(name, chance), after if chance.random() < 0.8 else None)
+        names.append(name)
+    return plan
+
+
+def small_plan() -> Constellation:
+    """A fork, a join, a failure with a retry, and something revocable."""
+    plan = Constellation(PLAN)
+    given = {"steps": 1, "seconds": 1.0, "fails": 0.0}
+    plan.add(Task("a", call="work:do", inputs=given))
+    plan.add(Task("b", call="work:do", inputs=given, revocable=True), "a")
+    plan.add(Task("c", call="work:do", inputs={**given, "fails": 1.0}, retries=1, backoff=0.1), "a")
+    plan.add(Task("d", call="work:do", inputs=given), {"b": "success", "c": "failure"})
+    return plan

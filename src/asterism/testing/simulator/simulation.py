@@ -1,0 +1,261 @@
+"""One simulation: the event loop it runs on, the errors it collects, and the command that replays it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import importlib
+import json
+import logging
+import random
+import shlex
+import traceback
+from collections.abc import Coroutine, Mapping, Set
+from typing import Any, Protocol, TypeVar, overload
+
+from asterism.core.errors import AsterismError
+from asterism.testing.simulator.fleet_world import FleetWorld
+from asterism.testing.simulator.witness import Violation, Witness
+from asterism.testing.virtual_time import Deadlock, SimLoop
+
+SAME = 1e-6
+"""What is due within so many seconds is due at the same moment."""
+
+
+class Playable(Protocol):
+    """A world: made of a seed, inside the loop that has its time, and played once."""
+
+    def __init__(self, seed: int, **terms: Any) -> None: ...
+
+    @property
+    def witness(self) -> Witness: ...
+
+    def play(self) -> Coroutine[Any, Any, None]: ...
+
+
+World = TypeVar("World", bound=Playable)
+
+
+class _Due:
+    """What asyncio calls a handle: a callback, the context it runs in, and whether it was called off."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
+
+    def __init__(self, loop: SimulationLoop, callback: Any, args: Any, context: Any) -> None:
+        self._loop, self._callback, self._args = loop, callback, args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # they may hold much
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a callback failed", "exception": error})
+
+
+class SimulationLoop(SimLoop):
+    """SimLoop without what only real time and real sockets need: a world takes thousands of turns of its loop, a hunt
+    plays tens of thousands of worlds. Callbacks that are ready at one moment run in an order that follows the seed, and
+    so do timers for one instant."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._order = random.Random(seed)
+        self._due: list[_Due] = []
+        self._timers: list[tuple[float, int, _Due]] = []
+        self._made = 0
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        due = _Due(self, callback, args, context)
+        self._due.append(due)
+        return due
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        raise RuntimeError("there are no threads in a simulation")
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        due = _Due(self, callback, args, context)
+        self._made += 1
+        # kept apart by less than the clock can tell, so that their order is the seed's
+        heapq.heappush(self._timers, (when + self._order.random() * 1e-7, self._made, due))
+        return due
+
+    def _run_once(self) -> None:
+        timers = self._timers
+        if not self._due:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if not timers:
+                raise Deadlock(f"nothing can happen any more, at {self._now:.3f} s")
+            self._now = max(self._now, round(timers[0][0], 6))
+        while timers and timers[0][0] <= self._now + SAME:
+            self._due.append(heapq.heappop(timers)[2])
+        due, self._due = self._due, []
+        if len(due) > 1:
+            self._order.shuffle(due)
+        for one in due:
+            if not one._cancelled:
+                one.run()
+
+
+@overload
+def simulate(seed: int, seen: list[FleetWorld] | None = None, **terms: Any) -> FleetWorld: ...
+@overload
+def simulate(seed: int, seen: list[World] | None = None, world: type[World] = ..., **terms: Any) -> World: ...
+def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetWorld, **terms: Any) -> Any:
+    """Play the world of one seed to its end, and return it.
+
+    :param seed: decides everything that happens in the world.
+    :param seen: receives the world, also if the simulation fails.
+    :param world: the kind of world: one of this package, or your own.
+    :param terms: further arguments of the world.
+    :raises Violation: the first promise that was broken, with the command that replays the world. The command is a note
+        on any other exception.
+    """
+    replay = replay_line(seed, world, terms)
+    loop, errors = SimulationLoop(seed), ErrorCollector()
+    loop.set_exception_handler(errors.on_unhandled)
+
+    async def make() -> Playable:
+        made: Playable = world(seed, **terms)
+        return made
+
+    try:
+        errors.listen()
+        asyncio.set_event_loop(loop)
+        made = loop.run_until_complete(make())
+        if seen is not None:
+            seen.append(made)
+        loop.run_until_complete(made.play())
+    except Exception as error:
+        error.add_note(f"replay with: {replay}")
+        raise
+    finally:
+        errors.close()
+        asyncio.set_event_loop(None)
+        _finish(loop)
+    for broken in (*errors.found, *made.witness.violations):
+        raise Violation(f"{broken}\nreplay with: {replay}")
+    return made
+
+
+class ErrorCollector(logging.Handler):
+    """Hears of what goes wrong in a world and is no fault of the world. A device that lives on after a mistake in its
+    own code logs it, and nobody reads the log of a world."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def listen(self) -> None:
+        logging.getLogger("asterism").addHandler(self)
+
+    def close(self) -> None:
+        logging.getLogger("asterism").removeHandler(self)
+        super().close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None:
+            self._add(record.exc_info[1])
+
+    def on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task of the event loop has raised something, and nobody waited for it."""
+        if not isinstance(context.get("exception"), AsterismError):
+            self._add(context.get("exception"))
+
+    def _add(self, error: BaseException | None) -> None:
+        if error is not None:
+            told = "".join(traceback.format_exception(error))
+            self.found.append(f"a mistake in Asterism itself: {error!r}\n{told}")
+
+
+def _finish(loop: SimulationLoop) -> None:
+    """What a crash has left hangs wherever it was, also when it is told to end: it is told again."""
+    for _ in range(50):
+        left = asyncio.all_tasks(loop)
+        if not left:
+            break
+        for task in left:
+            task.cancel()
+        with contextlib.suppress(Exception):
+            loop.run_until_complete(_a_turn())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+async def _a_turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+COMMAND = "python -m asterism.testing.simulator"
+
+_HERE = "asterism.testing.simulator."
+WORLDS: Mapping[str, str] = {
+    "fleet": f"{_HERE}fleet_world:FleetWorld",
+    "batteries": f"{_HERE}fleet_world:BatteryWorld",
+    "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
+    "plans": f"{_HERE}plan_world:PlanWorld",
+    "peers": f"{_HERE}peer_world:PeerWorld",
+    "forgetful-peers": f"{_HERE}harsh_peer_worlds:ForgetfulWorld",
+    "jumping-peers": f"{_HERE}harsh_peer_worlds:JumpingWorld",
+    "put-back-peers": f"{_HERE}harsh_peer_worlds:PutBackWorld",
+}
+
+
+def replay_line(seed: int, world: type[Any], terms: Mapping[str, Any]) -> str:
+    """The command. What cannot be written into it, such as a function, is named in a comment behind it."""
+    words = ["--seed", str(seed)]
+    place = f"{world.__module__}:{world.__qualname__}"
+    name = next((name for name, known in WORLDS.items() if known == place), place)
+    if name != "fleet":
+        words += ["--world", name]
+    written = {name: text for name, value in terms.items() if (text := _written(value)) is not None}
+    if written:
+        words += ["--terms", "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}"]
+    left = [name for name in terms if name not in written]
+    comment = f"  # without {', '.join(left)}, which only a program can give" if left else ""
+    return f"{COMMAND} {shlex.join(words)}{comment}"
+
+
+def world_named(name: str) -> type[Any]:
+    """Raises ValueError if there is no such world."""
+    module, _, attribute = WORLDS.get(name, name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        known = ", ".join(WORLDS)
+        raise ValueError(f"there is no world {name!r} ({error}); there are {known}, and module:Class") from error
+    if not isinstance(found, type):
+        raise ValueError(f"{name!r} is no class of worlds")
+    return found
+
+
+def _written(value: Any) -> str | None:
+    """A value as JSON; None for one that cannot be."""
+    try:
+        return json.dumps(value, default=_list)
+    except TypeError:
+        return None
+
+
+def _list(value: Any) -> Any:
+    if isinstance(value, Set):
+        return sorted(value)
+    raise TypeError(value)
