@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.durable.durable_orchestrator import DurableOrchestrator
-    from asterism.durable.journal_store import ConstellationExists, NotOurs, UnknownConstellation
+    from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
     from asterism.fleet.device.functions import CurrentRun, RunStopped
     from asterism.fleet.device.membership import DeviceNameTaken
@@ -86,8 +86,8 @@ __all__ = [
     "InvalidWorkflow",
     "LocalDevice",
     "NotJson",
-    "NotOurs",
     "Orchestrator",
+    "OwnershipLost",
     "PlanError",
     "Priority",
     "Progress",
@@ -148,7 +148,7 @@ _LATER = {
     "asterism.orchestrator.result": ("Result",),
     "asterism.core.run.run": ("Progress", "Run", "RunStatus"),
     "asterism.core.run.workflow": ("Workflow",),
-    "asterism.durable.journal_store": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
+    "asterism.durable.journal_store": ("ConstellationExists", "OwnershipLost", "UnknownConstellation"),
     "asterism.durable.durable_orchestrator": ("DurableOrchestrator",),
     "asterism.fleet.device.agent": ("DeviceAgent", "DeviceReplaced"),
     "asterism.fleet.device.functions": ("CurrentRun", "RunStopped"),

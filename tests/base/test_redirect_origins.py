@@ -229,6 +229,6 @@ def test_without_the_safeguard_a_header_follows(
     send: Send, home: Any, away: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ascii_only(monkeypatch)
-    monkeypatch.setattr(Mask, "bears", lambda self, text: False)
+    monkeypatch.setattr(Mask, "contains_secret", lambda self, text: False)
     assert send({"url": f"{home.url}/307/to/{away.url}/there", "headers": HEADERS}) is None
     assert away.asked[0].headers["x-key"] == "s3cr3t-value/1"

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli.cancelled_count import Tally
-from asterism.cli.fleet_screen import picture
-from asterism.cli.fleet_snapshot import look
-from asterism.cli.fleet_watch import watch
+from asterism.cli.fleet_snapshot import CancelledCount, look
+from asterism.cli.fleet_watch import picture, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
@@ -29,7 +27,7 @@ from tests.process_scenes import PATIENCE, ended
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
     async def ask(fleet: Fleet) -> list[str]:
-        found = await look(fleet, height, (), Tally())
+        found = await look(fleet, height, (), CancelledCount())
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
         console.print(picture(found, width, height))
         assert isinstance(console.file, io.StringIO)

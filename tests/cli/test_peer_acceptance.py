@@ -25,7 +25,7 @@ KILLED = """
 import os, signal, sys
 from asterism.peers import authentication, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": private_files.Tokens, "guard": authentication}}[owner]
+owner = {{"tokens": private_files.TokenFile, "guard": authentication}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():
@@ -126,7 +126,7 @@ def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: H
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
         laptop.ok("peer", "accept", line)
         thief.ask(lambda fleet: _disguised(fleet, laptop))
-        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was used already")
+        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was already used")
         assert thief.json("runs", "list") == []
         laptop.ok("peer", "sync", "kitchen")
 
@@ -146,8 +146,8 @@ def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
-        assert "kitchen is a peer now" in laptop.run("peer", "accept", "-", given=line).stderr
-    refused(laptop.run("peer", "accept", "-", given="no"), "this is no invitation")
+        assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", given=line).stderr
+    refused(laptop.run("peer", "accept", "-", given="no"), "this is not an invitation")
 
 
 # -- silent connections ------------------------------------------------------------------------------------------------

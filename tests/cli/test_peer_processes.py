@@ -68,9 +68,9 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
             assert {one["id"] for one in scene.json("runs", "list")} == {*here, there}
         assert kitchen.json("runs", "show", there)["input"] == {"to": "ann"}
         again = laptop.ok("peer", "sync", str(laptop.file), url)
-        assert again == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert again == "Synced with kitchen: 0 records sent, 0 records received.\n"
         more = kitchen.create("cook").id
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 1 record taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 1 record received.\n"
         assert laptop.json("runs", "show", more)["status"] == "created"
         [peer] = laptop.json("peer", "list")
         assert (peer["name"], peer["state"], peer["url"]) == ("kitchen", "met", url)
@@ -163,7 +163,7 @@ def test_a_meeting_that_is_cut_off_anywhere_is_gone_on_with(house: House) -> Non
         assert codes[:3] == [75, 75, 75]
         line.left = 1 << 40
         assert laptop.run("peer", "sync", "kitchen").exit_code == 0
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 0 records received.\n"
     found = [scene.json("runs", "list", "--limit", "0") for scene in (laptop, kitchen)]
     assert len(found[0]) == len(found[1]) == 1400
     assert [one["id"] for one in found[0]] == [one["id"] for one in found[1]]
@@ -280,7 +280,7 @@ def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House)
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
-        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has run out")
+        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has expired")
         assert laptop.json("peer", "list") == []
         assert json.loads((laptop.folder / "fleet.db-peers.json").read_text()) == {}
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
@@ -293,11 +293,11 @@ def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url)
         laptop.ok("peer", "accept", line)
-        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was used already")
+        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was already used")
         assert attic.json("peer", "list") == []
         assert attic.json("runs", "list") == []
         laptop.ok("peer", "sync", url)
-        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "a peer 'laptop' is there already")
+        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "there is already a peer 'laptop'")
 
 
 def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
@@ -309,7 +309,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     shutil.copy(laptop.file, copy.file)  # nobody has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
-        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is known as peer laptop already, not as another")
+        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
     with serving(laptop) as url:
         line = invitation(laptop, "copy", url)
         refused(copy.run("peer", "accept", line, "--name", "laptop"), "a copy of the same store")

@@ -22,13 +22,13 @@ def lines(met: SyncResult, *refusals: Notice, width: int | None = None) -> list[
 
 
 def test_a_meeting_is_told_in_numbers() -> None:
-    assert lines(SyncResult()) == ["Met kitchen: 0 records sent, 0 records taken."]
-    assert lines(SyncResult(1, 1200)) == ["Met kitchen: 1 record sent, 1,200 records taken."]
+    assert lines(SyncResult()) == ["Synced with kitchen: 0 records sent, 0 records received."]
+    assert lines(SyncResult(1, 1200)) == ["Synced with kitchen: 1 record sent, 1,200 records received."]
 
 
 def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
     assert lines(SyncResult(refused=1, lost=("laptop does not own run 7 any more",)), REFUSED) == [
-        "Met kitchen: 0 records sent, 0 records taken, 1 record refused.",
+        "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
         "Refused: run 1 of laptop is forged",
         "Lost: laptop does not own run 7 any more",
     ]
@@ -37,9 +37,9 @@ def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
 def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
     assert lines(SyncResult(closed=("run 7: how it ended is not known",), put_back="here"))[1:] == [
         "Closed: run 7: how it ended is not known",
-        "This store was put back from an older copy of itself: everything was exchanged anew.",
+        "This store was restored from an older copy: all records were exchanged again.",
     ]
-    assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was put back from an older copy")
+    assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was restored from an older copy")
 
 
 def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
@@ -53,7 +53,7 @@ def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
 
 def test_what_was_refused_before_is_not_told_again() -> None:
     assert lines(SyncResult(refused=2))[1:] == [
-        "What was refused was told before: `asterism runs show RUN` has the reason."
+        "These refusals were reported before: `asterism runs show RUN` shows the reason."
     ]
 
 
@@ -123,7 +123,7 @@ async def test_peers_in_every_state(tmp_path: Path) -> None:
         }
         table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
         assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
-        assert table[2] == "expired expired never invite it anew"
-        assert table[3] == "invited invited never the invitation holds for 60 s"
+        assert table[2] == "expired expired never invite it again"
+        assert table[3] == "invited invited never the invitation expires in 60 s"
         assert table[4] == "met met 0 s abcdefgh the clock of met is 2 h ahead"
         assert table[5] == "silent silent 60 min 01234567 https://there:7420"

@@ -17,7 +17,7 @@ from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import Kept, load
+from asterism.durable.journal_store import StoredConstellation, load
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import Event
@@ -68,7 +68,7 @@ class Stage:
         self._tasks.append(task)
         return task
 
-    async def load(self, name: str = "nightly") -> Kept:
+    async def load(self, name: str = "nightly") -> StoredConstellation:
         return await load(self.store, name, expressions)
 
     async def until(self, condition: Callable[[], Any]) -> None:

@@ -69,6 +69,7 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
 
 
 async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+
     monkeypatch.setattr(peer_notices, "MAX_RUNS", 10)
     laptop, liar = await victim()
     run = await laptop.create()

@@ -123,7 +123,7 @@ async def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_pat
         async with scene.caller("secret", invitation) as again:  # the answer was lost, or it was killed before it wrote
             await again.send({})
         async with scene.caller("another secret", invitation) as thief:
-            with pytest.raises(PeerRefused, match="403: the invitation of laptop was used already"):
+            with pytest.raises(PeerRefused, match="403: the invitation of laptop was already used"):
                 await thief.send({})
         async with scene.caller(invitation) as thief:
             with pytest.raises(PeerRefused, match="401"):
@@ -138,7 +138,7 @@ async def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None
             await caller.send({})
             scene.clock[0] += 61
             await caller.send({})
-            with pytest.raises(PeerRefused, match="403: the invitation of unused has run out: ask for a new one"):
+            with pytest.raises(PeerRefused, match="403: the invitation of unused has expired: ask for a new one"):
                 await other.send({})
 
 

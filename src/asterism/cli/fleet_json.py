@@ -50,7 +50,7 @@ def run_json(
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": mask.shown(plain_json(run.input)),
+        "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
@@ -139,7 +139,7 @@ def state_of(session: Session, now: float) -> str:
 
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.shown(rank)
+    shown = session.expression_names(rank)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,

@@ -156,7 +156,7 @@ def devices_table(
         state = state_of(session, now)
         there = state not in ("left", "replaced")
         rank = ranks.get(session.device, 0.0)
-        shown = session.shown(rank)
+        shown = session.expression_names(rank)
         rows.append(
             [
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),

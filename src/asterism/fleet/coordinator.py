@@ -41,9 +41,9 @@ class Coordinator:
             self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
             try:
                 await self._watch()
-                trouble.over()
+                trouble.recovered()
             except Exception as error:  # whatever it is, it must not end the work that is done here
-                trouble.met(error)
+                trouble.occurred(error)
             pause = self._every * self.fleet.chance.uniform(1.0 - JITTER, 1.0 + JITTER)
             await self.fleet.clock.sleep(min(pause, self.monitor.due_in))
 
@@ -64,9 +64,9 @@ class Coordinator:
             try:
                 if self.elected:
                     await self._notifier.deliver()
-                trouble.over()
+                trouble.recovered()
             except Exception as error:
-                trouble.met(error)
+                trouble.occurred(error)
             await self.fleet.clock.sleep(self._every)
 
     async def resign(self) -> None:

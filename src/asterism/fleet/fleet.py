@@ -187,7 +187,7 @@ class Fleet:
             choice = outlook.choose(offered, flow, near=near)
             if choice.owner is None:
                 return offered
-            outlook.gave(choice.owner.device)
+            outlook.record_assignment(choice.owner.device)
             return transitions.assign(
                 offered,
                 choice.owner,

@@ -299,7 +299,7 @@ async def _read_body(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
 @contextlib.contextmanager
 def _translated_errors(url: str) -> Iterator[None]:
     """What goes wrong on the way, in sentences."""
-    import httpx  # it is there: a peer is called after httpx_ready
+    import httpx  # it is there: a peer is called after load_httpx
 
     try:
         yield

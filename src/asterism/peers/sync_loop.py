@@ -79,14 +79,14 @@ class SyncLoop:
             watch = self._fleet.store.watch(await self._topics())  # what happens during the meeting counts
             try:
                 self._on_sync(name, await self.sync(name))
-                trouble.over()
+                trouble.recovered()
                 pause = self._interval
                 await self._clock.sleep(min(MIN_PAUSE, self._interval))
                 await self._something_happens(watch)
             except UnknownPeer:
                 return  # it was removed
             except AsterismError as error:
-                trouble.met(error)
+                trouble.occurred(error)
                 pause = await self._leave_alone(pause)
             except Exception:  # whatever it said must not make us ask for it again at once, for ever
                 log.exception("a mistake in meeting peer %s", name)

@@ -11,7 +11,6 @@ import hashlib
 import heapq
 import json
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +20,9 @@ from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
-from asterism.store.memory_change_feed import Feed
+from asterism.store.memory_change_feed import MemoryChangeFeed
 from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
-    FEED,
-    Change,
     Contribution,
     ExpectRegister,
     ExpectSession,
@@ -40,40 +37,34 @@ from asterism.store.protocol import (
     Query,
     Register,
     TakeRequest,
-    Usage,
     WaitingRuns,
     Watch,
     Write,
-    check_distinct_records,
-    topics_of,
 )
 from asterism.store.store_errors import Conflict
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 _WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
 """Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
 
 
-class MemoryStore:
+class MemoryStore(MemoryChangeFeed):
     """``clock`` is the store's clock, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.url = "memory:"
-        self._runs: dict[str, Run] = {}
+        super().__init__()
         self._keys: dict[str, str] = {}
-        self._owned: dict[str, set[str]] = {}
         self._queue: list[_Place] = []  # a heap with every offered run; what is not offered any more is passed over
         self._queued: set[str] = set()
         self._sweep_at = 1000
-        self._sessions: dict[str, Session] = {}
-        self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
         self._reports: dict[str, ProgressReport] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
-        self._feed = Feed()
         self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
         self._watches = Watches()
 
@@ -180,17 +171,17 @@ class MemoryStore:
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
 
-    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[PutRun] = []
         seen: list[_Place] = []
         try:
-            while self._queue and len(taken) < offer.limit:
+            while self._queue and len(taken) < request.limit:
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_offered(run) or not suits(run, offer):
+                if not self._is_offered(run) or not suits(run, request):
                     continue
-                if offer.above is not None and run.priority <= offer.above:
+                if request.above is not None and run.priority <= request.above:
                     break
                 after = step(run)
                 if after is not None:
@@ -373,51 +364,6 @@ class MemoryStore:
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
-
-    # -- for peers ---------------------------------------------------------------------------------------------------
-
-    async def start_feed(self) -> str:
-        self._feed.start(sorted(self._runs))
-        found = await self.register(FEED)
-        if found is None:
-            await self.commit([PutRegister(FEED, {"id": uuid.uuid4().hex}, None)])
-            return await self.start_feed()
-        return str(found.value["id"])
-
-    async def changes(self, after: int, limit: int) -> list[Change]:
-        return [Change(number, self._runs[run_id], *mark) for run_id, number, mark in self._feed.after(after)][:limit]
-
-    async def newest(self) -> int:
-        return self._feed.newest
-
-    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
-
-    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
-        return [run for run in found if not run.ended and run.id > after][:limit]
-
-    async def judges(self) -> set[str]:
-        return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
-
-    async def forget_sessions(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            known = self._sessions.get(name)
-            if known is not None and known.state == ENDED and not self._owned.get(name):
-                del self._sessions[name]
-                self._owned.pop(name, None)
-
-    async def usage(self, store: str) -> Usage:
-        return self._feed.contributions.usage(store)
-
-    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return {one for one in run_ids if one in self._feed.contributions.runs}
-
-    async def came_from(self, store: str) -> list[Run]:
-        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
-
-    async def kinds(self) -> set[str]:
-        return {run.kind for run in self._runs.values()}
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)

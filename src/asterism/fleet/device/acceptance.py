@@ -49,7 +49,7 @@ class Acceptance:
         profile = {**self._measure(), "labels": self._labels}
         if suspended is not None:
             profile["suspended"] = suspended
-        self._shown = replace(self.session, profile=profile, used=held).shown()
+        self._shown = replace(self.session, profile=profile, used=held).expression_names()
         rests = self.hands_back is not None and holds(self.hands_back, self._shown) is True
         self.resting = f"{self.hands_back!r} holds" if rests else None
         return {**profile, RESTING: self.resting}

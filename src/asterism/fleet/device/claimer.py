@@ -120,9 +120,9 @@ class Claimer:
                     await self._look_once()
                 finally:
                     self._count_request(-1)
-                trouble.over()
+                trouble.recovered()
             except (StoreUnavailable, UnknownWorkflow) as error:
-                trouble.met(error)
+                trouble.occurred(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
                 self._wake.set()

@@ -67,12 +67,12 @@ class Heartbeat:
                     alive = await self.beat()
                 except StoreUnavailable as error:
                     self.quality *= 0.7
-                    trouble.met(error)
+                    trouble.occurred(error)
                     lease.next_renewal_in = min(self._interval / 5, 5.0)
                     continue
                 if not alive:
                     return
-                trouble.over()
+                trouble.recovered()
                 lease.next_renewal_in = self._interval
                 if lease.work_waits:
                     lease.work_waits = False

@@ -33,11 +33,10 @@ from asterism.store.protocol import (
     PutRun,
     PutSession,
     Write,
-    check_distinct_records,
-    topics_of,
 )
 from asterism.store.row_codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from asterism.store.protocol import (
     WaitingRuns,
     Watch,
     Write,
-    check_distinct_records,
 )
 from asterism.store.sqlite import change_feed, maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
@@ -42,6 +41,7 @@ from asterism.store.sqlite.reader_threads import ReaderThreads
 from asterism.store.sqlite.write_jobs import CommitJob, HeartbeatJob, PruneJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
@@ -89,11 +89,11 @@ class SqliteStore:
             check_distinct_records(writes)
         await self._writer.do(CommitJob(self._writer.future(), writes, self.clock))
 
-    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
-        look = first_look(offer) if offer.limit > 0 else None
+        look = first_look(request) if request.limit > 0 else None
         while look is not None:
-            left = offer if not taken else replace(offer, limit=offer.limit - len(taken))
+            left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
                 more, look = await self._writer.do(TakeJob(self._writer.future(), left, step, look))
             except StoreUnavailable:

@@ -12,7 +12,7 @@ from typing import Any
 
 from asterism.core.run.run import RunStatus
 from asterism.store import row_codec
-from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write, topics_of
+from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write
 from asterism.store.sqlite.statements import (
     STATEMENTS,
     Statement,
@@ -23,6 +23,7 @@ from asterism.store.sqlite.statements import (
     statement_of,
 )
 from asterism.store.store_errors import Conflict
+from asterism.store.write_batch import topics_of
 
 _HEARTBEAT = STATEMENTS["heartbeat"]
 _DRAINING = STATEMENTS["draining"]
