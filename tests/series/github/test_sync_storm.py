@@ -65,7 +65,7 @@ def run_all(server: GitHubServer) -> list[dict[str, Any]]:
     return ends
 
 
-def in_step(world: World, series: str) -> tuple[list[int], list[int]]:
+def Reconciliation(world: World, series: str) -> tuple[list[int], list[int]]:
     """The open issues of the series: assigned, and not."""
     open_ones = [issue for issue in world.listed() if issue.state == "open" and issue.title.startswith(f"{series}-")]
     robot = world.people["robot"]
@@ -101,7 +101,7 @@ def test_a_hundred_syncs_at_once_never_assign_two_issues_of_a_series(capsys):
         report = asyncio.run(synced(server))
         assert [one.status for one in report.series] == ["in step", "in step"]
         for series in (SERIES, "OPS-7"):
-            holding, waiting = server.call(lambda world, series=series: in_step(world, series))
+            holding, waiting = server.call(lambda world, series=series: Reconciliation(world, series))
             document = state(server, series)
             assert holding == ([document["active_issue"]] if document["active_issue"] else [])
             assert sorted(document["queue"]) == waiting
