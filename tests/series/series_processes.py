@@ -113,7 +113,7 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
     import asyncio
 
     from asterism.series.claims import Claim, claim
-from asterism.series.compare_and_swap import RetryOptions
+    from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.store_register import StoreRegister
     from asterism.store.url import open_store
 

@@ -173,7 +173,9 @@ async def test_a_deadline_ends_a_reading_that_hangs(faulty: FaultyRegister) -> N
 async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: FaultyRegister) -> None:
     faulty.swaps += [for_ever]
     counts = UpdateCounts()
-    with pytest.raises(OutcomeUnknown, match=r"whether series RFC-093 was changed is not known: .* the deadline of 20 s"):
+    with pytest.raises(
+        OutcomeUnknown, match=r"whether series RFC-093 was changed is not known: .* the deadline of 20 s"
+    ):
         await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0), counts=counts)
     assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
 
@@ -344,10 +346,12 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
     live = [Live(5, 2), Live(4, 1)]
 
     async def another() -> None:
-        await mend(register, NAME, lambda series, now: series.rebuild(live, now), "theirs")
+        await update(register, NAME, lambda series, now: series.rebuild(live, now), "theirs", repair=True)
 
     faulty.swaps += [another]
-    outcome = await mend(faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=patience())
+    outcome = await update(
+        faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=patience(), repair=True
+    )
     assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
     assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
 
@@ -356,7 +360,7 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
 async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
     await register.swap(NAME, None, '{"active_issue": 1, "revision": 4}', "by hand")
     await asyncio.sleep(5.0)
-    outcome = await mend(register, NAME, step, "mend", retry=patience())
+    outcome = await update(register, NAME, step, "mend", retry=patience(), repair=True)
     assert (outcome.changed, outcome.after.updated_at, outcome.after.revision) == (True, 1005.0, 5)
     assert await state(register) == outcome.after
 

@@ -94,7 +94,9 @@ async def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote
 
 
 async def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
-    old, young, foreign = (temporary / name for name in (f"{DIRECTORY_PREFIX}old", f"{DIRECTORY_PREFIX}young", "another"))
+    old, young, foreign = (
+        temporary / name for name in (f"{DIRECTORY_PREFIX}old", f"{DIRECTORY_PREFIX}young", "another")
+    )
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)

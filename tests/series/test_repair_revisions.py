@@ -105,7 +105,7 @@ async def test_a_state_that_cannot_be_read_goes_on_where_its_history_ends(
         before = await used(register)
         for text in texts:
             await spoil(text)
-        after = (await mend(register, SERIES, rebuilt, "rebuild", retry=EAGER)).after
+        after = (await update(register, SERIES, rebuilt, "rebuild", retry=EAGER, repair=True)).after
         assert after.revision > before.revision
         assert (after.active, after.queue) == (1, (2,))
         assert after == Series.from_text((await register.read(SERIES)).text, SERIES)
@@ -117,5 +117,5 @@ async def test_of_a_state_that_is_lost_the_history_tells_what_it_can(place: str,
     async with PLACES[place](tmp_path) as (register, spoil):
         before = await used(register)
         await spoil(None)
-        after = (await mend(register, SERIES, rebuilt, "rebuild", retry=EAGER)).after
+        after = (await update(register, SERIES, rebuilt, "rebuild", retry=EAGER, repair=True)).after
         assert after.revision == (before.revision + 1 if place == "store" else 1)

@@ -253,7 +253,9 @@ def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_be
             return Snapshot(old.text, old.token)
 
         register.read = behind  # type: ignore[method-assign]
-        await TrackingIssues(register).announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+        await TrackingIssues(register).announce(
+            series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None)
+        )
         await register.close()
 
     asyncio.run(scene())

@@ -61,7 +61,9 @@ def test_a_series_goes_on_while_somebody_comments_between_any_two_lists(server):
         try:
             return [
                 one.item
-                for one in await IssueObserver(register.client, SeriesMatcher(assignee=Assignee("robot"))).live_issues(SERIES, True)
+                for one in await IssueObserver(register.client, SeriesMatcher(assignee=Assignee("robot"))).live_issues(
+                    SERIES, True
+                )
             ]
         finally:
             await register.close()

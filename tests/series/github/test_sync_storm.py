@@ -18,7 +18,7 @@ from tests.series.github.github_fixtures import SERIES, assigned, environ, state
 from tests.series.github.github_server import Faults, GitHubServer
 from tests.series.github.github_world import World
 
-CHILD = Path(__file__).with_name("github_child.py")
+CHILD = Path(__file__).with_name("sync_process.py")
 PROCESSES, EACH = 8, 13
 
 

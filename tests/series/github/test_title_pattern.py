@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.series.github.discovery import STANDARDS, TITLE_PATTERN, SeriesMatcher, mismatch_reason
+from asterism.series.github.discovery import STANDARDS, TITLE_PATTERN, SeriesMatcher, mismatch_reason, similar_names
 from tests.series.github.github_fixtures import opened, service_of
 from tests.series.github.github_server import GitHubServer
 from tests.series.github.github_world import World
