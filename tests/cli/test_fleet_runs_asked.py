@@ -90,12 +90,12 @@ def test_a_run_is_meant_by_any_part_of_its_id_that_no_other_has(tmp_path: Path) 
     assert scene.json("runs", "show", one.id[len(part) :].upper())["id"] == one.id
     result = scene.run("runs", "show", part)
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"Error: '{part}' is in the ids of several runs; give more of the id:" in result.stderr
+    assert f"Error: several runs have '{part}' in their ids; give more letters:" in result.stderr
     for run in (one, other):
         assert f"  {run.id}  work  created" in result.stderr
     result = scene.run("runs", "show", "zzzz")
-    assert "there is no run with 'zzzz' in its id" in result.stderr
-    assert "not by nothing" in scene.run("runs", "show", " ").stderr
+    assert "no run has 'zzzz' in its id" in result.stderr
+    assert "the id of the run is empty" in scene.run("runs", "show", " ").stderr
 
 
 def test_very_many_candidates_are_not_all_listed(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def _kept(scene: Scene, value: str) -> object:
     async def keep(fleet: Fleet) -> object:
-        return await fleet.blobs.keep(value, await fleet.settings(), "it")
+        return await fleet.blobs.keep(value, "it")
 
     return scene.ask(keep)
 

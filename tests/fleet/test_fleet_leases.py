@@ -9,7 +9,7 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.device.held_run import margin
+from asterism.fleet.device.lease import margin
 from asterism.store.protocol import ProgressReport
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
@@ -229,7 +229,7 @@ async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_
     assert began >= stopped
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    assert kitchen.agent.desk.free == 1
+    assert kitchen.agent.worker.free_slots == 1
 
 
 # -- whose word counts -------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ async def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing(stag
     began = stage.now()
     kitchen.agent.drain()
     await kitchen.task
-    assert stage.now() - began <= kitchen.agent.heart.timeout
+    assert stage.now() - began <= kitchen.agent.lease.timeout
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])

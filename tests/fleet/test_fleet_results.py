@@ -76,13 +76,13 @@ async def test_what_is_stopped_before_its_first_step_leaves_the_desk(stage: Stag
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
     run = await kitchen.fleet.create("work")
-    [holding] = kitchen.agent.desk
-    kitchen.agent.desk.stop(holding, "the device changed its mind")
+    [holding] = kitchen.agent.worker
+    kitchen.agent.worker.stop(holding, "the device changed its mind")
     assert kitchen.hands.begun == []
     await stage.at_work(kitchen, run)
     found = await stage.read(run)
     assert (found.epoch, found.previous[0].detail) == (2, "the device changed its mind")
-    assert (len(kitchen.agent.desk), kitchen.agent.desk.free) == (1, 0)
+    assert (len(kitchen.agent.worker), kitchen.agent.worker.free_slots) == (1, 0)
 
 
 # -- reports ---------------------------------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 async def test_what_is_too_large_is_refused_also_if_it_is_not_large_enough_to_be_kept_apart(
     stage: Stage, value: Any
 ) -> None:
-    settings = await stage.person.configure(most=100)
+    await stage.person.configure(most=100)
     with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
-        await stage.person.blobs.keep(value, settings, "it")
+        await stage.person.blobs.keep(value, "it")
 
 
 async def test_an_input_that_is_too_large_is_refused(stage: Stage) -> None:

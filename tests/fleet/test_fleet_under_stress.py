@@ -13,11 +13,11 @@ from asterism.core.run.run import COMPLETED, FAILED, Progress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.heartbeat import Heart
+from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.virtual_time import run as in_virtual_time
 
 pytestmark = pytest.mark.virtual_time
@@ -74,7 +74,7 @@ class Scene:
         self.store = store or MemoryStore(lambda: 1_000_000.0 + loop.time())
         self.fleet = Fleet(self.store, clock=VirtualClock(), chance=random.Random(7))
         self.agent = DeviceAgent(
-            self.fleet, "kitchen", executor=worker, presence=SimPresence("here"), grace=0.5, measure=dict, **terms
+            self.fleet, "kitchen", executor=worker, host=SimHost("here"), grace=0.5, measure=dict, **terms
         )
         self.person = Fleet(self.store, clock=VirtualClock(), chance=random.Random(8))
         self.task = asyncio.create_task(self.agent.run())
@@ -101,7 +101,7 @@ def test_a_device_with_a_slow_heart_keeps_up_with_a_short_lease() -> None:
 
 
 def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heart, "expect", lambda *_: None)
+    monkeypatch.setattr(Lease, "require", Lease.is_fresh)
     assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (FAILED, 1, 1)
 
 

@@ -212,13 +212,13 @@ async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
     run = await laptop.create(given={"$blob": name, "size": 16})
 
     class Restarting(Direct):
-        async def give(self, blob: str, data: bytes) -> None:
-            if not kitchen.exchange._wanted.pop("again", None):
+        async def send_blob(self, blob: str, data: bytes) -> None:
+            if not kitchen.exchange._requested_blobs.pop("again", None):
                 kitchen.exchange = Exchange(kitchen.fleet)
-                kitchen.exchange._wanted["again"] = frozenset({"it was restarted"})
-            await super().give(blob, data)
+                kitchen.exchange._requested_blobs["again"] = frozenset({"it was restarted"})
+            await super().send_blob(blob, data)
 
-    await laptop.exchange.meet("kitchen", Restarting(laptop, kitchen))
+    await laptop.exchange.sync("kitchen", Restarting(laptop, kitchen))
     assert await kitchen.run(run.id) == run
     assert await kitchen.notices("refused") == []
 

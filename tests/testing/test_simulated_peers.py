@@ -3,9 +3,7 @@ random ones; and that the simulator notices when a safeguard is missing."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from typing import Any
 
 import pytest
@@ -13,22 +11,14 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.peers import exchange, ingest, rollback_detection
-from asterism.peers.exchange import Exchange, Met, Talk
+from asterism.peers.exchange import Exchange, Transport
 from asterism.peers.messages import Cursor
 from asterism.peers.registry import Peer
+from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 3
-"""How long to look for a random world that breaks a promise."""
-
-AT_LEAST = 20
-"""How many worlds of each kind, however slow the machine."""
-
-DEPTH = int(os.environ.get("ASTERISM_SIM_DEPTH", "2"))
-"""How many splits follow each other in the schedules that are enumerated."""
 
 BEYOND = 11
 """Of those that are longer by one, every so many are played."""
@@ -37,9 +27,11 @@ ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
 
 
-def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows() -> None:
-    schedules = [*peer_world.schedules(DEPTH), *peer_world.schedules(DEPTH + 1)[::BEYOND]]
-    assert len(peer_world.schedules(DEPTH)) == 8**DEPTH
+@pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows(depth: int) -> None:
+    """``depth`` is how many splits follow each other in the schedules that are enumerated."""
+    schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
+    assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
         simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
         for number, splits in enumerate(schedules)
@@ -47,27 +39,23 @@ def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_know
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None:
-    until = time.monotonic() + SECONDS
-    seed = lost = 0
-    while seed < AT_LEAST or time.monotonic() < until:
-        lost += simulate(seed, world=peer_world.PeerWorld).witness.lost
-        seed += 1
-    assert lost > 0
+@pytest.mark.hunt(few=8, many=100)
+def test_after_random_faults_there_is_one_record_and_every_loser_knows(seeds: range) -> None:
+    assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
     simulate(67, world=PutBackWorld)
 
 
+@pytest.mark.hunt(few=6, many=30)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
-def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peer_world.PeerWorld]) -> None:
-    until = time.monotonic() + SECONDS / 4
-    seed = 0
+def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(
+    world: type[peer_world.PeerWorld], seeds: range
+) -> None:
     seen: list[peer_world.PeerWorld] = []
-    while seed < AT_LEAST / 2 or time.monotonic() < until:
+    for seed in seeds:
         simulate(seed, seen, world)
-        seed += 1
     log = "\n".join(str(line) for one in seen for line in one.witness.log)
     assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
     assert "is put back" in log or world is not PutBackWorld
@@ -123,11 +111,13 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
 
 
 def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def believed(self: rollback_detection.Marks, peer: Peer, cursor: Cursor | None) -> rollback_detection.Stand:
+    async def believed(
+        self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
+    ) -> rollback_detection.FeedPosition:
         good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
-        return rollback_detection.Stand(cursor.number if good and cursor is not None else 0)
+        return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
-    monkeypatch.setattr(rollback_detection.Marks, "stand", believed)
+    monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
     is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
@@ -140,7 +130,7 @@ def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_fo
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(ingest._Batch, "_lost_by_ours", nothing)
+    monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
     is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
 
 
@@ -148,7 +138,7 @@ def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) 
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_lost", nothing)
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
     is_found_out(monkeypatch, "nobody was told")
 
 
@@ -157,8 +147,8 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
     monkeypatch.setattr(ingest, "taken_over", always_new)
-    monkeypatch.setattr(ingest._Batch, "_judge", lambda *_: None)
-    monkeypatch.setattr(exchange, "IN_VAIN", 1)
+    monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
+    monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
         """Or one meeting would last for ever."""
@@ -167,14 +157,14 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
             super().__init__(fleet)
             self._rounds = 0
 
-        async def meet(self, peer: str, talk: Talk) -> Met:
+        async def sync(self, peer: str, transport: Transport) -> SyncResult:
             self._rounds = 0
-            return await super().meet(peer, talk)
+            return await super().sync(peer, transport)
 
-        async def _take(self, *arguments: Any) -> Any:
+        async def _ingest(self, *arguments: Any) -> Any:
             self._rounds += 1
             if self._rounds > 30:
                 raise Violation("they go on telling each other the same")
-            return await super()._take(*arguments)
+            return await super()._ingest(*arguments)
 
     is_found_out(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)

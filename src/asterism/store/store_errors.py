@@ -12,6 +12,7 @@
     ├── StoreCorrupt          the stored data is damaged
     ├── UnknownSchema         a later version has written the store
     └── StoreMissing          the store does not exist, or its driver is not installed
+        └── StoreNotFound     there is no store at this address: it was not created yet
 
 StoreUnavailable and its subclasses are temporary: wait, look what happened, and try again.
 """
@@ -77,3 +78,7 @@ class UnknownSchema(StoreError):
 
 class StoreMissing(StoreError):
     """The store does not exist, or its driver is not installed."""
+
+
+class StoreNotFound(StoreMissing):
+    """There is no store at this address: no command has created it yet."""

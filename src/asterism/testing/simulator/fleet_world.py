@@ -45,7 +45,7 @@ class Life:
     visitors: list[asyncio.Task[None]]
 
 
-class SimPresence:
+class SimHost:
     """A machine knows that its earlier lives are over: it is the same machine."""
 
     def __init__(self, host: str) -> None:
@@ -54,7 +54,7 @@ class SimPresence:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """What ran on it ended with it."""
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class FleetWorld:
             monitor_every=self._watches_every,
             lease=6.0,
             replace=replace,
-            presence=SimPresence(f"{name}/{self._hosts[name]}"),
+            host=SimHost(f"{name}/{self._hosts[name]}"),
             **self.device_terms(name),
         )
         wire.session = agent.session.id
@@ -240,7 +240,7 @@ class FleetWorld:
                 if run.paused is not None and not run.ended:  # whoever paused it could not say that it may go on
                     await self._person.resume(run.id)
             everyone = [*self.lives.values(), *(life for life in self.ended if not life.machine.dead)]
-            if all(run.ended for run in runs) and all(not len(life.agent.desk) for life in everyone):
+            if all(run.ended for run in runs) and all(not len(life.agent.worker) for life in everyone):
                 return
             await asyncio.sleep(1.0)
 
