@@ -261,8 +261,12 @@ class RegisterConformance(AsyncTests):
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
         # somebody was first, or is just about to be
-        lost = [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
-        _same(lost, [], "what the others are told")
+        _same(
+            [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
+        _same(lost,
+            [],
+            "what the others are told",
+        )
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 
