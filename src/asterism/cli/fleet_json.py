@@ -28,6 +28,9 @@ _SAME = (
 )
 """The fields of a run that are what they are."""
 
+_ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
+"""Fields whose attribute has another name."""
+
 
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
@@ -36,7 +39,7 @@ def run_json(
     of the run (``masks_of``)."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
-        **{name: getattr(run, name) for name in _SAME},
+        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _SAME},
         "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,

@@ -31,7 +31,7 @@ _OWNER_ENTRIES = frozenset({"claimed", "processing", "completed", KEPT})
 _REQUEST_ENTRIES = frozenset({"asked to pause", "asked to cancel", "resumed"})
 """What a person may say of a run that somebody works on."""
 
-_REQUEST_FIELDS = frozenset({"wish", "wished_by", "progress"})
+_REQUEST_FIELDS = frozenset({"stop_request", "stop_requested_by", "progress"})
 """What such a word changes; and how far it has come, which a store adds to what it sends."""
 
 

@@ -213,8 +213,8 @@ def _freed(run: Run, now: float) -> Run:
         raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
     if grant is None:
         return run
-    if run.wish == "cancel" and run.series is not None:
+    if run.stop_request == "cancel" and run.series is not None:
         # if it ended here, its series would wait for it for ever: to end it is for somebody who tells the series
-        words = f"by {run.wished_by}, who asked to cancel it before the store was restored: cancel it again"
-        run = run.changed(wish="pause", wished_by=words)
+        words = f"by {run.stop_requested_by}, who asked to cancel it before the store was restored: cancel it again"
+        run = run.changed(stop_request="pause", stop_requested_by=words)
     return release(run, grant, "released", "the store was restored from a backup", now)
