@@ -54,7 +54,7 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"status": REASSIGNING, "session": None}, "it is reassigning and says it is kitchen's"),
         ({"assigned_at": float("nan")}, "assigned_at cannot be nan"),
         ({"due_at": float("inf")}, "due_at cannot be inf"),
-        ({"stop_request": "burn"}, "wish cannot be 'burn'"),
+        ({"stop_request": "burn"}, "stop_request cannot be 'burn'"),
         ({"status": ASSIGNED, "stop_request": "pause"}, "it is assigned, and its owner is asked to pause"),
         ({"error": 5}, "error cannot be 5"),
         ({"declined": []}, "declined cannot be []"),
