@@ -95,7 +95,7 @@ async def what_our_device_does_is_told_otherwise() -> None:
         {"progress": Progress(999, 1000)},
         {"failures": 99, "avoid": ("zzz",)},
         {"started_at": 9e9},
-        {"wish": "cancel", "wished_by": "zoe"},
+        {"stop_request": "cancel", "stop_requested_by": "zoe"},
         {"due_at": 9e9},
     ):
         await liar.says(run.changed(**change))
@@ -206,7 +206,7 @@ async def its_records_contradict_themselves() -> None:
         {"error": "x"},
         {"device": "a|b"},
         {"device": "x" * 1000},
-        {"wish": "burn"},
+        {"stop_request": "burn"},
         {"keep": "mine"},
         {"progress": Progress(2**70)},
         {"output": {"early": True}},

@@ -76,7 +76,7 @@ def test_everything_about_a_run_is_kept() -> None:
         cancelled=True,
         held=True,
         paused="by ann",
-        wished_by="bob",
+        stop_requested_by="bob",
         failures=1,
         losses=2,
         rounds=3,

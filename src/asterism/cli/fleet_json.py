@@ -29,6 +29,9 @@ _PLAIN_FIELDS = (
 )
 """The fields of a run whose JSON is their value."""
 
+_ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
+"""Fields whose attribute has another name."""
+
 
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
@@ -37,7 +40,7 @@ def run_json(
     the run from ``masks_of``."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
-        **{name: getattr(run, name) for name in _PLAIN_FIELDS},
+        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
         "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,

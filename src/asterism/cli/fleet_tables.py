@@ -66,8 +66,8 @@ def note_on(run: Run, now: float) -> str:
         return _without_prefix(run.error)
     if run.paused is not None:
         return run.paused
-    if run.wish is not None:
-        return f"by {run.wished_by}"
+    if run.stop_request is not None:
+        return f"by {run.stop_requested_by}"
     if run.held:
         return f"series {run.series}"
     if run.offered and run.not_before > now:

@@ -166,8 +166,8 @@ def describe_outcome(before: Run, after: Run) -> str:
         return clean(f"{name} {after.error or after.status}")
     if after.paused is not None:
         return clean(f"{name} is paused {after.paused}")
-    if after.wish is not None:
-        return clean(f"{name}: {after.device} was asked to {after.wish} it")
+    if after.stop_request is not None:
+        return clean(f"{name}: {after.device} was asked to {after.stop_request} it")
     return clean(f"{name}{_resumed(after)}")
 
 

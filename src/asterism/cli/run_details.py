@@ -116,7 +116,7 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
     yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""
     yield "paused", run.paused or ""
-    yield "request", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
+    yield "request", f"to {run.stop_request}, by {run.stop_requested_by}" if run.stop_request is not None else ""
     yield "series", run.series or ""
     yield "key", run.key or ""
     yield "priority", str(run.priority) if run.priority else ""

@@ -219,8 +219,8 @@ def _freed(run: Run, now: float) -> Run:
         raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
     if grant is None:
         return run
-    if run.wish == "cancel" and run.series is not None:
+    if run.stop_request == "cancel" and run.series is not None:
         # ending it here would leave its series waiting for ever: only a fleet ends a run and advances its series
-        words = f"by {run.wished_by}, who asked to cancel it before the store was restored: cancel it again"
-        run = run.changed(wish="pause", wished_by=words)
+        words = f"by {run.stop_requested_by}, who asked to cancel it before the store was restored: cancel it again"
+        run = run.changed(stop_request="pause", stop_requested_by=words)
     return release(run, grant, "released", "the store was restored from a backup", now)

@@ -207,7 +207,7 @@ class MemoryStore(MemoryChangeFeed):
         epochs = {run.id: run.epoch for run in held}
         self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
         return HeartbeatReply(
-            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.wish) for run in held]
+            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.stop_request) for run in held]
         )
 
     def _held(self, session: str) -> list[Run]:

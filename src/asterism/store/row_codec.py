@@ -57,8 +57,11 @@ MOVING = (
 COLUMNS = FIXED + MOVING
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
-_TEXTS = ("retry_of", "paused", "wished_by", "error")
+_TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
 """Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
+
+_KEYS = {"stop_requested_by": "wished_by"}
+"""Fields whose key in ``state`` has another name."""
 
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
 """… those with another empty default …"""
@@ -137,7 +140,7 @@ def moving(run: Run) -> tuple[Any, ...]:
         run.epoch,
         run.device,
         run.session,
-        run.wish,
+        run.stop_request,
         _avoided(run.avoid) if run.avoid else "",
         1 if run.status in UNOWNED and run.offered else 0,
         run.due_at,
@@ -170,7 +173,7 @@ def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str
 
 
 def _uncommon(fields: dict[str, Any]) -> str:
-    parts = [f'"{name}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
+    parts = [f'"{_KEYS.get(name, name)}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
     if (value := fields["progress"]) is not None:
         parts.append(f'"progress":{_encode(value)}')
     for name in _EMPTY:
@@ -263,7 +266,7 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["epoch"],
             fields["device"],
             fields["session"],
-            fields["wish"],
+            fields["stop_request"],
             avoid,
             _,
             fields["due_at"],
@@ -275,6 +278,8 @@ def run_of(row: Sequence[Any]) -> Run:
         ) = row
         state = from_text(text)
         fields.update(state)
+        if "wished_by" in state:
+            fields["stop_requested_by"] = fields.pop("wished_by")
         fields["input"] = from_text(given)
         fields["status"] = _STATUSES[status]
         if avoid:
