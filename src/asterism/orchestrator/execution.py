@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
@@ -69,6 +70,7 @@ class Execution:
         self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
         self._loop = asyncio.get_running_loop()
         self._now = scheduler.now
+        self._wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.paused = False
         self.cancelling = False
@@ -95,9 +97,6 @@ class Execution:
             wake=self._wake,
             settled=None if journal is None else journal.settled,
         )
-
-    def _wake(self) -> None:
-        self._scheduler.wake(self)
 
     def begin(self) -> None:
         """Start a new plan."""
