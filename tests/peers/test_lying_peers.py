@@ -59,7 +59,9 @@ async def our_device_has_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed")
+    await unmoved(
+        laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
+    )
 
 
 @scene
