@@ -15,14 +15,13 @@ from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading
 
 from asterism.base.http_limits import Connections, Limits
 from asterism.fleet.fleet import Fleet
-from asterism.peers.authentication import Guard
-from asterism.peers.identity import identity_of
-from asterism.peers.invitations import hashed, invite, new_token, redeem
-from asterism.peers.listener import LIMITS, listen, place_of, served
-from asterism.peers.peer_client import Caller
-from asterism.peers.peer_server import peer_app
+from asterism.peers.authentication import Authenticator
+from asterism.peers.invitations import invite, new_token, redeem, token_hash
+from asterism.peers.peer_client import PeerClient
+from asterism.peers.peer_server import DEFAULT_LIMITS, open_socket, peer_app, serving, socket_url
 from asterism.peers.private_files import Token
-from asterism.peers.registry import PeerRefused, Peers
+from asterism.peers.registry import PeerRefused, PeerRegistry
+from asterism.peers.tls_identity import tls_identity
 from asterism.store.sqlite import SqliteStore
 from tests.process_scenes import PATIENCE
 
@@ -37,7 +36,7 @@ class Hearer:
     """Stands for an exchange: answers with what it was told, and by whom."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.peers = fleet, Peers(fleet.store)
+        self.fleet, self.peers = fleet, PeerRegistry(fleet.store)
         self.error: Exception | None = None
         self.blobs: dict[str, bytes] = {}
         self.wanted: dict[str, int] = {}
@@ -49,7 +48,7 @@ class Hearer:
             raise self.error
         return {"peer": peer, "message": message}
 
-    async def fetch(self, peer: str, blob: str, run: str) -> bytes | None:
+    async def read_blob(self, peer: str, blob: str, run: str) -> bytes | None:
         return self.blobs.get(blob)
 
     def wanted_size(self, peer: str, blob: str) -> int:
@@ -57,7 +56,7 @@ class Hearer:
             raise PeerRefused("nobody has asked for it")
         return self.wanted[blob]
 
-    async def give(self, peer: str, blob: str, data: bytes) -> None:
+    async def receive_blob(self, peer: str, blob: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != blob:
             raise PeerRefused("the name is not that of the bytes")
         self.blobs[blob] = data
@@ -86,20 +85,20 @@ class Scene:
 
     async def invitation(self, name: str = "laptop", **terms: Any) -> str:
         store = self.hearer.fleet.store
-        return (await invite(store, name, url=self.url, called="kitchen", **terms)).token
+        return (await invite(store, name, url=self.url, own_name="kitchen", **terms)).token
 
     async def token(self, name: str = "laptop") -> str:
         """The secret of a peer that has accepted; its store is ``store of NAME``."""
         secret = new_token()
         store = self.hearer.fleet.store
-        assert await redeem(store, hashed(await self.invitation(name)), hashed(secret)) is not None
+        assert await redeem(store, token_hash(await self.invitation(name)), token_hash(secret)) is not None
         await self.hearer.peers.bind(name, f"store of {name}")
         return secret
 
-    def caller(self, token: str, invitation: str | None = None) -> Caller:
+    def caller(self, token: str, invitation: str | None = None) -> PeerClient:
         """A way to it for whoever has this secret."""
-        pin = identity_of(self.hearer.fleet.store).fingerprint
-        return Caller(self.url, pin, Token(token, invitation))
+        pin = tls_identity(self.hearer.fleet.store).fingerprint
+        return PeerClient(self.url, pin, Token(token, invitation))
 
     def client(self, token: str = "") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -108,17 +107,17 @@ class Scene:
 
 
 @asynccontextmanager
-async def serving_peer(folder: Path, limits: Limits = LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
+async def serving_peer(folder: Path, limits: Limits = DEFAULT_LIMITS, most: int = MOST) -> AsyncIterator[Scene]:
     clock = [1000.0]
     store = await SqliteStore.open(folder / "kitchen.db", clock=lambda: clock[0])
     async with Fleet(store) as fleet:
         await fleet.configure(most=most)
         hearer = Hearer(fleet)
-        guard = Guard(store, hearer.peers, lambda: clock[0])
+        guard = Authenticator(store, hearer.peers, lambda: clock[0])
         app = peer_app(hearer, guard, limits)  # type: ignore[arg-type]
-        sock = listen("127.0.0.1:0")
-        async with served(app, sock, identity_of(store), limits) as server:
-            yield Scene(hearer, place_of(sock), clock, server.listeners[0].connections)
+        sock = open_socket("127.0.0.1:0")
+        async with serving(app, sock, tls_identity(store), limits) as server:
+            yield Scene(hearer, socket_url(sock), clock, server.listeners[0].connections)
 
 
 def sentence(answer: httpx.Response) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from asterism.peers.invitations import parse
+from asterism.peers.invitations import parse_invitation
 from tests.cli.command_scenes import Scene
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE
@@ -25,7 +25,7 @@ KILLED = """
 import os, signal, sys
 from asterism.peers import authentication, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": private_files.Tokens, "guard": authentication}}[owner]
+owner = {{"tokens": private_files.TokenFile, "guard": authentication}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():
@@ -81,7 +81,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
     assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
     secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
     assert isinstance(secrets["kitchen"], str)
-    assert secrets["kitchen"] != parse(line).token
+    assert secrets["kitchen"] != parse_invitation(line).token
 
 
 # -- killed meanwhile --------------------------------------------------------------------------------------------------
@@ -126,19 +126,19 @@ def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: H
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
         laptop.ok("peer", "accept", line)
         thief.ask(lambda fleet: _disguised(fleet, laptop))
-        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was used already")
+        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was already used")
         assert thief.json("runs", "list") == []
         laptop.ok("peer", "sync", "kitchen")
 
 
 async def _disguised(fleet: Any, as_whom: Scene) -> None:
     """With the id of another store."""
-    from asterism.fleet.device.membership import identity
+    from asterism.fleet.device.membership import store_identity
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import PutRegister
 
     async with await Fleet.open(as_whom.url) as other:
-        stolen = await identity(other.store, other.clock)
+        stolen = await store_identity(other.store, other.clock)
     await fleet.store.commit([PutRegister("store/id", {"id": stolen}, None)])
 
 
@@ -146,8 +146,8 @@ def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
-        assert "kitchen is a peer now" in laptop.run("peer", "accept", "-", given=line).stderr
-    refused(laptop.run("peer", "accept", "-", given="no"), "this is no invitation")
+        assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", given=line).stderr
+    refused(laptop.run("peer", "accept", "-", given="no"), "this is not an invitation")
 
 
 # -- silent connections ------------------------------------------------------------------------------------------------

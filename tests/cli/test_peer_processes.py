@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from asterism.fleet.fleet import Fleet
-from asterism.peers.invitations import hashed, new_token, parse
+from asterism.peers.invitations import new_token, parse_invitation, token_hash
 from asterism.peers.private_files import write_private
 from tests.cli.command_scenes import Scene, heard, pids_in
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
@@ -68,9 +68,9 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
             assert {one["id"] for one in scene.json("runs", "list")} == {*here, there}
         assert kitchen.json("runs", "show", there)["input"] == {"to": "ann"}
         again = laptop.ok("peer", "sync", str(laptop.file), url)
-        assert again == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert again == "Synced with kitchen: 0 records sent, 0 records received.\n"
         more = kitchen.create("cook").id
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 1 record taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 1 record received.\n"
         assert laptop.json("runs", "show", more)["status"] == "created"
         [peer] = laptop.json("peer", "list")
         assert (peer["name"], peer["state"], peer["url"]) == ("kitchen", "met", url)
@@ -163,7 +163,7 @@ def test_a_meeting_that_is_cut_off_anywhere_is_gone_on_with(house: House) -> Non
         assert codes[:3] == [75, 75, 75]
         line.left = 1 << 40
         assert laptop.run("peer", "sync", "kitchen").exit_code == 0
-        assert laptop.ok("peer", "sync", "kitchen") == "Met kitchen: 0 records sent, 0 records taken.\n"
+        assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 0 records received.\n"
     found = [scene.json("runs", "list", "--limit", "0") for scene in (laptop, kitchen)]
     assert len(found[0]) == len(found[1]) == 1400
     assert [one["id"] for one in found[0]] == [one["id"] for one in found[1]]
@@ -204,10 +204,10 @@ def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: Hou
     with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     with laptop.process("device", "join", "writer", "--peer", url) as writer:
-        heard(writer, "cannot meet peer kitchen: ")
+        heard(writer, "cannot sync with peer kitchen: ")
         run_id = laptop.json("runs", "create", "cook")["id"]
         with serving(kitchen, url.removeprefix("https://")):
-            heard(writer, "meeting peer kitchen again, after ")
+            heard(writer, "syncing with peer kitchen again, after ")
             assert kitchen.json("runs", "show", run_id)["workflow"] == "cook"
 
 
@@ -280,7 +280,7 @@ def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House)
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
-        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has run out")
+        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has expired")
         assert laptop.json("peer", "list") == []
         assert json.loads((laptop.folder / "fleet.db-peers.json").read_text()) == {}
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
@@ -293,11 +293,11 @@ def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url)
         laptop.ok("peer", "accept", line)
-        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was used already")
+        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was already used")
         assert attic.json("peer", "list") == []
         assert attic.json("runs", "list") == []
         laptop.ok("peer", "sync", url)
-        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "a peer 'laptop' is there already")
+        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "there is already a peer 'laptop'")
 
 
 def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
@@ -309,10 +309,10 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     shutil.copy(laptop.file, copy.file)  # nobody has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
-        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is known as peer laptop already, not as another")
+        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
     with serving(laptop) as url:
         line = invitation(laptop, "copy", url)
-        refused(copy.run("peer", "accept", line, "--name", "laptop"), "a copy of the same store")
+        refused(copy.run("peer", "accept", line, "--name", "laptop"), "is a copy of this store")
 
 
 def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
@@ -326,7 +326,7 @@ def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
 def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
-        wanted = parse(invitation(kitchen, "laptop", url))
+        wanted = parse_invitation(invitation(kitchen, "laptop", url))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         secret = new_token()
@@ -334,7 +334,7 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
         terms: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
         with httpx.Client(base_url=url, **terms) as client:
             redeeming = {"authorization": f"Bearer {wanted.token}"}
-            answer = client.post("/v1/accept", json={"secret_sha256": hashed(secret)}, headers=redeeming)
+            answer = client.post("/v1/accept", json={"secret_sha256": token_hash(secret)}, headers=redeeming)
             assert answer.status_code == 200
             for body, status in ((b"{", 400), (b"[]", 400), (b'{"protocol": 99}', 409), (b"{}", 409)):
                 answer = client.post("/v1/meet", content=body)

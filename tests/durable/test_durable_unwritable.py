@@ -16,8 +16,8 @@ from asterism.base import expressions
 from asterism.base.clock import BootClock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import NotOurs, keep_plan, load
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_store import OwnershipLost, insert_plan, load
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.sqlite import SqliteStore
@@ -109,8 +109,8 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
-    lost: list[NotOurs] = []
-    journal = Journal(store, BootClock(), random.Random(1), await keep_plan(store, chain("a")), lost.append)
+    lost: list[OwnershipLost] = []
+    journal = JournalWriter(store, BootClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
     rights.take(store)
     journal.plan.note(1.0, "said", None, "something")
     written = asyncio.create_task(journal.commit())
@@ -123,7 +123,7 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
     await store.close()
     assert no_errors(caplog)
     assert "waits for the store" in caplog.text
-    assert "can be read and not written; give yourself the right" in caplog.text
+    assert "change the permissions of the file and its directory" in caplog.text
 
 
 async def test_a_constellation_goes_on_when_the_store_can_be_written_again(
@@ -157,6 +157,6 @@ async def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_p
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asterism.store.sqlite.schema.bring_up_to_date", refuse)
-        with pytest.raises(StoreReadOnly, match="can be read and not written"):
+        patch.setattr("asterism.store.sqlite.schema.migrate", refuse)
+        with pytest.raises(StoreReadOnly, match="no permission to write"):
             await scene()

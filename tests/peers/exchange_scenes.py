@@ -12,8 +12,10 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.peers.exchange import Exchange, Met, PeerRefused, PeerUnreachable
-from asterism.peers.messages import PROTOCOL, record
+from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.messages import PROTOCOL, encode_record
+from asterism.peers.registry import PeerRefused
+from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store, feed_of
 
@@ -96,18 +98,18 @@ class Side:
         return (await feed_of(self.store).left_to([run_id])).get(run_id)
 
     async def id(self) -> str:
-        return (await self.exchange._opened())[0]
+        return (await self.exchange._open())[0]
 
     async def notices(self, kind: str) -> list[str]:
         return [one.message for _, one in await self.store.notices(limit=1000) if one.kind == kind]
 
-    async def meet(self, other: Side, **terms: Any) -> Met:
+    async def meet(self, other: Side, **terms: Any) -> SyncResult:
         self.clock.now += 1.0
         other.clock.now += 1.0
-        return await self.exchange.meet(other.name, Direct(self, other, **terms))
+        return await self.exchange.sync(other.name, Direct(self, other, **terms))
 
     async def beat(self) -> None:
-        await self.store.beat(self.session.id, {}, [])
+        await self.store.heartbeat(self.session.id, {}, [])
 
 
 class Direct:
@@ -117,7 +119,7 @@ class Direct:
         self._here, self._there, self._breaks, self._twice = here, there, breaks, twice
         self.said: list[Any] = []
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._breaks is not None and len(self.said) >= self._breaks:
             raise PeerUnreachable("the line is dead")
         self.said.append(message)
@@ -128,14 +130,14 @@ class Direct:
         self._there.sent += len(copied["records"])
         return copied
 
-    async def fetch(self, blob: str, run: str) -> bytes:
-        data = await self._there.exchange.fetch(self._here.name, blob, run)
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
+        data = await self._there.exchange.read_blob(self._here.name, blob, run)
         if data is None:
             raise PeerRefused("it is not kept here")
         return data
 
-    async def give(self, blob: str, data: bytes) -> None:
-        await self._there.exchange.give(self._here.name, blob, data)
+    async def send_blob(self, blob: str, data: bytes) -> None:
+        await self._there.exchange.receive_blob(self._here.name, blob, data)
 
 
 async def two(skew: float = 0.0) -> tuple[Side, Side]:
@@ -163,7 +165,7 @@ class Liar:
         records = []
         for run in runs:
             self.number += 1
-            whole = record(self.number, by or "liar-store", run) if isinstance(run, Run) else None
+            whole = encode_record(self.number, by or "liar-store", run) if isinstance(run, Run) else None
             records.append(whole or {"number": self.number, "by": by or "liar-store", "run": run})
         message = {
             "protocol": PROTOCOL,

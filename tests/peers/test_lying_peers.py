@@ -16,8 +16,8 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, PROCESSING, Assignment, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.peers import announcements, ingest, messages
-from asterism.peers.exchange import PeerRefused
+from asterism.peers import ingest, messages, remote_devices
+from asterism.peers.registry import PeerRefused
 from asterism.peers.trust import Trust
 from asterism.store import row_codec
 from asterism.store.protocol import Query
@@ -59,7 +59,9 @@ async def our_device_has_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(laptop, run, "it is forged: laptop is a device of ours, and has not said that the run is completed")
+    await unmoved(
+        laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
+    )
 
 
 @scene
@@ -67,7 +69,7 @@ async def our_device_has_completed_it_with_another_result() -> None:
     laptop, liar, run = await victim()
     done = await laptop.complete(run.id, {"true": 1})
     await liar.says(done.changed(output={"lie": True}))
-    await unmoved(laptop, done, "its result was another one")
+    await unmoved(laptop, done, "reported another result")
 
 
 @scene
@@ -76,7 +78,7 @@ async def our_device_has_claimed_a_run_nobody_knows() -> None:
     unknown = transitions.create("unknown", FLOW, {}, by="liar", now=1.0)
     await liar.says(transitions.take(unknown, laptop.owner, FLOW, 2.0, starts=True))
     assert await laptop.store.run("unknown") is None
-    assert (await laptop.store.beat("laptop-1", {}, [])).held[0].run == run.id
+    assert (await laptop.store.heartbeat("laptop-1", {}, [])).held[0].run == run.id
 
 
 @scene
@@ -95,7 +97,7 @@ async def what_our_device_does_is_told_otherwise() -> None:
         {"progress": Progress(999, 1000)},
         {"failures": 99, "avoid": ("zzz",)},
         {"started_at": 9e9},
-        {"wish": "cancel", "wished_by": "zoe"},
+        {"stop_request": "cancel", "stop_requested_by": "zoe"},
         {"due_at": 9e9},
     ):
         await liar.says(run.changed(**change))
@@ -117,11 +119,11 @@ async def a_wish_is_a_pretext_to_change_something_else() -> None:
 @scene
 async def it_is_another_store_now() -> None:
     laptop, liar, _ = await victim()
-    with pytest.raises(PeerRefused, match="now says it is"):
+    with pytest.raises(PeerRefused, match="but the caller is store"):
         await liar.says(store="another-store")
     with pytest.raises(PeerRefused, match="is of another"):
         await liar.says(store="another-store", devices=None)
-    with pytest.raises(PeerRefused, match="a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await liar.says(store=await laptop.id())
 
 
@@ -143,7 +145,7 @@ async def its_clock_is_a_century_ahead() -> None:
 @scene
 async def it_has_come_further_than_there_is() -> None:
     laptop, liar, run = await victim()
-    feed = (await laptop.exchange._opened())[1]
+    feed = (await laptop.exchange._open())[1]
     for cursor in ({"feed": feed, "number": 10**9}, {"feed": "x", "number": 3}, None):
         answer = await liar.says(cursor=cursor, devices=None)
         assert [one["run"][0] for one in answer["records"]] == [run.id]
@@ -162,7 +164,7 @@ async def it_says_the_same_again_long_after() -> None:
     liar.number = 0
     await liar.says(theirs)
     assert await laptop.run(waiting.id) == again
-    assert (await laptop.store.beat("laptop-1", {}, [])).held[1].run in (waiting.id, run.id)
+    assert (await laptop.store.heartbeat("laptop-1", {}, [])).held[1].run in (waiting.id, run.id)
 
 
 # -- about epochs and records ------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ async def its_records_contradict_themselves() -> None:
         {"error": "x"},
         {"device": "a|b"},
         {"device": "x" * 1000},
-        {"wish": "burn"},
+        {"stop_request": "burn"},
         {"keep": "mine"},
         {"progress": Progress(2**70)},
         {"output": {"early": True}},
@@ -281,7 +283,7 @@ async def it_has_a_device_that_is_ours() -> None:
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
     [told, _] = await laptop.notices("impostor")
-    assert told.startswith("peer kitchen announced a device laptop, which is a device of this store")
+    assert told.startswith("peer kitchen announced device laptop, which belongs to this store")
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x")])
     assert len(await laptop.notices("impostor")) == 2
 
@@ -337,7 +339,7 @@ def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
         "upto": 1,
         "more": False,
         "newest": 0,
-        "records": [messages.record(1, by, run)],
+        "records": [messages.encode_record(1, by, run)],
         "workflows": [FLOW.to_json()],
         "devices": None,
         "wants": {},
@@ -383,15 +385,15 @@ async def something_large_is_not_what_its_name_says() -> None:
     large = transitions.create("large", FLOW, {"$blob": name, "size": 5}, by="liar", now=1.0)
     answer = await liar.says(large)
     assert answer["wants"] == {name: 5}
-    with pytest.raises(PeerRefused, match="its name is not that of its bytes"):
-        await laptop.exchange.give("kitchen", name, b"evil")
-    with pytest.raises(PeerRefused, match="nobody has asked for it"):
-        await laptop.exchange.give("kitchen", "cd" * 32, b"evil")
+    with pytest.raises(PeerRefused, match="its name is not the hash of its bytes"):
+        await laptop.exchange.receive_blob("kitchen", name, b"evil")
+    with pytest.raises(PeerRefused, match="did not ask for this blob"):
+        await laptop.exchange.receive_blob("kitchen", "cd" * 32, b"evil")
     await laptop.fleet.configure(most=3)
-    with pytest.raises(PeerRefused, match="keeps 3 at most"):
-        await laptop.exchange.give("kitchen", name, b"12345")
+    with pytest.raises(PeerRefused, match="limit of this fleet is 3"):
+        await laptop.exchange.receive_blob("kitchen", name, b"12345")
     assert await laptop.store.run("large") is None
-    assert await laptop.exchange.fetch("kitchen", "../../etc/passwd", "r1") is None
+    assert await laptop.exchange.read_blob("kitchen", "../../etc/passwd", "r1") is None
 
 
 @scene
@@ -439,17 +441,17 @@ def believed(*_: Any) -> None:
 
 
 ABLATIONS: list[tuple[str, object, str, object]] = [
-    ("our_device_has_completed_it", Trust, "forged", believed),
-    ("our_device_has_completed_it_with_another_result", Trust, "is_ours", lambda *_: False),
-    ("our_device_has_claimed_a_run_nobody_knows", Trust, "forged", believed),
-    ("another_life_of_our_device_has_it", Trust, "forged", believed),
-    ("what_our_device_does_is_told_otherwise", Trust, "is_ours", lambda *_: False),
-    ("a_wish_is_a_pretext_to_change_something_else", ingest, "adds_a_wish", lambda *_: True),
-    ("its_epoch_is_the_greatest", messages, "check", lambda _: []),
-    ("its_history_has_gaps", messages, "check", lambda _: []),
-    ("it_has_a_device_that_is_ours", announcements, "_of_another", believed),
-    ("it_has_a_device_of_another_peer", announcements, "_of_another", believed),
-    ("it_speaks_for_another_peer_that_is_heard_of", Trust, "passes_over", lambda *_: False),
+    ("our_device_has_completed_it", Trust, "forgery", believed),
+    ("our_device_has_completed_it_with_another_result", Trust, "is_own", lambda *_: False),
+    ("our_device_has_claimed_a_run_nobody_knows", Trust, "forgery", believed),
+    ("another_life_of_our_device_has_it", Trust, "forgery", believed),
+    ("what_our_device_does_is_told_otherwise", Trust, "is_own", lambda *_: False),
+    ("a_wish_is_a_pretext_to_change_something_else", ingest, "only_adds_request", lambda *_: True),
+    ("its_epoch_is_the_greatest", messages, "problems_in", lambda _: []),
+    ("its_history_has_gaps", messages, "problems_in", lambda _: []),
+    ("it_has_a_device_that_is_ours", remote_devices, "_impersonation", believed),
+    ("it_has_a_device_of_another_peer", remote_devices, "_impersonation", believed),
+    ("it_speaks_for_another_peer_that_is_heard_of", Trust, "belongs_to_other_peer", lambda *_: False),
 ]
 
 

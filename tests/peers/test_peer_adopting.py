@@ -18,11 +18,11 @@ from tests.peers.exchange_scenes import FLOW, Side, three, two
 HOUR = 3600.0
 
 
-async def passes(side: Side, adopting: Takeover, seconds: float) -> None:
+async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
     """A monitor's passes: one now, and one after so many seconds."""
-    await adopting.adopt(await side.store.sessions())
+    await takeover.run_pass(await side.store.sessions())
     side.clock.now += seconds
-    await adopting.adopt(await side.store.sessions())
+    await takeover.run_pass(await side.store.sessions())
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
@@ -35,16 +35,16 @@ async def left(**terms: object) -> tuple[Side, Side, Run]:
 
 async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     laptop, kitchen, run = await left()
-    adopting = Takeover(kitchen.fleet)
-    await passes(kitchen, adopting, HOUR - 10.0)
+    takeover = Takeover(kitchen.fleet)
+    await passes(kitchen, takeover, HOUR - 10.0)
     assert await kitchen.store.find(Query(offered=True)) == []
     kitchen.clock.now += 20.0
-    await adopting.adopt(await kitchen.store.sessions())
+    await takeover.run_pass(await kitchen.store.sessions())
     [found] = await kitchen.store.find(Query(offered=True))
     assert found.id == run.id
     assert found.waiting_since == found.not_before == kitchen.store.clock()
     assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
-    assert found.story[-1].why == "peer laptop was not heard of for 3610 s"
+    assert found.story[-1].why == "peer laptop has been silent for 3610 s"
     await laptop.meet(kitchen)
     assert await laptop.left_to(run.id) == await kitchen.id()
 
@@ -56,7 +56,7 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
-    assert found.previous[-1].detail == "peer laptop was not heard of for 3610 s"
+    assert found.previous[-1].detail == "peer laptop has been silent for 3610 s"
     await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
     await kitchen.take(run.id)
     met = await laptop.meet(kitchen)
@@ -66,19 +66,19 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
 
 async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     _, kitchen, run = await left()
-    adopting = Takeover(kitchen.fleet)
-    await adopting.adopt(await kitchen.store.sessions())
+    takeover = Takeover(kitchen.fleet)
+    await takeover.run_pass(await kitchen.store.sessions())
     own = kitchen.clock.now
     kitchen.store.clock = lambda: 1_000_000.0 + own + 100 * HOUR
-    await adopting.adopt(await kitchen.store.sessions())
+    await takeover.run_pass(await kitchen.store.sessions())
     assert await kitchen.left_to(run.id) is not None
 
 
 async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
     laptop, kitchen, run = await left()
-    adopting = Takeover(kitchen.fleet)
+    takeover = Takeover(kitchen.fleet)
     for _ in range(5):
-        await passes(kitchen, adopting, HOUR / 2)
+        await passes(kitchen, takeover, HOUR / 2)
         await laptop.meet(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
 
@@ -160,11 +160,11 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
         return await judges()  # type: ignore[no-any-return]
 
     side.store.judges = counted
-    adopting = Counting(side.fleet)
-    await passes(side, adopting, HOUR)
+    takeover = Counting(side.fleet)
+    await passes(side, takeover, HOUR)
     assert asked == []
-    await side.exchange._opened()
-    await passes(side, adopting, HOUR)
+    await side.exchange._open()
+    await passes(side, takeover, HOUR)
     assert asked
 
 
@@ -201,7 +201,7 @@ async def each_waits_for_the_other() -> None:
     await laptop.meet(kitchen)
     for side in (laptop, kitchen):
         await passes(side, Takeover(side.fleet), HOUR + 10.0)
-        await side.store.beat(side.session.id, {}, [])
+        await side.store.heartbeat(side.session.id, {}, [])
     assert (await laptop.run(runs["kitchen"])).held
     assert (await kitchen.run(runs["laptop"])).held
     for _ in range(2):
@@ -217,11 +217,11 @@ def test_series_do_not_wait_for_each_other() -> None:
 
 
 def test_series_that_wait_for_each_other_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving = ingest._Batch._leaving
+    leaving = ingest._Batch._leave_series
 
     async def only_at_the_end(self: ingest._Batch, run: Run, left_to: str | None) -> list[Write]:
         return await leaving(self, run, left_to) if run.ended else []
 
-    monkeypatch.setattr(ingest._Batch, "_leaving", only_at_the_end)
+    monkeypatch.setattr(ingest._Batch, "_leave_series", only_at_the_end)
     with pytest.raises(AssertionError, match="each store waits"):
         asyncio.run(each_waits_for_the_other())

@@ -78,7 +78,7 @@ async def test_a_restored_store_does_not_give_away_what_is_left_to_its_peers(kin
         if side is kitchen:
             await side.exchange.peers.remove(other)
         await side.exchange.peers.add(other)
-    await anew.exchange.meet("kitchen", Direct(anew, kitchen))
+    await anew.exchange.sync("kitchen", Direct(anew, kitchen))
     assert await anew.left_to(waits.id) == await kitchen.id() == await anew.left_to(owned.id)
     assert (await anew.run(owned.id)).device == "kitchen"
     await scenery.close()

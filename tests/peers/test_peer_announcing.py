@@ -83,7 +83,7 @@ async def test_a_peer_that_is_invited_anew_under_another_name_is_no_impostor(kin
     await laptop.exchange.peers.remove("kitchen")
     assert await abroad(laptop) == []
     await laptop.exchange.peers.add("cuisine")
-    await laptop.exchange.meet("cuisine", Direct(laptop, kitchen))
+    await laptop.exchange.sync("cuisine", Direct(laptop, kitchen))
     assert await laptop.notices("impostor") == []
     assert [(one.id, one.host) for one in await abroad(laptop)] == [("kitchen-1", "via cuisine")]
     await store.close()

@@ -12,8 +12,8 @@ from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import why
-from asterism.peers import announcements
-from asterism.peers.registry import Peer, furthest_behind
+from asterism.peers import remote_devices
+from asterism.peers.registry import Peer, largest_clock_lag
 from asterism.store.protocol import PutRegister, PutRun, PutSession
 from tests.peers.exchange_scenes import FLOW, Side, three, two
 
@@ -101,7 +101,9 @@ async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
         taken_back += (await laptop.run(run.id)).status is REASSIGNING
         kitchen.clock.now = laptop.clock.now
         await kitchen.beat()
-        await announcements.heard(laptop.store, "kitchen", await announcements.announcement(kitchen.store))
+        await remote_devices.store_announcement(
+            laptop.store, "kitchen", await remote_devices.own_devices(kitchen.store)
+        )
         await watches(laptop, 20, monitor)
     found = await laptop.run(run.id)
     assert taken_back == COOK.losses + 2
@@ -113,7 +115,7 @@ async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> 
     await laptop.fleet.workflows.add(COOK)
     await laptop.meet(kitchen)
     run = await laptop.fleet.create("cook", {})
-    await announcements.heard(laptop.store, "kitchen", [])
+    await remote_devices.store_announcement(laptop.store, "kitchen", [])
     await watches(laptop, 10)
     found = await laptop.run(run.id)
     assert (found.status, found.losses) == (REASSIGNING, 0)
@@ -136,8 +138,8 @@ async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> No
     await laptop.meet(garage)
     assert await laptop.notices("impostor")
     for side in (laptop, garage):
-        side.clock.now += 2 * announcements.NAME_KEPT
-    await garage.store.beat("kitchen-9", {}, [])
+        side.clock.now += 2 * remote_devices.NAME_RESERVED_FOR
+    await garage.store.heartbeat("kitchen-9", {}, [])
     await laptop.meet(garage)
     [there] = [one for one in await laptop.store.sessions() if one.id == "kitchen-9"]
     assert there.state == ABROAD
@@ -168,8 +170,8 @@ async def test_what_a_peer_with_a_slow_clock_did_is_taken_and_kept() -> None:
 
 
 def test_of_several_clocks_the_slowest_counts() -> None:
-    assert furthest_behind([]) == furthest_behind([Peer("a"), Peer("b", skew=DAY)]) == 0.0
-    assert furthest_behind([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
+    assert largest_clock_lag([]) == largest_clock_lag([Peer("a"), Peer("b", skew=DAY)]) == 0.0
+    assert largest_clock_lag([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
 
 
 # -- a workflow that is missing ----------------------------------------------------------------------------------------

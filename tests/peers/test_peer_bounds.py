@@ -21,7 +21,7 @@ from asterism.core.run.run import (
 )
 from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.peers import messages, record_limits
-from asterism.peers.messages import LARGEST_RECORD, MOST_LARGE
+from asterism.peers.messages import MAX_RECORD_BLOBS, MAX_RECORD_CHARS
 from asterism.store import row_codec
 from asterism.store.dump_format import blobs_of
 from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device
@@ -69,12 +69,12 @@ def long_line(run: Run) -> Run:
 
 
 def size(run: Run) -> int:
-    return messages.characters([*row_codec.fixed(run), *row_codec.moving(run)])
+    return messages.record_length([*row_codec.fixed(run), *row_codec.moving(run)])
 
 
 def large_line(run: Run) -> Run:
     entries = noise(41, "y" * (LONGEST_TEXT - 100))
-    room = LARGEST_RECORD - messages.characters(
+    room = MAX_RECORD_CHARS - messages.record_length(
         [*row_codec.fixed(run), *row_codec.moving(run.changed(story=run.story + entries))]
     )
     assert 0 < room < LONGEST_TEXT
@@ -132,7 +132,7 @@ async def test_lies_that_are_too_large_together_are_not_both_kept() -> None:
             await one.says(run.changed(story=(*noise(18, "y" * 90_000, float(at)), *run.story)))
     for side in (laptop, garage):
         found = await side.run(run.id)
-        assert size(found) < LARGEST_RECORD // 2
+        assert size(found) < MAX_RECORD_CHARS // 2
     await agree(laptop, garage, run.id)
     await laptop.take(run.id)
     await laptop.complete(run.id, {"ok": 1})
@@ -146,24 +146,24 @@ def test_what_a_liar_has_superseded_leaves_room_for_what_is_large() -> None:
         run.changed(superseded=tuple(Superseded("d", 1, float(one), blob(one)) for one in range(first, first + 60)))
         for first in (0, 60)
     ]
-    found = record_limits.bounded(lies[0], lies[1], merge_records(*lies))
-    assert len(set(blobs_of(found))) <= MOST_LARGE // 2
-    sent = record_limits.told(1, "me", merge_records(*lies))
-    assert messages.read(_message(sent)).items[0].run is not None
+    found = record_limits.limit_merged(lies[0], lies[1], merge_records(*lies))
+    assert len(set(blobs_of(found))) <= MAX_RECORD_BLOBS // 2
+    sent = record_limits.sendable_record(1, "me", merge_records(*lies))
+    assert messages.parse_message(_message(sent)).items[0].run is not None
 
 
 def test_a_result_that_lost_is_kept_however_much_noise_comes_with_it() -> None:
     first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, FLOW, 2.0, starts=True)
     mine, theirs = (transitions.complete(first, first.grant, {"from": who}, 3.0) for who in ("here", "there"))
     theirs = theirs.changed(story=(*noise(MAX_ENTRIES - 10), *theirs.story))
-    found = record_limits.bounded(mine, theirs, merge_records(mine, theirs))
+    found = record_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
     assert sorted(one["from"] for one in (found.output, *(lost.output for lost in found.superseded))) == [
         "here",
         "there",
     ]
     assert len(found.story) < 20
     # also if what we know ourselves is too much
-    again = record_limits.bounded(theirs, mine, merge_records(mine, theirs))
+    again = record_limits.limit_merged(theirs, mine, merge_records(mine, theirs))
     assert again.story == own_story(again)
     assert len(again.superseded) == 1
 
@@ -172,15 +172,15 @@ def test_of_very_large_results_the_last_ones_are_kept() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lost = tuple(Superseded("d", epoch, 1.0, "y" * 400_000) for epoch in range(1, 9))
     mine = run.changed(superseded=lost)
-    assert record_limits.bounded(mine, run, mine).superseded == lost[-2:]
+    assert record_limits.limit_merged(mine, run, mine).superseded == lost[-2:]
 
 
 def test_a_record_that_is_within_the_limits_is_taken_and_told_as_it_is() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     other = run.changed(story=(Entry(0.5, "resumed", None, "by bob"), *run.story))
     resolved = merge_records(run, other)
-    assert record_limits.bounded(run, other, resolved) is resolved
-    assert record_limits.told(1, "me", resolved) == messages.record(1, "me", resolved)
+    assert record_limits.limit_merged(run, other, resolved) is resolved
+    assert record_limits.sendable_record(1, "me", resolved) == messages.encode_record(1, "me", resolved)
 
 
 def _message(*records: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ TOO_MUCH: dict[str, Run] = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_what_is_beyond_a_limit_is_told_so_that_it_is_taken(what: str) -> None:
-    [item] = messages.read(_message(record_limits.told(1, "me", TOO_MUCH[what]))).items
+    [item] = messages.parse_message(_message(record_limits.sendable_record(1, "me", TOO_MUCH[what]))).items
     assert item.run is not None, item.why
     assert item.run.story[-1].at == TOO_MUCH[what].story[-1].at
     assert item.run.status is TOO_MUCH[what].status

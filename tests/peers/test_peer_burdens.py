@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention, workflows
 from asterism.fleet.fleet import Fleet
 from asterism.peers import messages
-from asterism.peers.messages import record
+from asterism.peers.messages import encode_record
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register
 from tests.peers.exchange_scenes import FLOW, Liar, Side, two
@@ -39,11 +39,11 @@ class Offering:
     """A peer that is called, and has some records to tell."""
 
     def __init__(self, *runs: Run, flows: tuple[Workflow, ...] = (FLOW,)) -> None:
-        self._records = [record(number, "liar-store", run) for number, run in enumerate(runs, 1)]
+        self._records = [encode_record(number, "liar-store", run) for number, run in enumerate(runs, 1)]
         self._flows = [flow.to_json() for flow in flows]
         self.fetched: list[str] = []
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         known = message["cursor"]["number"] if message["cursor"] else 0
         return {
             "protocol": messages.PROTOCOL, "store": "liar-store", "clock": message["clock"], "feed": "liar-feed",
@@ -52,11 +52,11 @@ class Offering:
             "devices": [], "wants": {}, "lacks": [],
         }  # fmt: skip
 
-    async def fetch(self, name: str, run: str) -> bytes:
+    async def fetch_blob(self, name: str, run: str) -> bytes:
         self.fetched.append(name)
         return next(str(one).encode() for one in range(200) if blob(one)["$blob"] == name)
 
-    async def give(self, name: str, data: bytes) -> None: ...
+    async def send_blob(self, name: str, data: bytes) -> None: ...
 
 
 # -- large things ------------------------------------------------------------------------------------------------------
@@ -68,10 +68,10 @@ async def test_nothing_is_fetched_for_a_record_that_is_refused() -> None:
     forged = transitions.take(mine, laptop.owner, FLOW, 5.0, starts=True)
     without = transitions.create("odd", Workflow("odd", argv=("true",), version=1), {}, by="liar", now=5.0)
     good = transitions.create("good", FLOW, {}, by="liar", now=5.0)
-    talk = Offering(with_large(forged, 3), with_large(without, 3), with_large(good, 2))
-    met = await laptop.exchange.meet("kitchen", talk)
+    transport = Offering(with_large(forged, 3), with_large(without, 3), with_large(good, 2))
+    met = await laptop.exchange.sync("kitchen", transport)
     assert (met.taken, met.refused) == (1, 2)
-    assert sorted(talk.fetched) == sorted(blob(one)["$blob"] for one in range(2))
+    assert sorted(transport.fetched) == sorted(blob(one)["$blob"] for one in range(2))
     assert (await laptop.run("good")).superseded
 
 
@@ -89,10 +89,10 @@ async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
 
 async def test_a_record_that_refers_to_a_great_many_large_things_is_refused() -> None:
     laptop, _ = await victim()
-    fat = with_large(transitions.create("fat", FLOW, {}, by="liar", now=5.0), messages.MOST_LARGE + 1)
-    talk = Offering(fat)
-    met = await laptop.exchange.meet("kitchen", talk)
-    assert (met.refused, talk.fetched) == (1, [])
+    fat = with_large(transitions.create("fat", FLOW, {}, by="liar", now=5.0), messages.MAX_RECORD_BLOBS + 1)
+    transport = Offering(fat)
+    met = await laptop.exchange.sync("kitchen", transport)
+    assert (met.refused, transport.fetched) == (1, [])
     assert "more than 100 large things" in (await laptop.notices("refused"))[0]
 
 
@@ -141,7 +141,7 @@ async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -
 
 async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_way() -> None:
     laptop, _ = await victim()
-    await laptop.exchange._opened()
+    await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
@@ -157,7 +157,7 @@ async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_w
 
 async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
     laptop, _ = await victim()
-    await laptop.exchange._opened()
+    await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
     await laptop.fleet.workflows.add(junk(1))
     laptop.clock.now += 2 * workflows.AGE
@@ -167,7 +167,7 @@ async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
 
 async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_that() -> None:
     laptop, _ = await victim()
-    await laptop.exchange._opened()
+    await laptop.exchange._open()
     await laptop.fleet.workflows.keep(Workflow("plan:nightly", shell="true", version=1))
     await laptop.store.commit([PutRegister("plan/nightly", {"state": "running"}, None)])
     laptop.clock.now += 2 * workflows.AGE

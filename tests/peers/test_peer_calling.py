@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from asterism.core.errors import AsterismError
 from asterism.peers import peer_client
 from asterism.peers.exchange import PeerUnreachable
-from asterism.peers.identity import fingerprint_of
-from asterism.peers.peer_client import Caller, Ways
-from asterism.peers.private_files import Token, Tokens
+from asterism.peers.peer_client import ClientPool, PeerClient
+from asterism.peers.private_files import Token, TokenFile
 from asterism.peers.registry import Peer, PeerRefused
+from asterism.peers.tls_identity import fingerprint
 from asterism.store.sqlite import SqliteStore
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -53,7 +53,7 @@ def certificate(folder: Path, name: str = "kitchen", *, days: tuple[int, int] = 
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.write_bytes(private + made.public_bytes(pem))
-    return path, fingerprint_of(made.public_bytes(serialization.Encoding.DER))
+    return path, fingerprint(made.public_bytes(serialization.Encoding.DER))
 
 
 class Desk:
@@ -107,11 +107,11 @@ def http(body: bytes | str, status: str = "200 OK", *more: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[Caller], Awaitable[Any]]) -> Any:
+def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[PeerClient], Awaitable[Any]]) -> Any:
     """What comes of asking a server that says ``said``; and how often it was asked."""
 
     async def main() -> Any:
-        async with desk(said, pem) as (url, there), Caller(url, pin, Token(TOKEN)) as caller:
+        async with desk(said, pem) as (url, there), PeerClient(url, pin, Token(TOKEN)) as caller:
             return await ask(caller), there.asked
 
     return asyncio.run(main())
@@ -119,7 +119,7 @@ def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[Call
 
 def refusal(said: bytes | Answer, pem: Path | None, pin: str, kind: type[Exception] = PeerRefused) -> str:
     with pytest.raises(kind) as error:
-        called(said, pem, pin, lambda caller: caller.say({}))
+        called(said, pem, pin, lambda caller: caller.send({}))
     assert TOKEN not in str(error.value)
     return str(error.value)
 
@@ -133,8 +133,8 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_a_message_is_sent_with_the_token_and_answered(kitchen: tuple[Path, str]) -> None:
-    async def twice(caller: Caller) -> Any:
-        return [await caller.say({"n": 1}), await caller.say({"n": 2})]
+    async def twice(caller: PeerClient) -> Any:
+        return [await caller.send({"n": 1}), await caller.send({"n": 2})]
 
     said, asked = called(http('{"n": 3}'), *kitchen, twice)
     assert said == [{"n": 3}, {"n": 3}]
@@ -146,9 +146,9 @@ def test_a_message_is_sent_with_the_token_and_answered(kitchen: tuple[Path, str]
 
 
 def test_blobs_are_fetched_and_given(kitchen: tuple[Path, str]) -> None:
-    async def both(caller: Caller) -> Any:
-        await caller.give(BLOB, b"\x00\x01")
-        return await caller.fetch(BLOB, "r1")
+    async def both(caller: PeerClient) -> Any:
+        await caller.send_blob(BLOB, b"\x00\x01")
+        return await caller.fetch_blob(BLOB, "r1")
 
     said, asked = called(http(b"\xff\x00"), *kitchen, both)
     assert said == b"\xff\x00"
@@ -158,7 +158,7 @@ def test_blobs_are_fetched_and_given(kitchen: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("days", [(100, 200), (-200, -100)])
 def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[int, int]) -> None:
-    said, _ = called(http("{}"), *certificate(tmp_path, days=days), lambda caller: caller.say({}))
+    said, _ = called(http("{}"), *certificate(tmp_path, days=days), lambda caller: caller.send({}))
     assert said == {}
 
 
@@ -168,9 +168,9 @@ def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[in
 async def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
     async def main() -> list[Any]:
         async with desk(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
-            async with Caller(url, kitchen[1], Token(TOKEN)) as caller:
+            async with PeerClient(url, kitchen[1], Token(TOKEN)) as caller:
                 with pytest.raises(PeerRefused, match="shows another certificate than the one it was invited with"):
-                    await caller.say({"secret": 1})
+                    await caller.send({"secret": 1})
             return there.asked
 
     assert await main() == []
@@ -184,12 +184,12 @@ async def test_a_server_that_changes_its_certificate_later_is_told_nothing(
     async def main() -> list[Any]:
         pem, pin = kitchen
         async with desk(http("{}", "200 OK", "connection: close"), pem) as (url, there):
-            async with Caller(url, pin, Token(TOKEN)) as caller:
-                await caller.say({})
+            async with PeerClient(url, pin, Token(TOKEN)) as caller:
+                await caller.send({})
                 assert there.context is not None
                 there.context.load_cert_chain(certificate(tmp_path, "impostor")[0])
                 with pytest.raises(PeerRefused, match="shows another certificate"):
-                    await caller.say({"secret": 1})
+                    await caller.send({"secret": 1})
             return there.asked
 
     assert len(await main()) == 1
@@ -201,7 +201,7 @@ async def test_without_the_pinned_connection_the_token_would_go_to_anybody(
     """Ablation: with a context that trusts everybody, the certificate that changes later is not noticed."""
     open_to_all = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     open_to_all.check_hostname, open_to_all.verify_mode = False, ssl.CERT_NONE
-    monkeypatch.setattr(peer_client, "_trusting", lambda certificate: open_to_all)
+    monkeypatch.setattr(peer_client, "_pinned_context", lambda certificate: open_to_all)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         await test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path, kitchen)
 
@@ -216,7 +216,7 @@ def test_what_the_environment_says_of_proxies_is_not_heeded(
 ) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    said, _ = called(http("{}"), *kitchen, lambda caller: caller.say({}))
+    said, _ = called(http("{}"), *kitchen, lambda caller: caller.send({}))
     assert said == {}
 
 
@@ -229,8 +229,8 @@ def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
         url = f"https://127.0.0.1:{closed.getsockname()[1]}"
 
         async def main() -> None:
-            async with Caller(url, kitchen[1], Token(TOKEN)) as caller:
-                await caller.say({})
+            async with PeerClient(url, kitchen[1], Token(TOKEN)) as caller:
+                await caller.send({})
 
         with pytest.raises(PeerUnreachable, match=f"^{url} is out of reach: Connection refused$"):
             asyncio.run(main())
@@ -243,8 +243,8 @@ async def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
     async def main() -> None:
-        async with Caller("https://nobody.invalid:7420", kitchen[1], Token(TOKEN)) as caller:
-            await caller.say({})
+        async with PeerClient("https://nobody.invalid:7420", kitchen[1], Token(TOKEN)) as caller:
+            await caller.send({})
 
     with pytest.raises(PeerUnreachable, match=r"^https://nobody\.invalid:7420 is out of reach: \w+"):
         await main()
@@ -256,7 +256,7 @@ def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asyncio, "open_connection", nowhere)
     with pytest.raises(PeerUnreachable, match="is out of reach: nobody answers at any of its addresses"):
-        asyncio.run(Caller("https://localhost:1", "ab" * 32, Token(TOKEN)).say({}))
+        asyncio.run(PeerClient("https://localhost:1", "ab" * 32, Token(TOKEN)).send({}))
 
 
 async def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
@@ -269,10 +269,10 @@ async def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> 
         server = await asyncio.start_server(answers_at_once, "127.0.0.1", 0)
         async with (
             server,
-            Caller(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", kitchen[1], Token(TOKEN)) as caller,
+            PeerClient(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", kitchen[1], Token(TOKEN)) as caller,
         ):
             with pytest.raises(PeerRefused) as error:
-                await caller.say({})
+                await caller.send({})
             return str(error.value)
 
     assert "does not speak TLS as a peer does" in await main()
@@ -290,7 +290,7 @@ def test_an_answer_that_is_no_message_is_refused(kitchen: tuple[Path, str], body
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_client, "MESSAGE", 1000)
+    monkeypatch.setattr(peer_client, "MAX_MESSAGE_BYTES", 1000)
     sent = 0
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -309,9 +309,9 @@ async def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: 
     async def main() -> None:
         async with (
             desk(http(b"x" * 101), kitchen[0]) as (url, _),
-            Caller(url, kitchen[1], Token(TOKEN), most=100) as caller,
+            PeerClient(url, kitchen[1], Token(TOKEN), most=100) as caller,
         ):
-            await caller.fetch(BLOB, "r1")
+            await caller.fetch_blob(BLOB, "r1")
 
     with pytest.raises(PeerRefused, match="answers with more than 100 bytes"):
         await main()
@@ -351,7 +351,7 @@ def test_a_server_that_hangs_up_is_out_of_reach(kitchen: tuple[Path, str], said:
 
 
 def test_a_server_that_says_nothing_is_given_up(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_client, "ANSWER", 0.05)
+    monkeypatch.setattr(peer_client, "READ_TIMEOUT", 0.05)
 
     async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -362,7 +362,7 @@ def test_a_server_that_says_nothing_is_given_up(kitchen: tuple[Path, str], monke
 def test_a_server_that_says_a_letter_now_and_then_is_given_up(
     kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_client, "WHOLE", 0.2)
+    monkeypatch.setattr(peer_client, "MESSAGE_TIMEOUT", 0.2)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")
@@ -379,19 +379,19 @@ def test_a_server_that_says_a_letter_now_and_then_is_given_up(
 
 async def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "laptop.db")
-    Tokens(store).put("kitchen", Token(TOKEN))
+    TokenFile(store).put("kitchen", Token(TOKEN))
     peer = Peer("kitchen", url="https://127.0.0.1:1", pin="ab" * 32)
-    async with Ways(store) as ways:
-        way = ways.to(peer)
-        assert ways.to(replace(peer, heard_at=5.0)) is way
-        moved = ways.to(replace(peer, url="https://127.0.0.1:2"))
+    async with ClientPool(store) as clients:
+        way = clients.client(peer)
+        assert clients.client(replace(peer, heard_at=5.0)) is way
+        moved = clients.client(replace(peer, url="https://127.0.0.1:2"))
         assert moved is not way
-        Tokens(store).put("kitchen", Token("another"))
-        assert ways.to(replace(peer, url="https://127.0.0.1:2")) is not moved
+        TokenFile(store).put("kitchen", Token("another"))
+        assert clients.client(replace(peer, url="https://127.0.0.1:2")) is not moved
         with pytest.raises(AsterismError, match="attic calls this store, and not the other way round"):
-            ways.to(Peer("attic"))
+            clients.client(Peer("attic"))
         with pytest.raises(AsterismError, match="the secret for cellar is gone"):
-            ways.to(replace(peer, name="cellar"))
+            clients.client(replace(peer, name="cellar"))
     await store.close()
 
 
@@ -399,7 +399,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "httpx", None)
 
     def ask() -> Coroutine[Any, Any, Any]:
-        return Caller("https://127.0.0.1:1", "ab" * 32, Token(TOKEN)).say({})
+        return PeerClient("https://127.0.0.1:1", "ab" * 32, Token(TOKEN)).send({})
 
     with pytest.raises(AsterismError, match=r"peers are called with httpx: install the extra 'peers'"):
         asyncio.run(ask())

@@ -17,7 +17,7 @@ from asterism.core.run.session import ABROAD, Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutCopy, Report, Write, feed_of
+from asterism.store.protocol import ProgressReport, PutCopy, Write, feed_of
 from asterism.store.sqlite import SqliteStore
 from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, three, two
 
@@ -48,7 +48,7 @@ async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() 
     assert await laptop.notices("conflict") == []
     assert await kitchen.left_to(run.id) == await laptop.id()
     assert await laptop.left_to(run.id) is None
-    assert (await kitchen.store.beat("kitchen-1", {}, [])).held == []
+    assert (await kitchen.store.heartbeat("kitchen-1", {}, [])).held == []
 
 
 async def test_a_result_that_lost_is_kept() -> None:
@@ -66,10 +66,10 @@ async def test_a_result_that_lost_is_kept() -> None:
 
 async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
-    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(7, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
+    await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(7, 10), "")])
     await laptop.meet(kitchen)
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(9, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(9, 10), "")])
     await laptop.meet(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
@@ -81,7 +81,7 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
     laptop, kitchen, run = await contested(keep="furthest")
     for step in range(1, 20):
         for side in (laptop, kitchen):
-            await side.store.beat(f"{side.name}-1", {}, [Report(run.id, 1, Progress(step, 100), "")])
+            await side.store.heartbeat(f"{side.name}-1", {}, [ProgressReport(run.id, 1, Progress(step, 100), "")])
             await laptop.meet(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours.grant == theirs.grant
@@ -90,7 +90,7 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
 
 async def test_the_user_of_the_loser_can_insist() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
-    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(4, 9), "")])
+    await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.meet(kitchen)
     [told] = await kitchen.notices("conflict")
     assert told.endswith("(it had come to 4/9)")
@@ -112,7 +112,7 @@ async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_aga
     await laptop.meet(kitchen)
     await kitchen.fleet.cancel(run.id)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish == "cancel"
+    assert (await laptop.run(run.id)).stop_request == "cancel"
     assert await laptop.left_to(run.id) is None
     await laptop.meet(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
@@ -128,12 +128,16 @@ async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> N
     await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
     await laptop.meet(kitchen)
     found = await laptop.run(run.id)
-    assert (found.status, found.wish, found.wished_by) == (PROCESSING, "pause", "kitchen: the disk is full")
+    assert (found.status, found.stop_request, found.stop_requested_by) == (
+        PROCESSING,
+        "pause",
+        "kitchen: the disk is full",
+    )
     await laptop.fleet.resume(run.id)
     await laptop.meet(kitchen)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish is None
-    assert (await kitchen.run(run.id)).wish is None
+    assert (await laptop.run(run.id)).stop_request is None
+    assert (await kitchen.run(run.id)).stop_request is None
 
 
 async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_given_away_meanwhile() -> None:
@@ -143,7 +147,7 @@ async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_giv
     assert (await kitchen.fleet.cancel(run.id)).status is FAILED
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish == "cancel"
+    assert (await laptop.run(run.id)).stop_request == "cancel"
 
 
 async def test_the_end_of_a_run_elsewhere_makes_room_in_its_series_here() -> None:
@@ -208,17 +212,17 @@ async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_doe
 
 async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
     laptop, kitchen = await two()
-    name = await laptop.store.keep_blob(b'{"text":"large"}')
+    name = await laptop.store.put_blob(b'{"text":"large"}')
     run = await laptop.create(given={"$blob": name, "size": 16})
 
     class Restarting(Direct):
-        async def give(self, blob: str, data: bytes) -> None:
-            if not kitchen.exchange._wanted.pop("again", None):
+        async def send_blob(self, blob: str, data: bytes) -> None:
+            if not kitchen.exchange._requested_blobs.pop("again", None):
                 kitchen.exchange = Exchange(kitchen.fleet)
-                kitchen.exchange._wanted["again"] = frozenset({"it was restarted"})
-            await super().give(blob, data)
+                kitchen.exchange._requested_blobs["again"] = frozenset({"it was restarted"})
+            await super().send_blob(blob, data)
 
-    await laptop.exchange.meet("kitchen", Restarting(laptop, kitchen))
+    await laptop.exchange.sync("kitchen", Restarting(laptop, kitchen))
     assert await kitchen.run(run.id) == run
     assert await kitchen.notices("refused") == []
 

@@ -14,10 +14,10 @@ from asterism.core.run.run import ASSIGNED, PROCESSING, Progress
 from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.membership import DeviceNameTaken, join
-from asterism.peers.exchange import PeerRefused, PeerUnreachable
-from asterism.peers.registry import PeerKnown, Peers, UnknownPeer
+from asterism.peers.exchange import PeerUnreachable
+from asterism.peers.registry import PeerExists, PeerRefused, PeerRegistry, UnknownPeer
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutSession, Query, Report, feed_of
+from asterism.store.protocol import ProgressReport, PutSession, Query, feed_of
 from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
 
 # -- what is told ------------------------------------------------------------------------------------------------------
@@ -87,9 +87,9 @@ async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
     await laptop.meet(kitchen)
     await laptop.create()
     await laptop.create()
-    talk = Direct(laptop, kitchen)
-    await laptop.exchange.meet("kitchen", talk)
-    late = {**talk.said[0], "after": 10, "upto": 11, "devices": None}
+    transport = Direct(laptop, kitchen)
+    await laptop.exchange.sync("kitchen", transport)
+    late = {**transport.said[0], "after": 10, "upto": 11, "devices": None}
     answer = await kitchen.exchange.answer("laptop", late)
     assert answer["cursor"]["number"] < 10
 
@@ -124,7 +124,7 @@ async def test_progress_under_way_is_told() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.take(run.id)
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
     await laptop.meet(kitchen)
     assert (await kitchen.run(run.id)).progress == Progress(3, 10)
     assert (await laptop.run(run.id)).progress is None
@@ -135,21 +135,20 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
     await kitchen.fleet.configure(large=10)
     await kitchen.fleet.workflows.add(FLOW)
     one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
-    private = await kitchen.store.keep_blob(b"of no run, such as the snapshot of a plan")
+    private = await kitchen.store.put_blob(b"of no run, such as the snapshot of a plan")
     await laptop.meet(kitchen)
     blob = one.input["$blob"]
-    assert await kitchen.exchange.fetch("laptop", blob, one.id) is not None
+    assert await kitchen.exchange.read_blob("laptop", blob, one.id) is not None
     for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, one.id), ("../x", one.id)):
-        assert await kitchen.exchange.fetch("laptop", name, run) is None
+        assert await kitchen.exchange.read_blob("laptop", name, run) is None
 
 
 async def test_what_is_large_comes_before_the_record_in_both_directions() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
     await kitchen.fleet.configure(large=10)
-    settings = await laptop.fleet.settings()
-    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, settings, "it"))
-    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, settings, "it"))
+    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
+    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
     await laptop.meet(kitchen)
     assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
@@ -271,10 +270,10 @@ async def test_a_store_is_bound_at_the_first_contact() -> None:
     assert (await laptop.exchange.peers.get("kitchen")).store == await kitchen.id()
     other = await Side("other").joined()
     await other.exchange.peers.add("laptop")
-    with pytest.raises(PeerRefused, match="if it was made anew, remove the peer"):
-        await laptop.exchange.meet("kitchen", Direct(laptop, other))
+    with pytest.raises(PeerRefused, match="if the store was created again, remove the peer"):
+        await laptop.exchange.sync("kitchen", Direct(laptop, other))
     await laptop.exchange.peers.add("den")
-    with pytest.raises(PeerRefused, match="is known as peer kitchen already"):
+    with pytest.raises(PeerRefused, match="is already peer kitchen"):
         await laptop.exchange.peers.bind("den", await kitchen.id())
 
 
@@ -283,17 +282,17 @@ async def test_two_copies_of_one_store_do_not_talk() -> None:
     copy = Side("copy", laptop.store)
     await laptop.knows(copy)
     await copy.exchange.peers.add("laptop")
-    with pytest.raises(PeerRefused, match="has a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await laptop.meet(copy)
 
 
 async def test_peers_are_known_by_name_and_token() -> None:
-    peers = Peers(MemoryStore())
+    peers = PeerRegistry(MemoryStore())
     await peers.add("kitchen", url="https://kitchen:7420", pin="ab", token_sha256="cd" * 32, invited_at=5.0)
     await peers.add("den")
-    with pytest.raises(PeerKnown, match="is there already"):
+    with pytest.raises(PeerExists, match="there is already a peer"):
         await peers.add("kitchen")
-    with pytest.raises(AsterismError, match="the name of a peer"):
+    with pytest.raises(AsterismError, match="is not a valid peer name"):
         await peers.add("a/b")
     assert [one.name for one in await peers.all()] == ["den", "kitchen"]
     found = await peers.find_by_token_hash("cd" * 32)
@@ -302,7 +301,7 @@ async def test_peers_are_known_by_name_and_token() -> None:
     assert await peers.find_by_token_hash("") is None
     await peers.remove("kitchen")
     assert [one.name for one in await peers.all()] == ["den"]
-    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known are: den"):
+    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known peers: den"):
         await peers.get("kitchen")
     assert (await peers.add("kitchen")).store is None
 
@@ -336,7 +335,7 @@ class Present:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """There are none."""
 
     def close(self) -> None:
@@ -348,13 +347,13 @@ async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_si
     await laptop.create()
 
     class Busy(Direct):
-        async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
             assert len(self.said) < 20, "it does not end"
             await laptop.create()
             await kitchen.create()
-            return await super().say(message)
+            return await super().send(message)
 
-    met = await laptop.exchange.meet("kitchen", Busy(laptop, kitchen))
+    met = await laptop.exchange.sync("kitchen", Busy(laptop, kitchen))
     assert met.sent
     assert met.taken
 

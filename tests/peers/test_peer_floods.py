@@ -9,7 +9,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import ENDED
-from asterism.peers import announcements, refusals
+from asterism.peers import peer_notices, remote_devices
 from asterism.store import row_codec
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
@@ -45,11 +45,11 @@ def broken(run: Run, number: int) -> list[Any]:
 async def test_of_one_run_only_so_many_refusals_are_said() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
-    lies = [broken(run, number) for number in range(2 * refusals.MOST_OF_A_RUN)]
+    lies = [broken(run, number) for number in range(2 * peer_notices.MAX_NOTICES_PER_RUN)]
     for _ in range(2):
         answer = await liar.says(*lies)
         assert answer["refused"] == len(lies)
-        assert len(await laptop.notices("refused")) == refusals.MOST_OF_A_RUN
+        assert len(await laptop.notices("refused")) == peer_notices.MAX_NOTICES_PER_RUN
 
 
 async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
@@ -58,19 +58,19 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
     for first in (0, 500, 0):
         await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
     told = await laptop.notices("refused")
-    assert len(told) == refusals.MOST_A_DAY + 1
-    assert "no more is said of that for a day" in told[-1]
+    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    assert "further ones are not reported today" in told[-1]
     laptop.clock.now += DAY
     await liar.says(broken(run.changed(id="run-9999"), 1))
-    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 2
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
     laptop.clock.now -= 30 * DAY  # the store's clock is set back
     await liar.says(broken(run.changed(id="run-9998"), 1))
-    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 3
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 3
 
 
 async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr(refusals, "MOST_RUNS", 10)
+    monkeypatch.setattr(peer_notices, "MAX_RUNS", 10)
     laptop, liar = await victim()
     run = await laptop.create()
     await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
@@ -86,12 +86,12 @@ async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> No
     answer = await liar.says(*lies)
     assert answer["refused"] == 500
     assert len(answer["reasons"]) == 5
-    assert store.looked <= refusals.MOST_LOOKED_AT
+    assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
     store.looked = 0
     await liar.says(
         *(run.changed(id=f"other-{one}", workflow="no such") for one in range(500))
     )  # of most nothing is said
-    assert store.looked <= refusals.MOST_LOOKED_AT
+    assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
 
 
 async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
@@ -99,13 +99,13 @@ async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
     for first in (0, 300):
         await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
     told = await laptop.notices("refused")
-    assert len(told) == refusals.MOST_A_DAY + 1
+    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
     await liar.says(clock=laptop.store.clock() - 600.0)  # of other things it is still told
     assert len(await laptop.notices("clock")) == 1
     await liar.says()
     laptop.clock.now += DAY
     await liar.says(devices=[a_device(id="late", slots=-1)])
-    assert len(await laptop.notices("refused")) == refusals.MOST_A_DAY + 2
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembe
     for number in range(4):
         await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
     ended = [one for one in await laptop.store.sessions(ended=True) if one.state == ENDED]
-    assert len(ended) == announcements.MOST_ENDED
+    assert len(ended) == remote_devices.MAX_ENDED_SESSIONS
     assert len(await laptop.store.sessions()) == 701
 
 

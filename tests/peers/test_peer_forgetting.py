@@ -10,8 +10,9 @@ from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSI
 from asterism.core.series.machine import Series
 from asterism.fleet import retention
 from asterism.peers import forgotten_runs, messages
-from asterism.peers.exchange import Exchange, Met
-from asterism.peers.registry import unknown_key
+from asterism.peers.exchange import Exchange
+from asterism.peers.registry import unknown_runs_key
+from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator.peer_stores import copy_of, put_back
 from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
@@ -26,11 +27,11 @@ async def done_and_forgotten(side: Side, run: Run) -> None:
     assert await retention.prune(side.store, side.store.clock() - 30 * DAY, 500)
 
 
-async def asked_twice(one: Side, other: Side) -> Met:
+async def asked_twice(one: Side, other: Side) -> SyncResult:
     """They meet, and again when it is time to ask again."""
     for _ in range(2):
         for side in (one, other):
-            side.clock.now += forgotten_runs.EVERY
+            side.clock.now += forgotten_runs.CHECK_INTERVAL
         met = await one.meet(other)
     return met
 
@@ -43,7 +44,7 @@ async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_i
     laptop.clock.now += 31 * DAY
     met = await asked_twice(laptop, kitchen)
     closed = await laptop.run(run.id)
-    why = "how it ended is not known: peer kitchen, to whom it was left, does not know it any more"
+    why = "its end is unknown: it was left to peer kitchen, which no longer knows it"
     assert (closed.status, closed.error) == (FAILED, why)
     assert met.closed == (f"run {run.id}: {why}",)
     assert (await laptop.notices("failed"))[0].endswith(why)
@@ -173,12 +174,12 @@ async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> 
     await done_and_forgotten(kitchen, run)
     laptop.clock.now += 31 * DAY
     assert (await laptop.meet(kitchen)).closed == ()
-    laptop.clock.now += forgotten_runs.EVERY
-    await laptop.exchange._asking.disturbed(await laptop.exchange.peers.get("kitchen"))
+    laptop.clock.now += forgotten_runs.CHECK_INTERVAL
+    await laptop.exchange._forgotten_runs.reset(await laptop.exchange.peers.get("kitchen"))
     assert (await laptop.meet(kitchen)).closed == ()
     laptop.exchange = Exchange(laptop.fleet)  # asks at once, and that is too early
     assert (await laptop.meet(kitchen)).closed == ()
-    laptop.clock.now += forgotten_runs.EVERY
+    laptop.clock.now += forgotten_runs.CHECK_INTERVAL
     assert len((await laptop.meet(kitchen)).closed) == 1
 
 
@@ -192,13 +193,13 @@ async def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(
     await laptop.meet(kitchen)
     for side, other in ((laptop, kitchen), (kitchen, laptop)):
         if side.name == who:
-            await side.store.commit([PutRegister(unknown_key(other.name), {"a run": 1.0}, None)])
+            await side.store.commit([PutRegister(unknown_runs_key(other.name), {"a run": 1.0}, None)])
         else:
             put_back(side.store, old)
             side.exchange = Exchange(side.fleet)
     await laptop.meet(kitchen)
     side, other = (laptop, kitchen) if who == "laptop" else (kitchen, laptop)
-    assert (await side.store.register(unknown_key(other.name))).value == {}
+    assert (await side.store.register(unknown_runs_key(other.name))).value == {}
 
 
 async def test_the_next_of_its_series_is_up() -> None:
@@ -219,7 +220,7 @@ async def test_what_is_still_known_stays_open() -> None:
     run = await kitchen.create()
     for _ in range(2):
         met = await laptop.meet(kitchen)
-        laptop.clock.now += forgotten_runs.EVERY
+        laptop.clock.now += forgotten_runs.CHECK_INTERVAL
     assert met.closed == ()
     assert (await laptop.run(run.id)).status is CREATED
 
@@ -230,12 +231,12 @@ async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
 
     async def asked() -> int:
         line = Direct(laptop, kitchen)
-        await laptop.exchange.meet("kitchen", line)
+        await laptop.exchange.sync("kitchen", line)
         return sum("asks" in one for one in line.said)
 
     assert await asked() == 2  # about the one copy, and that there is nothing more to ask
     assert await asked() == 0
-    laptop.clock.now += forgotten_runs.EVERY
+    laptop.clock.now += forgotten_runs.CHECK_INTERVAL
     assert await asked() == 2
 
 
@@ -246,12 +247,12 @@ async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_f
     await laptop.meet(kitchen)
     await done_and_forgotten(laptop, run)
     line = Direct(laptop, kitchen)
-    await laptop.exchange.meet("kitchen", line)
+    await laptop.exchange.sync("kitchen", line)
     assert sum("asks" not in one for one in line.said) == 1
 
 
 async def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgotten_runs, "MOST_ASKED", 2)
+    monkeypatch.setattr(forgotten_runs, "MAX_RUNS_ASKED", 2)
     laptop, kitchen = await two()
     mine = [await kitchen.create() for _ in range(5)]
     theirs = [await laptop.create() for _ in range(7)]

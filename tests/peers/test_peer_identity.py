@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from asterism.core.errors import AsterismError
-from asterism.peers.identity import Identity, fingerprint_of, identity_of
-from asterism.peers.private_files import Token, Tokens, UnusableSecret, write_private
+from asterism.peers.private_files import Token, TokenFile, UnusableSecret, write_private
+from asterism.peers.tls_identity import TlsIdentity, fingerprint, tls_identity
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
         runner.run(store.close())
 
 
-def certificate_in(identity: Identity) -> x509.Certificate:
+def certificate_in(identity: TlsIdentity) -> x509.Certificate:
     return x509.load_pem_x509_certificate(identity.path.read_bytes())
 
 
@@ -41,13 +41,13 @@ def certificate_in(identity: Identity) -> x509.Certificate:
 
 
 def test_a_store_gets_one_identity_and_keeps_it(store: SqliteStore) -> None:
-    identity = identity_of(store)
+    identity = tls_identity(store)
     assert identity.path == store.path.with_name("laptop.db-identity.pem")
     assert stat.S_IMODE(identity.path.stat().st_mode) == 0o600
-    assert identity_of(store) == identity
+    assert tls_identity(store) == identity
     certificate = certificate_in(identity)
     der = ssl.PEM_cert_to_DER_cert(identity.path.read_text().partition("-----END PRIVATE KEY-----\n")[2])
-    assert identity.fingerprint == fingerprint_of(der)
+    assert identity.fingerprint == fingerprint(der)
     key = certificate.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert key.curve.name == "secp256r1"
@@ -58,8 +58,8 @@ def test_a_store_gets_one_identity_and_keeps_it(store: SqliteStore) -> None:
 def test_it_is_nobody_elses_whatever_the_umask_allows(store: SqliteStore) -> None:
     before = os.umask(0)
     try:
-        identity = identity_of(store)
-        Tokens(store).put("kitchen", Token("token"))
+        identity = tls_identity(store)
+        TokenFile(store).put("kitchen", Token("token"))
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.glob("laptop.db-*.*")}
@@ -72,26 +72,26 @@ def test_it_is_nobody_elses_whatever_the_umask_allows(store: SqliteStore) -> Non
 
 def test_of_several_who_make_one_at_once_all_have_the_same(store: SqliteStore) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: identity_of(store), range(16)))
+        made = list(pool.map(lambda _: tls_identity(store), range(16)))
     assert len(set(made)) == 1
 
 
 @pytest.mark.parametrize("file", ["laptop.db-identity.pem", "laptop.db-peers.json"])
 def test_a_file_that_others_can_read_is_refused(store: SqliteStore, file: str) -> None:
-    identity_of(store)
-    Tokens(store).put("kitchen", Token("token"))
+    tls_identity(store)
+    TokenFile(store).put("kitchen", Token("token"))
     path = store.path.with_name(file)
     path.chmod(0o640)
     with pytest.raises(UnusableSecret, match=r"can be read by others \(mode 0640\).*chmod 600"):
-        identity_of(store) if file.endswith("pem") else Tokens(store).get("kitchen")
+        tls_identity(store) if file.endswith("pem") else TokenFile(store).get("kitchen")
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "binary", "another key"])
 def test_a_damaged_identity_is_told_and_not_replaced(store: SqliteStore, damage: str) -> None:
-    identity = identity_of(store)
+    identity = tls_identity(store)
     good = identity.path.read_bytes()
     identity.path.unlink()
-    other = identity_of(store).path.read_bytes()
+    other = tls_identity(store).path.read_bytes()
     key, _ = good.split(b"-----BEGIN CERTIFICATE-----")
     bad = {
         "empty": b"",
@@ -101,51 +101,51 @@ def test_a_damaged_identity_is_told_and_not_replaced(store: SqliteStore, damage:
     }[damage]
     write_private(identity.path, bad, replace=True)
     with pytest.raises(UnusableSecret, match="is damaged"):
-        identity_of(store)
+        tls_identity(store)
     assert identity.path.read_bytes() == bad
 
 
 def test_a_store_without_a_file_has_no_peers() -> None:
     with pytest.raises(AsterismError, match="peers have a SQLite file each"):
-        identity_of(MemoryStore())
+        tls_identity(MemoryStore())
 
 
 def test_what_is_missing_is_said_with_what_to_install(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(AsterismError, match="peers need cryptography: install the extra 'peers'"):
-        identity_of(store)
+        tls_identity(store)
     assert not list(store.path.parent.glob("*.pem"))
 
 
 def test_an_identity_that_is_there_needs_nothing_installed(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = identity_of(store)
+    identity = tls_identity(store)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    assert identity_of(store) == identity
+    assert tls_identity(store) == identity
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_are_kept_by_the_name_of_the_peer(store: SqliteStore) -> None:
-    tokens = Tokens(store)
+    tokens = TokenFile(store)
     assert tokens.get("kitchen") is None
     tokens.put("kitchen", Token("one"))
     tokens.put("attic", Token("two"))
     tokens.put("kitchen", Token("three"))
     tokens.remove("nobody")
-    assert (Tokens(store).get("kitchen"), Tokens(store).get("attic")) == (Token("three"), Token("two"))
+    assert (TokenFile(store).get("kitchen"), TokenFile(store).get("attic")) == (Token("three"), Token("two"))
     tokens.remove("attic")
     assert json.loads(store.path.with_name("laptop.db-peers.json").read_text()) == {"kitchen": "three"}
 
 
 def test_of_several_who_keep_tokens_at_once_none_is_lost(store: SqliteStore) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: Tokens(store).put(f"peer {number}", Token("token")), range(24)))
-    assert all(Tokens(store).get(f"peer {number}") == Token("token") for number in range(24))
+        list(pool.map(lambda number: TokenFile(store).put(f"peer {number}", Token("token")), range(24)))
+    assert all(TokenFile(store).get(f"peer {number}") == Token("token") for number in range(24))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kitchen": 5}', "{"])
 def test_damaged_tokens_are_told(store: SqliteStore, text: str) -> None:
     write_private(store.path.with_name("laptop.db-peers.json"), text.encode(), replace=True)
     with pytest.raises(UnusableSecret, match="is damaged"):
-        Tokens(store).get("kitchen")
+        TokenFile(store).get("kitchen")

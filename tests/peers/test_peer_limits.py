@@ -17,9 +17,10 @@ from asterism.core.run.run import ASSIGNED, CREATED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.peers import messages
-from asterism.peers.exchange import Met, PeerRefused
-from asterism.peers.meetings import Meetings
-from asterism.peers.peer_client import MESSAGE
+from asterism.peers.peer_client import MAX_MESSAGE_BYTES
+from asterism.peers.registry import PeerRefused
+from asterism.peers.sync_loop import SyncLoop
+from asterism.peers.sync_progress import SyncResult
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
@@ -48,7 +49,7 @@ async def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: 
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
     run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
-    row = messages.record(1, "liar-store", run)["run"]
+    row = messages.encode_record(1, "liar-store", run)["run"]
     for place, value in enumerate(row):
         if isinstance(value, str):
             await liar.says([*row[:place], f"{value}\ud800", *row[place + 1 :]])
@@ -72,15 +73,15 @@ async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_a
     tried: list[float] = []
     with caplog.at_level(logging.INFO, "asterism.peers"):
         laptop, kitchen = await two()
-        await laptop.exchange.peers.change("kitchen", url="https://kitchen:7420")
+        await laptop.exchange.peers.update("kitchen", url="https://kitchen:7420")
         laptop.fleet.clock = LoopClock()
 
         class Broken(Direct):
-            async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+            async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
                 tried.append(asyncio.get_running_loop().time())
                 raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
-        task = asyncio.create_task(Meetings(laptop.exchange, lambda _: Broken(laptop, kitchen)).run())
+        task = asyncio.create_task(SyncLoop(laptop.exchange, lambda _: Broken(laptop, kitchen)).run())
         await asyncio.sleep(600.0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -88,7 +89,7 @@ async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_a
     assert gaps[0] < 8.0
     assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
     assert len(gaps) > 8
-    told = [one for one in caplog.records if one.message == "a mistake in meeting peer kitchen"]
+    told = [one for one in caplog.records if one.message == "internal error in the sync with peer kitchen"]
     assert len(told) == len(tried)
     assert told[0].exc_info is not None
 
@@ -96,10 +97,10 @@ async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_a
 # -- what is too large, or gone ----------------------------------------------------------------------------------------
 
 
-async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], Met]:
-    talk = Direct(laptop, kitchen)
-    met = await laptop.exchange.meet("kitchen", talk)
-    return [len(json.dumps(one)) for one in talk.said], met
+async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], SyncResult]:
+    transport = Direct(laptop, kitchen)
+    met = await laptop.exchange.sync("kitchen", transport)
+    return [len(json.dumps(one)) for one in transport.said], met
 
 
 async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() -> None:
@@ -109,8 +110,8 @@ async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() ->
         await laptop.fleet.ledger.add(transitions.create(f"run-{number}", flow, {}, by="ann", now=1.0), lambda one: one)
     sizes, met = await _sizes(laptop, kitchen)
     assert met.sent == 60
-    assert max(sizes) < messages.LARGEST_BATCH + 100_000
-    assert messages.LARGEST_ALONE + messages.LARGEST_BATCH < MESSAGE
+    assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
+    assert messages.MAX_RECORD_BYTES + messages.MAX_BATCH_BYTES < MAX_MESSAGE_BYTES
 
 
 async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> None:
@@ -120,22 +121,24 @@ async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> No
         await laptop.create(given={"text": "é" * 150_000})
     sizes, met = await _sizes(laptop, kitchen)
     assert met.sent == 4
-    assert max(sizes) < messages.LARGEST_BATCH + 100_000
+    assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
 
 
 async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
     laptop, kitchen = await two()
     first = await laptop.create()
-    large = await laptop.create(given={"text": "y" * (messages.LARGEST_RECORD + 1)})
+    large = await laptop.create(given={"text": "y" * (messages.MAX_RECORD_CHARS + 1)})
     last = await laptop.create()
     sizes, met = await _sizes(laptop, kitchen)
-    assert max(sizes) < messages.LARGEST_BATCH
+    assert max(sizes) < messages.MAX_BATCH_BYTES
     assert met.sent == 2
     for run in (first, last):
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
     [told] = await laptop.notices("refused")
-    assert told.startswith(f"run {large.id} was not sent to peer kitchen: it is too large for a message")
+    assert told.startswith(
+        f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
+    )
     await laptop.take(large.id)
     assert (await laptop.meet(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1
@@ -155,7 +158,7 @@ async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the
     assert await kitchen.store.run("kept") is not None
     assert await kitchen.store.run(run.id) is None
     assert await laptop.notices("refused") == [
-        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is not kept here any more"
+        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is no longer in this store"
     ]
 
 
@@ -187,10 +190,10 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
         await laptop.exchange.peers.add("kitchen")
         for _ in range(3):
             await laptop.create()
-        feed = (await laptop.exchange._opened())[1]
+        feed = (await laptop.exchange._open())[1]
 
         class Chatty(Direct):
-            async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+            async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
                 self.said.append(message)
                 assert len(self.said) < 20, "it never ends"
                 place = None if cursor is None else {"feed": feed, "number": len(self.said) % 2}
@@ -200,8 +203,8 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
                     "devices": [], "wants": {}, "lacks": [],
                 }  # fmt: skip
 
-        await laptop.exchange.meet("kitchen", Chatty(laptop, laptop))
-    assert "the meeting with peer kitchen gets nowhere, and is ended" in caplog.text
+        await laptop.exchange.sync("kitchen", Chatty(laptop, laptop))
+    assert "the sync with peer kitchen makes no progress and ends" in caplog.text
 
 
 @pytest.mark.parametrize("field", ["protocol", "clock", "store", "feed", "cursor", "records"])
@@ -237,9 +240,9 @@ async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_ar
     for _ in range(12):
         await laptop.create()
     met = await laptop.meet(kitchen)
-    assert len(met.refused_there) == messages.MOST_REASONS + 1
-    assert met.refused_there[-1] == "7 more, for which it says no reason"
-    assert all(len(one) <= messages.LONGEST_REASON for one in met.refused_there)
+    assert len(met.refused_there) == messages.MAX_REASONS + 1
+    assert met.refused_there[-1] == "7 more, without a reason"
+    assert all(len(one) <= messages.MAX_REASON_CHARS for one in met.refused_there)
 
 
 async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_was() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from asterism.base.http_limits import Limits
 from asterism.core.errors import AsterismError
-from asterism.peers import listener
+from asterism.peers import peer_server
 from asterism.peers.exchange import PeerUnreachable
-from asterism.peers.listener import CannotListen, listen, place_of
+from asterism.peers.peer_server import CannotListen, open_socket, socket_url
 from tests.cli.peer_desk import connected, serving_peer, trusting
 
 # -- the connection ----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ async def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: py
             assert not (await reader.read()).startswith(b"HTTP")
         writer.close()
         async with scene.caller(await scene.token()) as caller:  # and the others are
-            await caller.say({})
+            await caller.send({})
         assert scene.hearer.heard == 1
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
@@ -73,9 +73,9 @@ async def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -
 async def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as there:
         caller = there.caller(await there.token())
-        await caller.say({})
+        await caller.send({})
     with pytest.raises(PeerUnreachable):
-        await caller.say({})
+        await caller.send({})
     await caller.close()
 
 
@@ -83,11 +83,11 @@ async def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(
 
 
 def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
-    with listen("0") as sock:
-        assert place_of(sock).startswith("https://127.0.0.1:")
-    with listen("[::1]:0") as sock:
-        assert place_of(sock).startswith("https://[::1]:")
-    with listen("localhost:0") as sock:
+    with open_socket("0") as sock:
+        assert socket_url(sock).startswith("https://127.0.0.1:")
+    with open_socket("[::1]:0") as sock:
+        assert socket_url(sock).startswith("https://[::1]:")
+    with open_socket("localhost:0") as sock:
         assert sock.getsockname()[1]
 
 
@@ -96,19 +96,19 @@ def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
 )
 def test_what_is_no_place_is_refused(place: str) -> None:
     with pytest.raises(CannotListen, match=r"is no place to listen: write HOST:PORT, such as 127\.0\.0\.1:7420"):
-        listen(place)
+        open_socket(place)
 
 
 def test_a_place_that_is_taken_is_told() -> None:
-    with listen("0") as sock:
+    with open_socket("0") as sock:
         port = sock.getsockname()[1]
         with pytest.raises(CannotListen, match=f"there is no listening on 127.0.0.1:{port}: Address already in use"):
-            listen(f"127.0.0.1:{port}")
+            open_socket(f"127.0.0.1:{port}")
 
 
 def test_a_machine_that_is_not_this_one_is_told() -> None:
     with pytest.raises(CannotListen, match=r"there is no listening on nobody\.invalid:7420: "):
-        listen("nobody.invalid:7420")
+        open_socket("nobody.invalid:7420")
 
 
 @pytest.mark.parametrize("module", ["starlette.applications", "uvicorn"])
@@ -124,4 +124,4 @@ async def test_what_is_missing_is_said_with_what_to_install(
 
 
 def test_the_default_is_this_machine_alone() -> None:
-    assert listener.HERE == "127.0.0.1:7420"
+    assert peer_server.DEFAULT_ADDRESS == "127.0.0.1:7420"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import FAILED
-from asterism.peers import meeting_progress, rollback_detection
+from asterism.peers import rollback_detection, sync_progress
 from asterism.peers.exchange import Exchange, PeerUnreachable
-from asterism.peers.messages import PROTOCOL, read
+from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import peer_stores
@@ -49,7 +49,7 @@ async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
     await laptop.meet(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
     await kitchen.store.commit([PutRegister(cursor.key, {"feed": "none", "number": 0, "whole": True}, cursor.revision)])
-    feed = (await laptop.exchange._opened())[1]
+    feed = (await laptop.exchange._open())[1]
     late = {
         "protocol": PROTOCOL, "store": await laptop.id(), "clock": laptop.store.clock(), "feed": feed, "cursor": None,
         "after": 0, "upto": 1, "more": False, "newest": 1, "records": [], "workflows": [], "devices": None,
@@ -68,12 +68,12 @@ async def test_only_what_changed_is_told_however_often_another_way_was_used(who:
         await laptop.create()
     await laptop.meet(kitchen)
     second = Exchange(laptop.fleet)
-    for _ in range(rollback_detection.KEPT + 2):
+    for _ in range(rollback_detection.MARKS_KEPT + 2):
         await laptop.create()
         if who == "both sides call":
             await kitchen.meet(laptop)
         else:
-            await second.meet("kitchen", Direct(laptop, kitchen))
+            await second.sync("kitchen", Direct(laptop, kitchen))
     before = laptop.sent
     await laptop.create()
     await laptop.meet(kitchen)
@@ -113,7 +113,7 @@ class LyingServer:
     def __init__(self, victim: Side, how: Callable[[int, Mapping[str, Any]], dict[str, Any]]) -> None:
         self.victim, self.how, self.said = victim, how, 0
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self.said += 1
         if self.said > 100:
             raise PeerUnreachable("a hundred messages, and no end")
@@ -124,10 +124,10 @@ class LyingServer:
         }  # fmt: skip
         return base | self.how(self.said, message)
 
-    async def fetch(self, blob: str, run: str) -> bytes:
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
         raise PeerUnreachable("it has nothing")
 
-    async def give(self, blob: str, data: bytes) -> None:
+    async def send_blob(self, blob: str, data: bytes) -> None:
         """It wants nothing."""
 
 
@@ -150,16 +150,16 @@ async def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     await laptop.create()
-    await laptop.exchange.meet("kitchen", LyingServer(laptop, LIES[lie]))
+    await laptop.exchange.sync("kitchen", LyingServer(laptop, LIES[lie]))
     assert len(await laptop.notices("restored")) <= 1
 
 
 async def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting_progress, "MOST_ROUNDS", 20)
+    monkeypatch.setattr(sync_progress, "MAX_ROUNDS", 20)
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})
-    await laptop.exchange.meet("kitchen", endless)
+    await laptop.exchange.sync("kitchen", endless)
     assert endless.said == 20
 
 
@@ -168,7 +168,7 @@ async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_a
     await laptop.exchange.peers.add("kitchen")
     await laptop.create()
     liar = Liar(laptop)
-    feed = (await laptop.exchange._opened())[1]
+    feed = (await laptop.exchange._open())[1]
     for hour in (1, 2):
         for number in range(10):
             turn = 1000 * hour + 10 * number
@@ -190,11 +190,11 @@ async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
-    feed = (await laptop.exchange._opened())[1]
+    feed = (await laptop.exchange._open())[1]
     for turn in ((1 << 53) - 1, 1 << 52, 1 << 40, 1 << 33):
         await laptop.create()
-        read(await liar.says(cursor={"feed": feed, "number": 1, "turn": turn, "mark": "m"}))
-        answer = read(await liar.says())
+        parse_message(await liar.says(cursor={"feed": feed, "number": 1, "turn": turn, "mark": "m"}))
+        answer = parse_message(await liar.says())
         assert len(answer.items) > 0
         assert answer.turn < 100
 

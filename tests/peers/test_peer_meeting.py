@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from asterism.peers.exchange import Met, PeerUnreachable, Talk
-from asterism.peers.meetings import Meetings
+from asterism.peers.exchange import PeerUnreachable, Transport
 from asterism.peers.registry import Peer
+from asterism.peers.sync_loop import SyncLoop
+from asterism.peers.sync_progress import SyncResult
 from tests.peers.exchange_scenes import Direct, Side, two
 
 pytestmark = pytest.mark.virtual_time
@@ -31,20 +32,20 @@ class Dead:
     def __init__(self) -> None:
         self.tried: list[float] = []
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self.tried.append(asyncio.get_running_loop().time())
         raise PeerUnreachable("nobody answers")
 
-    async def fetch(self, blob: str, run: str) -> bytes:
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
         raise AssertionError
 
-    async def give(self, blob: str, data: bytes) -> None:
+    async def send_blob(self, blob: str, data: bytes) -> None:
         raise AssertionError
 
 
-async def called() -> tuple[Side, Side, list[tuple[float, Met]]]:
+async def called() -> tuple[Side, Side, list[tuple[float, SyncResult]]]:
     laptop, kitchen = await two()
-    await laptop.exchange.peers.change("kitchen", url="https://kitchen:7420")
+    await laptop.exchange.peers.update("kitchen", url="https://kitchen:7420")
     laptop.fleet.clock = LoopClock()
     return laptop, kitchen, []
 
@@ -53,10 +54,10 @@ async def test_they_meet_when_something_happens_and_after_a_while_in_any_case() 
     laptop, kitchen, met = await called()
     now = asyncio.get_running_loop().time
 
-    def connect(peer: Peer) -> Talk:
+    def connect(peer: Peer) -> Transport:
         return Direct(laptop, kitchen)
 
-    meetings = Meetings(laptop.exchange, connect, on_met=lambda peer, one: met.append((now(), one)))
+    meetings = SyncLoop(laptop.exchange, connect, on_sync=lambda peer, one: met.append((now(), one)))
     task = asyncio.create_task(meetings.run())
     await asyncio.sleep(11.0)
     assert [round(at) for at, _ in met] == [0, 5, 10]
@@ -74,8 +75,8 @@ async def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: p
     with caplog.at_level(logging.INFO, "asterism.peers"):
         laptop, kitchen, met = await called()
         dead = Dead()
-        ways: list[Talk] = [dead]
-        meetings = Meetings(laptop.exchange, lambda _: ways[0], on_met=lambda _, one: met.append((0.0, one)))
+        ways: list[Transport] = [dead]
+        meetings = SyncLoop(laptop.exchange, lambda _: ways[0], on_sync=lambda _, one: met.append((0.0, one)))
         task = asyncio.create_task(meetings.run())
         await asyncio.sleep(600.0)
         gaps = [after - before for before, after in zip(dead.tried, dead.tried[1:], strict=False)]
@@ -86,8 +87,8 @@ async def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: p
         assert met
         task.cancel()
     told = [one.message for one in caplog.records if "peer kitchen" in one.message]
-    assert told[0] == "cannot meet peer kitchen: nobody answers"
-    assert told[-1].startswith("meeting peer kitchen again, after")
+    assert told[0] == "cannot sync with peer kitchen: nobody answers"
+    assert told[-1].startswith("syncing with peer kitchen again, after")
     assert len(told) < 15
 
 
@@ -95,12 +96,12 @@ async def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
     laptop, kitchen, met = await called()
     names: list[str] = []
 
-    def connect(peer: Peer) -> Talk:
+    def connect(peer: Peer) -> Transport:
         names.append(peer.name)
         return Direct(laptop, kitchen)
 
     await laptop.exchange.peers.add("den")  # it calls us, we do not call it
-    task = asyncio.create_task(Meetings(laptop.exchange, connect).run())
+    task = asyncio.create_task(SyncLoop(laptop.exchange, connect).run())
     await asyncio.sleep(3.0)
     await laptop.exchange.peers.remove("kitchen")
     names.clear()
@@ -117,11 +118,11 @@ async def test_only_the_peers_that_are_named_are_called() -> None:
     laptop, kitchen, _ = await called()
     names: list[str] = []
 
-    def connect(peer: Peer) -> Talk:
+    def connect(peer: Peer) -> Transport:
         names.append(peer.name)
         return Direct(laptop, kitchen)
 
-    task = asyncio.create_task(Meetings(laptop.exchange, connect, names=frozenset({"den"})).run())
+    task = asyncio.create_task(SyncLoop(laptop.exchange, connect, names=frozenset({"den"})).run())
     await asyncio.sleep(20.0)
     assert names == []
     task.cancel()

@@ -7,7 +7,7 @@ from asterism.core.run.merge import KEPT
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
 from asterism.peers import ingest
-from asterism.peers.messages import PROTOCOL, record
+from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
 from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
@@ -17,10 +17,10 @@ HOUR = 3600.0
 
 async def takes_over(side: Side, run_id: str) -> Run:
     """Its peers were not heard of for too long, so its own device has the run now."""
-    adopting = Takeover(side.fleet)
-    await adopting.adopt(await side.store.sessions())
+    takeover = Takeover(side.fleet)
+    await takeover.run_pass(await side.store.sessions())
     side.clock.now += HOUR + 10.0
-    await adopting.adopt(await side.store.sessions())
+    await takeover.run_pass(await side.store.sessions())
     await side.step(run_id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
     return await side.take(run_id)
 
@@ -63,13 +63,13 @@ async def test_by_epoch_the_replacement_keeps_it() -> None:
 
 async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
     """What the step does."""
-    most, ingest.MOST_KEPT = ingest.MOST_KEPT, 0
+    most, ingest.MAX_OWNER_KEEPS = ingest.MAX_OWNER_KEEPS, 0
     try:
         laptop, kitchen, run = await taken_over()
         await laptop.meet(kitchen)
         assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
     finally:
-        ingest.MOST_KEPT = most
+        ingest.MAX_OWNER_KEEPS = most
 
 
 async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
@@ -80,7 +80,7 @@ async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
         await laptop.meet(side)
     await takes_over(kitchen, run.id)
     garage.clock.now += HOUR + 20.0
-    await Takeover(garage.fleet).adopt(await garage.store.sessions())
+    await Takeover(garage.fleet).run_pass(await garage.store.sessions())
     await kitchen.meet(garage)
     await kitchen.meet(garage)
     assert (await kitchen.run(run.id)).device == "kitchen"
@@ -111,7 +111,7 @@ async def test_who_kept_it_and_died_then_is_replaced_all_the_same() -> None:
 async def _told(side: Side, run: Run) -> dict[str, object]:
     return {
         "protocol": PROTOCOL, "store": await side.id(), "clock": side.store.clock(), "feed": "again", "cursor": None,
-        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [record(1, await side.id(), run)],
+        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [encode_record(1, await side.id(), run)],
         "workflows": [FLOW.to_json()], "devices": None, "wants": {}, "lacks": [],
     }  # fmt: skip
 
@@ -142,11 +142,11 @@ async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_w
     run = await laptop.create(keep="original")
     await laptop.take(run.id)
     liar = Liar(laptop)
-    for number in range(ingest.MOST_KEPT + 5):
+    for number in range(ingest.MAX_OWNER_KEEPS + 5):
         mine = await laptop.run(run.id)
         if mine.device != "laptop":
             break
         lost = transitions.lose(mine, FLOW, 5.0 + number, "a lie")
         await liar.says(lost)
     found = await laptop.run(run.id)
-    assert sum(entry.what == KEPT for entry in found.story) == ingest.MOST_KEPT
+    assert sum(entry.what == KEPT for entry in found.story) == ingest.MAX_OWNER_KEEPS

@@ -60,8 +60,8 @@ async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
     met = await laptop.meet(kitchen)
     assert await has(laptop, new)
     assert met.put_back == "there"
-    assert (await laptop.notices("restored"))[0].startswith("the store of peer kitchen was put back from an older copy")
-    assert (await kitchen.notices("restored"))[0].startswith("this store was put back from an older copy of itself")
+    assert (await laptop.notices("restored"))[0].startswith("the store of peer kitchen was restored from an older copy")
+    assert (await kitchen.notices("restored"))[0].startswith("this store was restored from an older copy")
 
 
 async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
@@ -79,7 +79,7 @@ async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
 async def test_also_if_more_has_to_be_told_than_goes_into_one_message() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
-    lost = await runs(laptop, messages.MOST_RECORDS + 50)
+    lost = await runs(laptop, messages.MAX_BATCH_RECORDS + 50)
     await laptop.meet(kitchen)
     put_back(laptop, old)
     await laptop.meet(kitchen)
@@ -136,7 +136,7 @@ async def test_it_is_noticed_a_second_time() -> None:
 async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> None:
     """What was told by then is known, and what was told after that is not."""
     laptop, kitchen = await two()
-    await runs(laptop, messages.MOST_RECORDS + 5)
+    await runs(laptop, messages.MAX_BATCH_RECORDS + 5)
     with pytest.raises(PeerUnreachable):
         await laptop.meet(kitchen, breaks=2)
     old = copied(laptop.store)
@@ -151,7 +151,7 @@ async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> N
 
 async def test_nobody_is_said_to_be_put_back_who_was_only_broken_off() -> None:
     laptop, kitchen = await two()
-    for number in range(3 * rollback_detection.KEPT):
+    for number in range(3 * rollback_detection.MARKS_KEPT):
         await runs(laptop, 1)
         await runs(kitchen, 1)
         with contextlib.suppress(PeerUnreachable):
@@ -166,11 +166,11 @@ async def test_a_message_that_never_arrives_does_not_make_the_peers_mark_forgott
     await runs(laptop, 1)
     await laptop.meet(kitchen)
     known = (await kitchen.store.register("peer/laptop/cursor")).value
-    _, _, sending, _ = await laptop.exchange._opened()
+    _, _, sending, _ = await laptop.exchange._open()
     peer = await laptop.exchange.peers.get("kitchen")
-    for _ in range(3 * rollback_detection.KEPT):
+    for _ in range(3 * rollback_detection.MARKS_KEPT):
         await runs(laptop, 1)
-        part = await sending.part(peer, messages.Cursor(**known))
+        part = await sending.next_batch(peer, messages.Cursor(**known))
         assert not part.anew
 
 
@@ -180,7 +180,7 @@ async def test_a_mark_of_long_ago_is_told_everything_and_accuses_nobody() -> Non
     first = await runs(laptop, 1)
     await laptop.meet(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
-    for _ in range(2 * rollback_detection.KEPT):
+    for _ in range(2 * rollback_detection.MARKS_KEPT):
         await runs(laptop, 1)
         await laptop.meet(kitchen)
     now = await kitchen.store.register("peer/laptop/cursor")
@@ -188,7 +188,7 @@ async def test_a_mark_of_long_ago_is_told_everything_and_accuses_nobody() -> Non
     laptop.sent = 0
     met = await laptop.meet(kitchen)
     assert met.put_back is None
-    assert laptop.sent == 1 + 2 * rollback_detection.KEPT
+    assert laptop.sent == 1 + 2 * rollback_detection.MARKS_KEPT
     assert await has(kitchen, first)
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
@@ -294,4 +294,4 @@ async def test_the_line_is_dead_when_it_is_said_to_be() -> None:
     """What these scenes rely on."""
     laptop, kitchen = await two()
     with pytest.raises(PeerUnreachable):
-        await Direct(laptop, kitchen, breaks=0).say({})
+        await Direct(laptop, kitchen, breaks=0).send({})

@@ -12,7 +12,7 @@ from asterism.core.run.run import ASSIGNED, PROCESSING, REASSIGNING, Grant, Run
 from asterism.core.run.session import ENDED
 from asterism.fleet.run_explanation import why
 from asterism.peers.registry import UnknownPeer
-from asterism.peers.removal import held_runs, remove
+from asterism.peers.removal import held_runs, remove_peer
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import Query
 from tests.peers.exchange_scenes import FLOW, Side, three, two
@@ -20,9 +20,9 @@ from tests.peers.exchange_scenes import FLOW, Side, three, two
 
 async def offered(side: Side) -> list[str]:
     """What a device here could take, once the monitor has passed over it all."""
-    adopting = Takeover(side.fleet)
+    takeover = Takeover(side.fleet)
     for _ in range(2):
-        await adopting.adopt(await side.store.sessions())
+        await takeover.run_pass(await side.store.sessions())
         side.clock.now += 4000.0
     return [run.id for run in await side.store.find(Query(offered=True))]
 
@@ -43,7 +43,7 @@ async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> 
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
-    removed = await remove(kitchen.fleet, "laptop")
+    removed = await remove_peer(kitchen.fleet, "laptop")
     assert [one.id for one in removed.held] == [run.id]
     assert await offered(kitchen) == []
     assert await held_runs(kitchen.store, [run.id, "another"]) == {run.id: "laptop"}
@@ -58,19 +58,19 @@ async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> No
         run = await laptop.create()
         await laptop.meet(kitchen)
         if later:
-            await remove(kitchen.fleet, "laptop")
+            await remove_peer(kitchen.fleet, "laptop")
             assert await offered(kitchen) == []
-        removed = await remove(kitchen.fleet, "laptop", adopt=True)
+        removed = await remove_peer(kitchen.fleet, "laptop", adopt=True)
         assert ([one.id for one in removed.adopted], removed.held) == ([run.id], [])
         assert await offered(kitchen) == [run.id]
-        assert (await kitchen.run(run.id)).story[-1].why == "peer laptop was removed, and what it left is adopted"
+        assert (await kitchen.run(run.id)).story[-1].why == "peer laptop was removed, and its runs are adopted"
         assert await held_runs(kitchen.store, [run.id]) == {}
 
 
 async def test_what_was_given_to_a_device_of_ours_is_taken_back_before_it_answers() -> None:
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
-    removed = await remove(kitchen.fleet, "laptop")
+    removed = await remove_peer(kitchen.fleet, "laptop")
     assert [one.id for one in removed.held] == [run.id]
     found = await kitchen.run(run.id)
     assert (found.status, found.session) == (REASSIGNING, None)
@@ -96,7 +96,7 @@ async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None
         laptop, kitchen = await two()
         run, grant = await claimed_here(laptop, kitchen)
         await start(kitchen, run, grant)
-        removed = await remove(kitchen.fleet, "laptop", adopt=adopt)
+        removed = await remove_peer(kitchen.fleet, "laptop", adopt=adopt)
         assert (removed.held, removed.adopted, [one.id for one in removed.running]) == ([], [], [run.id])
         assert (await kitchen.run(run.id)).status is PROCESSING
 
@@ -104,27 +104,27 @@ async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None
 async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_and_its_start_is_fenced() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
-    removed = await remove(kitchen.fleet, "laptop")
+    removed = await remove_peer(kitchen.fleet, "laptop")
     assert ([one.id for one in removed.held], removed.running) == ([run.id], [])
     with pytest.raises(Fenced, match="cannot start it any more"):
         await start(kitchen, run, grant)
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
     assert await offered(kitchen) == []
-    await remove(kitchen.fleet, "laptop", adopt=True)
+    await remove_peer(kitchen.fleet, "laptop", adopt=True)
     assert await offered(kitchen) == [run.id]
 
 
 async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
-    wish = kitchen.fleet.ledger.wish
+    wish = kitchen.fleet.ledger.request
 
     async def too_late(run_id: str, step: Any) -> Run:
         await start(kitchen, run, grant)
         return await wish(run_id, step)
 
-    kitchen.fleet.ledger.wish = too_late  # type: ignore[method-assign]
-    removed = await remove(kitchen.fleet, "laptop")
+    kitchen.fleet.ledger.request = too_late  # type: ignore[method-assign]
+    removed = await remove_peer(kitchen.fleet, "laptop")
     assert (removed.held, [one.id for one in removed.running]) == ([], [run.id])
 
 
@@ -132,7 +132,7 @@ async def test_what_was_claimed_and_is_to_be_cancelled_ends_with_the_removal() -
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
     await kitchen.fleet.cancel(run.id)
-    removed = await remove(kitchen.fleet, "laptop")
+    removed = await remove_peer(kitchen.fleet, "laptop")
     assert (removed.held, removed.running) == ([], [])
     assert (await kitchen.run(run.id)).cancelled
     with pytest.raises(Fenced):
@@ -149,10 +149,10 @@ async def test_a_run_of_the_peer_that_is_ours_to_judge_and_waits_is_paused() -> 
         run.id, lambda one: transitions.release(one, grant, "released", "it is tired", kitchen.store.clock())
     )
     assert await kitchen.left_to(run.id) is None
-    assert [one.id for one in (await remove(kitchen.fleet, "laptop")).held] == [run.id]
+    assert [one.id for one in (await remove_peer(kitchen.fleet, "laptop")).held] == [run.id]
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
     assert await offered(kitchen) == []
-    await remove(kitchen.fleet, "laptop", adopt=True)
+    await remove_peer(kitchen.fleet, "laptop", adopt=True)
     assert (await kitchen.run(run.id)).paused is None
     assert await offered(kitchen) == [run.id]
 
@@ -165,7 +165,7 @@ async def test_our_own_run_in_the_hands_of_the_peer_is_held_and_one_that_it_was_
     await laptop.take(taken.id)
     await laptop.meet(kitchen)
     own = await kitchen.create()
-    assert [one.id for one in (await remove(kitchen.fleet, "laptop")).held] == [taken.id]
+    assert [one.id for one in (await remove_peer(kitchen.fleet, "laptop")).held] == [taken.id]
     assert await offered(kitchen) == [own.id]
     assert {one.state for one in await kitchen.store.sessions(ended=True) if one.device == "laptop"} <= {ENDED}
 
@@ -174,7 +174,7 @@ async def test_a_peer_that_comes_back_judges_its_runs_as_before() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
-    await remove(kitchen.fleet, "laptop")
+    await remove_peer(kitchen.fleet, "laptop")
     await kitchen.knows(laptop)
     await laptop.meet(kitchen)
     assert await held_runs(kitchen.store, [run.id]) == {}
@@ -191,7 +191,7 @@ async def test_what_is_held_here_is_not_held_elsewhere() -> None:
     for side in (kitchen, garage):
         await laptop.meet(side)
     await kitchen.meet(garage)
-    await remove(kitchen.fleet, "laptop")
+    await remove_peer(kitchen.fleet, "laptop")
     await kitchen.meet(garage)
     found = await garage.run(run.id)
     assert (found.paused, found.status) == (None, run.status)
@@ -202,4 +202,4 @@ async def test_nobody_is_adopted_who_never_was_a_peer() -> None:
     laptop, _ = await two()
     for adopt in (False, True):
         with pytest.raises(UnknownPeer, match="there is no peer 'nobody'"):
-            await remove(laptop.fleet, "nobody", adopt=adopt)
+            await remove_peer(laptop.fleet, "nobody", adopt=adopt)

@@ -15,9 +15,9 @@ import pytest
 from asterism.base.http_limits import Limits, RequestRefused
 from asterism.core.errors import AsterismError
 from asterism.peers import authentication, peer_server
-from asterism.peers.authentication import Guard
+from asterism.peers.authentication import Authenticator
 from asterism.peers.exchange import PeerUnreachable
-from asterism.peers.registry import PeerRefused, Peers
+from asterism.peers.registry import PeerRefused, PeerRegistry
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.peer_desk import MOST, Said, connected, sentence, serving_peer, trusting
@@ -30,7 +30,7 @@ async def test_a_peer_is_who_its_token_says(tmp_path: Path) -> None:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
                 message = {"peer": "somebody else", "n": [1, "ü"]}
-                assert await caller.say(message) == {"peer": name, "message": message}
+                assert await caller.send(message) == {"peer": name, "message": message}
 
 
 async def test_a_wrong_token_is_refused_before_anything_is_read(
@@ -41,7 +41,7 @@ async def test_a_wrong_token_is_refused_before_anything_is_read(
         for token in (right[:-1], right + "x", "nonsense"):
             async with scene.caller(token) as caller:
                 with pytest.raises(PeerRefused, match="answered 401: the token is not known here"):
-                    await caller.say({})
+                    await caller.send({})
         assert scene.hearer.heard == 0
         assert [record.message for record in caplog.records if record.name == "asterism.peers"] == [
             "a token that is not good came from 127.0.0.1"
@@ -72,10 +72,10 @@ async def test_the_scheme_is_spelt_as_one_likes(tmp_path: Path) -> None:
 async def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         async with scene.caller("wrong") as wrong, scene.caller(await scene.token()) as good:
-            for _ in range(authentication.FAILURES + 5):
+            for _ in range(authentication.MAX_FAILURES + 5):
                 with pytest.raises((PeerRefused, PeerUnreachable)):
-                    await wrong.say({})
-            await good.say({})
+                    await wrong.send({})
+            await good.send({})
         assert scene.hearer.heard == 1
 
 
@@ -83,27 +83,27 @@ async def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: P
     async with serving_peer(tmp_path) as scene:
         right = await scene.token()
         async with scene.caller("wrong") as wrong, scene.caller(right) as good:
-            for _ in range(authentication.FAILURES):
+            for _ in range(authentication.MAX_FAILURES):
                 with pytest.raises(PeerRefused, match="401"):
-                    await wrong.say({})
+                    await wrong.send({})
             with pytest.raises(PeerUnreachable, match=r"429: too many wrong tokens came from \S+: wait for 60 s"):
-                await wrong.say({})
+                await wrong.send({})
             async with scene.client("nonsense") as client:
                 assert (await client.post("/v1/meet")).headers["retry-after"] == "60"
-            scene.clock[0] += authentication.WINDOW + 1
-            await good.say({})
+            scene.clock[0] += authentication.FAILURE_WINDOW + 1
+            await good.send({})
             with pytest.raises(PeerRefused, match="401"):
-                await wrong.say({})
-            await good.say({})
+                await wrong.send({})
+            await good.send({})
 
 
 async def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "ADDRESSES", 3)
+    monkeypatch.setattr(authentication, "MAX_ADDRESSES", 3)
     store = await SqliteStore.open(tmp_path / "kitchen.db")
-    guard = Guard(store, Peers(store), lambda: 0.0)
+    guard = Authenticator(store, PeerRegistry(store), lambda: 0.0)
     for number in range(50):
         with pytest.raises(RequestRefused):
-            await guard.admit("Bearer x", f"10.0.0.{number}")
+            await guard.authenticate("Bearer x", f"10.0.0.{number}")
     assert len(guard._failures) == 3
     await store.close()
 
@@ -116,18 +116,18 @@ async def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_pat
         invitation = await scene.invitation()
         async with scene.caller(invitation) as caller:
             with pytest.raises(PeerRefused, match="401: the token is not known here"):
-                await caller.say({})
+                await caller.send({})
         async with scene.caller("secret", invitation) as guest:
-            await guest.say({})
-            await guest.say({})
+            await guest.send({})
+            await guest.send({})
         async with scene.caller("secret", invitation) as again:  # the answer was lost, or it was killed before it wrote
-            await again.say({})
+            await again.send({})
         async with scene.caller("another secret", invitation) as thief:
-            with pytest.raises(PeerRefused, match="403: the invitation of laptop was used already"):
-                await thief.say({})
+            with pytest.raises(PeerRefused, match="403: the invitation of laptop was already used"):
+                await thief.send({})
         async with scene.caller(invitation) as thief:
             with pytest.raises(PeerRefused, match="401"):
-                await thief.say({})
+                await thief.send({})
         assert scene.hearer.heard == 3
 
 
@@ -135,11 +135,11 @@ async def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None
     async with serving_peer(tmp_path) as scene:
         used, unused = await scene.invitation("used", valid_for=60), await scene.invitation("unused", valid_for=60)
         async with scene.caller("a", used) as caller, scene.caller("b", unused) as other:
-            await caller.say({})
+            await caller.send({})
             scene.clock[0] += 61
-            await caller.say({})
-            with pytest.raises(PeerRefused, match="403: the invitation of unused has run out: ask for a new one"):
-                await other.say({})
+            await caller.send({})
+            with pytest.raises(PeerRefused, match="403: the invitation of unused has expired: ask for a new one"):
+                await other.send({})
 
 
 async def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ async def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothi
         scene.clock[0] += 61
         second = await scene.invitation(valid_for=60)
         async with scene.caller("a", first) as early, scene.caller("b", second) as late:
-            await late.say({})
+            await late.send({})
             with pytest.raises(PeerRefused, match="401: the invitation is not known here"):
-                await early.say({})
+                await early.send({})
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ async def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body:
 
 async def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene, scene.caller(await scene.token()) as caller:
-        await caller.say({})
+        await caller.send({})
         await scene.hearer.peers.remove("laptop")
         with pytest.raises(PeerRefused, match="401"):
-            await caller.say({})
+            await caller.send({})
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ async def test_garbage_is_refused_with_a_sentence(tmp_path: Path, body: bytes, w
 async def test_a_body_that_is_too_large_is_refused_before_it_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_server, "MESSAGE", 1000)
+    monkeypatch.setattr(peer_server, "MAX_MESSAGE_BYTES", 1000)
     async with serving_peer(tmp_path) as scene:
         async with scene.client(await scene.token()) as client:
             large = b'{"text": "' + b"x" * 1000 + b'"}'
@@ -235,7 +235,7 @@ async def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.
         writer.close()
         await writer.wait_closed()
         async with scene.caller(token) as caller:  # by the time it is answered, the other was, too
-            await caller.say({})
+            await caller.send({})
         assert scene.hearer.heard == 1
     assert not [record for record in caplog.records if record.name.startswith("asterism")]
 
@@ -301,17 +301,17 @@ async def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -
         name = hashlib.sha256(data).hexdigest()
         scene.hearer.wanted = {name: len(data)}
         async with scene.caller(await scene.token()) as caller:
-            await caller.say({"store": "store of laptop"})
+            await caller.send({"store": "store of laptop"})
             with pytest.raises(PeerRefused, match="404: there is no blob"):
-                await caller.fetch(name, "r1")
-            await caller.give(name, data)
-            assert await caller.fetch(name, "r1") == data
+                await caller.fetch_blob(name, "r1")
+            await caller.send_blob(name, data)
+            assert await caller.fetch_blob(name, "r1") == data
             with pytest.raises(PeerRefused, match="409: the name is not that of the bytes"):
-                await caller.give(name, b"x" * len(data))
+                await caller.send_blob(name, b"x" * len(data))
             with pytest.raises(PeerRefused, match="409: 2,560 bytes were asked for, and these are 3"):
-                await caller.give(name, b"xyz")
+                await caller.send_blob(name, b"xyz")
             with pytest.raises(PeerRefused, match="413: that is too much: at most 5,000 bytes are taken"):
-                await caller.give(name, b"x" * (MOST + 1))
+                await caller.send_blob(name, b"x" * (MOST + 1))
 
 
 @pytest.mark.parametrize("store", ["", "store of attic"])

@@ -11,7 +11,7 @@ from asterism.core.run.session import ABROAD, ENDED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.peers.registry import Peer
-from asterism.peers.takeover import WATCHED, Takeover
+from asterism.peers.takeover import MIN_OBSERVED_SILENCE, Takeover
 from asterism.peers.trust import Trust
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import Conflict
@@ -20,8 +20,8 @@ from tests.peers.exchange_scenes import FLOW, Side, three, two
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
 
 
-async def a_pass(side: Side, adopting: Takeover) -> None:
-    await adopting.adopt(await side.store.sessions())
+async def a_pass(side: Side, takeover: Takeover) -> None:
+    await takeover.run_pass(await side.store.sessions())
 
 
 async def meet_with_a_clock_far_ahead(laptop: Side, kitchen: Side) -> None:
@@ -61,12 +61,12 @@ async def passed_over() -> tuple[Side, Side, Run]:
 
 async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_nothing_is_left_to_it() -> None:
     laptop, kitchen, run = await passed_over()
-    adopting = Takeover(laptop.fleet)
+    takeover = Takeover(laptop.fleet)
     for _ in range(3):
         laptop.clock.now += 2000.0
         kitchen.clock.now += 2000.0
         await laptop.meet(kitchen)
-        await a_pass(laptop, adopting)
+        await a_pass(laptop, takeover)
         await laptop.meet(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
 
@@ -86,19 +86,19 @@ async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None
     for other in (kitchen, garage, attic):
         await other.create()
         await laptop.meet(other)
-    adopting = Takeover(laptop.fleet)
+    takeover = Takeover(laptop.fleet)
     for name in ("kitchen", "garage"):
         assert await cursor_of(laptop, "attic") > 0
         await laptop.exchange.peers.remove(name)
-        await a_pass(laptop, adopting)
+        await a_pass(laptop, takeover)
         assert await cursor_of(laptop, "attic") == 0
         await laptop.meet(attic)
 
 
 async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
     laptop, kitchen, run = await passed_over()
-    adopting = Takeover(laptop.fleet)
-    await a_pass(laptop, adopting)
+    takeover = Takeover(laptop.fleet)
+    await a_pass(laptop, takeover)
     for side in (laptop, kitchen):
         side.clock.now += HOUR + 10.0
     await laptop.meet(kitchen)
@@ -110,10 +110,10 @@ async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
         await commit(writes)
 
     laptop.store.commit = somebody_was_first
-    await a_pass(laptop, adopting)
+    await a_pass(laptop, takeover)
     laptop.store.commit = commit
     assert await cursor_of(laptop, "kitchen") > 0
-    await a_pass(laptop, adopting)
+    await a_pass(laptop, takeover)
     assert await cursor_of(laptop, "kitchen") == 0
     await laptop.meet(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
@@ -123,13 +123,13 @@ async def test_the_others_are_asked_again_once_however_many_monitors_there_are()
     laptop, kitchen, _ = await passed_over()
     asked = []
     for _ in range(4):
-        adopting = Takeover(laptop.fleet)
+        takeover = Takeover(laptop.fleet)
         for seconds in (10.0, HOUR + 10.0):
-            await a_pass(laptop, adopting)
+            await a_pass(laptop, takeover)
             for side in (laptop, kitchen):
                 side.clock.now += seconds
             await laptop.meet(kitchen)
-        await a_pass(laptop, adopting)
+        await a_pass(laptop, takeover)
         asked.append(await cursor_of(laptop, "kitchen") == 0)
         await laptop.meet(kitchen)
     assert asked == [True, False, False, False]
@@ -139,7 +139,7 @@ async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often(
     laptop, kitchen, garage = await three()
     await laptop.fleet.configure(peer_timeout=60.0)
     await kitchen.create()
-    adopting = Takeover(laptop.fleet)
+    takeover = Takeover(laptop.fleet)
     asked = []
     for minute in range(220):
         await laptop.meet(kitchen)
@@ -148,7 +148,7 @@ async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often(
         laptop.clock.now += 60.0
         kitchen.clock.now += 60.0
         before = await cursor_of(laptop, "kitchen")
-        await a_pass(laptop, adopting)
+        await a_pass(laptop, takeover)
         if await cursor_of(laptop, "kitchen") < before:
             asked.append(minute)
     assert all(len([one for one in asked if first <= one < first + 58]) <= 5 for first in range(220))
@@ -175,14 +175,14 @@ async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
     run = await kitchen.create()
     await laptop.meet(kitchen)
     laptop.clock.now += DAY
-    adopting = Takeover(laptop.fleet)
+    takeover = Takeover(laptop.fleet)
     for _ in range(5):
-        await a_pass(laptop, adopting)
-        laptop.clock.now += WATCHED / 5 - 1.0
-    await a_pass(laptop, adopting)
+        await a_pass(laptop, takeover)
+        laptop.clock.now += MIN_OBSERVED_SILENCE / 5 - 1.0
+    await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is not None
     laptop.clock.now += 10.0
-    await a_pass(laptop, adopting)
+    await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is None
 
 
@@ -190,15 +190,15 @@ async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day()
     laptop, kitchen = await two()
     run = await kitchen.create()
     await meet_with_a_clock_far_ahead(laptop, kitchen)
-    adopting = Takeover(laptop.fleet)
-    await a_pass(laptop, adopting)
+    takeover = Takeover(laptop.fleet)
+    await a_pass(laptop, takeover)
     laptop.clock.now += HOUR - 10.0  # nobody knows for how long it has been silent: an hour of that is watched
-    await a_pass(laptop, adopting)
+    await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is not None
     laptop.clock.now += 20.0
-    await a_pass(laptop, adopting)
+    await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is None
-    assert (await laptop.run(run.id)).story[-1].why == "peer kitchen was not heard of for 3610 s"
+    assert (await laptop.run(run.id)).story[-1].why == "peer kitchen has been silent for 3610 s"
 
 
 async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets_no_work() -> None:
@@ -235,7 +235,7 @@ async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> Non
 def test_who_seems_to_be_heard_of_in_the_future_keeps_nobody_from_being_believed() -> None:
     def heard(at: float | None) -> bool:
         garage = Peer("garage", store="garage-store", heard_at=at)
-        return Trust(Peer("kitchen"), [garage], [], 1_000_000.0, HOUR).hears("garage-store")
+        return Trust(Peer("kitchen"), [garage], [], 1_000_000.0, HOUR).is_heard("garage-store")
 
     cases: list[tuple[Any, bool]] = [
         (None, False), (1_000_000.0 - HOUR - 1.0, False), (1_000_000.0 - HOUR, True),

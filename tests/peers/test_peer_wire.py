@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.peers.messages import record
-from asterism.peers.wire import NotStrictJson, Unreadable, decode, encode, strict
+from asterism.peers.message_codec import NotStrictJson, UnreadableLine, decode_message, encode_message, parse_strict
+from asterism.peers.messages import encode_record
 from tests.peers.exchange_scenes import FLOW, Direct, Side, two
 
 BAD = {
@@ -38,27 +38,27 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(["a", "b"]), VALUES), st.lists(VALUES), st.lists(VALUES) | st.none())
 def test_what_is_written_is_read(header: dict[str, Any], records: list[Any], devices: list[Any] | None) -> None:
     message = {**header, "records": records, "workflows": [], "devices": devices}
-    assert decode(encode(message)) == message
+    assert decode_message(encode_message(message)) == message
 
 
 @given(st.binary())
 def test_no_bytes_do_harm(data: bytes) -> None:
     try:
-        message = decode(data)
+        message = decode_message(data)
     except NotStrictJson:
         return
-    assert all(isinstance(one, Unreadable) for one in message.get("records", []))
+    assert all(isinstance(one, UnreadableLine) for one in message.get("records", []))
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 def test_a_bad_line_is_one_record_and_the_others_are_read(bad: bytes) -> None:
     lines = [b'{"records": [], "n": 1}', b'{"record": 1}', b'{"record": ' + bad + b"}", b'{"record": 3}']
-    message = decode(b"\n".join(lines))
+    message = decode_message(b"\n".join(lines))
     first, unreadable, last = message["records"]
     assert (first, last, message["n"]) == (1, 3, 1)
-    assert isinstance(unreadable, Unreadable)
+    assert isinstance(unreadable, UnreadableLine)
     with pytest.raises(NotStrictJson):
-        strict(bad)
+        parse_strict(bad)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_bad_line_is_one_record_and_the_others_are_read(bad: bytes) -> None:
 )
 def test_a_message_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(NotStrictJson):
-        decode(data)
+        decode_message(data)
 
 
 class Tampered(Direct):
@@ -78,11 +78,11 @@ class Tampered(Direct):
         self._tampered = there_says, here_says
         self._here, self._there = here, there
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         theirs, ours = self._tampered
-        sent = encode(message).replace(b'{"record":', ours + b'\n{"record":', 1)
-        answer = await self._there.exchange.answer(self._here.name, decode(sent))
-        return decode(encode(answer).replace(b'{"record":', theirs + b'\n{"record":', 1))
+        sent = encode_message(message).replace(b'{"record":', ours + b'\n{"record":', 1)
+        answer = await self._there.exchange.answer(self._here.name, decode_message(sent))
+        return decode_message(encode_message(answer).replace(b'{"record":', theirs + b'\n{"record":', 1))
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
@@ -90,7 +90,7 @@ async def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
     laptop, kitchen = await two()
     ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
     line = b'{"record":' + bad + b"}"
-    met = await laptop.exchange.meet("kitchen", Tampered(laptop, kitchen, line, line))
+    met = await laptop.exchange.sync("kitchen", Tampered(laptop, kitchen, line, line))
     assert all([await kitchen.store.run(run.id) for run in ours])
     assert all([await laptop.store.run(run.id) for run in theirs])
     assert met.refused >= 1
@@ -104,10 +104,10 @@ async def test_nor_is_what_stands_inside_of_a_record(bad: bytes) -> None:
     await kitchen.create()
     await laptop.meet(kitchen)
     good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
-    forged = record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
+    forged = encode_record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
     forged["run"][9] = json.dumps({"text": "HERE"}).replace('"HERE"', bad.decode())
-    feed = feed_message(await kitchen.id(), [forged, record(8, "x", good)])
-    answer = await laptop.exchange.answer("kitchen", decode(encode(feed)))
+    feed = feed_message(await kitchen.id(), [forged, encode_record(8, "x", good)])
+    answer = await laptop.exchange.answer("kitchen", decode_message(encode_message(feed)))
     assert answer["refused"] == 1
     assert await laptop.store.run("good") is not None
     assert await laptop.store.run("forged") is None
@@ -131,9 +131,9 @@ async def test_a_record_with_a_number_that_is_none_costs_that_record_alone() -> 
         {"number": -1},
         {"number": 1, "by": 7},
         {"number": 1, "by": "x"},
-        {**record(1, "x", good), "by": ""},
+        {**encode_record(1, "x", good), "by": ""},
     ):
-        message = feed_message(await kitchen.id(), [bad, record(8, "x", good)])
+        message = feed_message(await kitchen.id(), [bad, encode_record(8, "x", good)])
         answer = await laptop.exchange.answer("kitchen", message)
         assert answer["refused"] == 1
     assert await laptop.store.run("good") is not None

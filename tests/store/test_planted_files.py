@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from asterism.peers.identity import identity_of
-from asterism.peers.private_files import Token, Tokens, UnusableSecret, read_private
+from asterism.peers.private_files import Token, TokenFile, UnusableSecret, read_private
+from asterism.peers.tls_identity import tls_identity
 from asterism.store import file_ownership
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreUnwritable
@@ -92,16 +92,16 @@ def test_a_planted_file_in_place_of_a_large_thing_is_not_followed_and_does_not_h
 
 async def test_a_planted_identity_or_token_file_is_refused(tmp_path: Path, give_away: Give) -> None:
     async with opened(tmp_path / "laptop.db") as store:
-        identity = identity_of(store)
-        Tokens(store).put("kitchen", Token("token"))
-        assert identity_of(store) == identity
+        identity = tls_identity(store)
+        TokenFile(store).put("kitchen", Token("token"))
+        assert tls_identity(store) == identity
         give_away(identity.path)
         with pytest.raises(UnusableSecret, match="belongs to another user"):
-            identity_of(store)
+            tls_identity(store)
         tokens = tmp_path / "laptop.db-peers.json"
         give_away(tokens)
         with pytest.raises(UnusableSecret, match="belongs to another user"):
-            Tokens(store).get("kitchen")
+            TokenFile(store).get("kitchen")
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:

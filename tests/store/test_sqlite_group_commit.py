@@ -14,7 +14,16 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.store.protocol import ExpectSession, Offer, PutRegister, PutRun, PutSession, Query, Report, Write
+from asterism.store.protocol import (
+    ExpectSession,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    TakeRequest,
+    Write,
+)
 from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_scenes import (
@@ -65,7 +74,7 @@ async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_
 
 
 async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "MOST", 10)
+    monkeypatch.setattr(group_commit, "MOST_JOBS", 10)
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
@@ -144,7 +153,7 @@ async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path
 
 async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        with pytest.raises(TypeError, match="a set is not JSON"):
+        with pytest.raises(TypeError, match="a set cannot be stored as JSON"):
             await store.commit([PutRegister("a", {"set"}, None)])
         with pytest.raises(ValueError, match="JSON compliant"):
             await store.commit([PutRun(run(1).changed(output=float("nan")), None)])
@@ -175,11 +184,11 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
             raise LookupError("the step")
 
         with pytest.raises(LookupError, match="the step"):
-            await store.take(Offer("kitchen", frozenset(), 200.0, 1), step)
+            await store.take(TakeRequest("kitchen", frozenset(), 200.0, 1), step)
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            Offer("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
+            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
         )
         assert taken.epoch == 1
 
@@ -203,11 +212,11 @@ async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_pa
 
 CALLS: list[Callable[[SqliteStore], Awaitable[Any]]] = [
     lambda store: store.commit([PutRun(run(1), None)]),
-    lambda store: store.take(Offer("kitchen", frozenset(), 1.0, 1), lambda found: None),
-    lambda store: store.beat("kitchen-1", {}, [Report("run-1", 1, None, "")]),
+    lambda store: store.take(TakeRequest("kitchen", frozenset(), 1.0, 1), lambda found: None),
+    lambda store: store.heartbeat("kitchen-1", {}, [ProgressReport("run-1", 1, None, "")]),
     lambda store: store.run("run-1"),
     lambda store: store.find(Query()),
-    lambda store: store.keep_blob(b"x"),
+    lambda store: store.put_blob(b"x"),
     lambda store: store.blob("0" * 64),
     lambda store: store.prune(1.0, 1),
     lambda store: store.check(),
@@ -220,7 +229,7 @@ async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:
     await store.close()
     await store.close()
     for call in CALLS:
-        with pytest.raises(StoreUnavailable, match=r"fleet\.db was closed"):
+        with pytest.raises(StoreUnavailable, match=r"fleet\.db is closed"):
             await call(store)
 
 

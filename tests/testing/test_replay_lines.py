@@ -93,7 +93,7 @@ def test_the_line_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_lost", nothing)  # nobody is told that he lost
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # nobody is told that he lost
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,

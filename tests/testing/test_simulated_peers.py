@@ -11,9 +11,10 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.peers import exchange, ingest, rollback_detection
-from asterism.peers.exchange import Exchange, Met, Talk
+from asterism.peers.exchange import Exchange, Transport
 from asterism.peers.messages import Cursor
 from asterism.peers.registry import Peer
+from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
@@ -110,11 +111,13 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
 
 
 def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def believed(self: rollback_detection.Marks, peer: Peer, cursor: Cursor | None) -> rollback_detection.Stand:
+    async def believed(
+        self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
+    ) -> rollback_detection.FeedPosition:
         good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
-        return rollback_detection.Stand(cursor.number if good and cursor is not None else 0)
+        return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
-    monkeypatch.setattr(rollback_detection.Marks, "stand", believed)
+    monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
     is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
@@ -127,7 +130,7 @@ def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_fo
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(ingest._Batch, "_lost_by_ours", nothing)
+    monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
     is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
 
 
@@ -135,7 +138,7 @@ def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) 
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_lost", nothing)
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
     is_found_out(monkeypatch, "nobody was told")
 
 
@@ -144,8 +147,8 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
     monkeypatch.setattr(ingest, "taken_over", always_new)
-    monkeypatch.setattr(ingest._Batch, "_judge", lambda *_: None)
-    monkeypatch.setattr(exchange, "IN_VAIN", 1)
+    monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
+    monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
         """Or one meeting would last for ever."""
@@ -154,14 +157,14 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
             super().__init__(fleet)
             self._rounds = 0
 
-        async def meet(self, peer: str, talk: Talk) -> Met:
+        async def sync(self, peer: str, transport: Transport) -> SyncResult:
             self._rounds = 0
-            return await super().meet(peer, talk)
+            return await super().sync(peer, transport)
 
-        async def _take(self, *arguments: Any) -> Any:
+        async def _ingest(self, *arguments: Any) -> Any:
             self._rounds += 1
             if self._rounds > 30:
                 raise Violation("they go on telling each other the same")
-            return await super()._take(*arguments)
+            return await super()._ingest(*arguments)
 
     is_found_out(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)

@@ -61,7 +61,7 @@ def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.
     monkeypatch.setattr(compaction, "LONG", 8)
     monkeypatch.setattr(compaction, "PER_TASK", 0)
     monkeypatch.setattr(compaction, "TAKEN", 1)
-    monkeypatch.setattr(plan_codec, "TASKS", 1)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
     monkeypatch.setattr(journal_store, "PART", 1000)
     for number, after in boundaries()[:: 75 // len(seeds)]:
         small(number, after)

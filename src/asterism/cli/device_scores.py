@@ -1,4 +1,4 @@
-"""Which device would get a run, and why: every candidate with its score in its four parts, and why others are none."""
+"""``asterism device scores``: the score of every device for a run or workflow, and why others are not candidates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PARTS = ("load", "connection", "rank", "capability")
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A device as selection sees it. ``parts`` is None for one that is no candidate; ``why`` says why, or that it has
-    no free slot just now."""
+class DeviceScore:
+    """A device in the selection for a run. ``parts`` is None if it is not a candidate; ``why`` says why, or that it has
+    no free slot."""
 
     device: str
     parts: dict[str, float] | None
@@ -45,22 +45,22 @@ class Scored:
         }
 
 
-async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[Scored]:
-    """For a run, or for one that might be created now: candidates first, the best at the top."""
-    meant = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
+async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
+    """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
+    sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
     outlook = await fleet.outlook(fresh=True)
-    choice = outlook.choose(meant, workflow)
+    choice = outlook.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []
     for session in outlook.sessions.values():
         refusal = choice.refused.get(session.device)
         parts = outlook.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else "")
-        found.append(Scored(session.device, parts, why, session.device == chosen))
+        found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
         if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
-            quiet = f"not heard of for {format_age(outlook.now - session.beat_at)}"
-            found.append(Scored(session.device, None, quiet, False))
+            quiet = f"no heartbeat for {format_age(outlook.now - session.beat_at)}"
+            found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 
 
@@ -73,7 +73,7 @@ _COLUMNS = (
 )
 
 
-def scores_table(found: list[Scored], width: int | None) -> list[Text]:
+def scores_table(found: list[DeviceScore], width: int | None) -> list[Text]:
     rows: list[list[Cell]] = []
     for one in found:
         figures = [f"{one.parts[part]:.1f}" for part in PARTS] if one.parts is not None else [""] * len(PARTS)
@@ -84,8 +84,8 @@ def scores_table(found: list[Scored], width: int | None) -> list[Text]:
     return table(_COLUMNS, rows, width)
 
 
-def scores_lines(workflow: Workflow, run: Run | None, found: list[Scored], width: int | None) -> Iterator[Text]:
-    """For people: what holds now, and for a run what held when it was assigned."""
+def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], width: int | None) -> Iterator[Text]:
+    """The scores now, and for a run those at its assignment."""
     about = f"{workflow.name}@{workflow.version}"
     yield Text(f"{f'Run {run.id} of ' if run is not None else ''}{about}, strategy {workflow.strategy}", BOLD)
     if found:
@@ -95,4 +95,4 @@ def scores_lines(workflow: Workflow, run: Run | None, found: list[Scored], width
     if run is not None and run.scores:
         kept = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
         yield Text()
-        yield Text(f"Kept with its assignment to {run.device}, epoch {run.epoch}: {kept}")
+        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {kept}")

@@ -1,4 +1,4 @@
-"""``asterism peer``: devices that have a store each."""
+"""Commands ``asterism peer``: exchange runs with devices that have a store of their own."""
 
 from __future__ import annotations
 
@@ -10,93 +10,95 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.base.text import clean
-from asterism.cli.cli_context import find_run, fleet_options, note, tell_json, with_fleet
+from asterism.base.text import clean, plural
+from asterism.cli.cli_context import find_run, fleet_options, note, print_json, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
 
-LONGEST_LINE = 10_000
-"""How many characters of the standard input are read for an invitation."""
+MAX_INVITATION_CHARS = 10_000
+"""How many characters of standard input are read for an invitation."""
 
 UNREACHABLE = 75
-"""The exit code for a peer that does not answer just now."""
+"""The exit code if a peer does not answer."""
 
 
 @click.group()
 def peer() -> None:
-    """Connect stores: invite, accept, sync, serve, list, remove.
+    """Exchange runs with stores on other machines.
 
-    Two stores that invited each other exchange their runs, now and then or all the time. Whichever device has a run,
-    whatever happens while they are apart: after they have met it is one."""
+    Each machine keeps its own store and works while it is offline. Two stores become peers by an invitation and then
+    sync their runs, once or continuously. After a sync both stores agree which device owns each run."""
 
 
 @peer.command()
 @click.argument("name")
-@click.option("--url", metavar="URL", help="Where it reaches this store; https:// and the name of this machine.")
-@click.option("--as", "called", metavar="NAME", help="What it will call this store; the machine in the URL.")
 @click.option(
-    "--valid", type=duration, default="24h", show_default=True, metavar="DURATION", help="How long it may take to come."
+    "--url",
+    metavar="URL",
+    help="Address of this store for the peer.  [default: https://, this host name and port 7420]",
+)
+@click.option("--as", "called", metavar="NAME", help="Name of this store at the peer.  [default: the host in the URL]")
+@click.option(
+    "--valid", type=duration, default="24h", show_default=True, metavar="DURATION", help="Lifetime of the invitation."
 )
 @fleet_options
 def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> None:
-    """Invite the store of another device, and print the invitation.
+    """Invite another store, and print the invitation.
 
-    It is one line for `asterism peer accept -` on the other machine, and a secret: the first store that uses it is NAME
-    from then on. It can be used once. Somebody who was invited and never came can be invited anew.
+    The invitation is one line for `asterism peer accept -` on the other machine. Keep it secret: the first store that
+    uses it becomes the peer NAME. It works once. To replace an unused invitation, invite NAME again.
 
     \b
     asterism peer invite laptop --url https://kitchen-pc:7420
     asterism peer invite laptop | ssh laptop asterism peer accept -"""
-    from asterism.cli.peer_invitation import address_here, name_in
+    from asterism.cli.peer_actions import invite_peer, local_url, name_from_url
 
-    address = address_here(url)
-    mine = called or name_in(address)
+    address = local_url(url)
+    own_name = called or name_from_url(address)
 
     async def write(fleet: Fleet) -> None:
-        from asterism.cli.peer_invitation import invited
-
-        await invited(fleet, name, address, mine, valid, as_json=as_json, said=store)
+        await invite_peer(fleet, name, address, own_name, valid, as_json=as_json, store_option=store)
 
     with_fleet(store, write, create=True)
 
 
 @peer.command()
 @click.argument("invitation")
-@click.option("--name", metavar="NAME", help="What it is called here; as it calls itself if left out.")
+@click.option("--name", metavar="NAME", help="Name of the peer here.  [default: the name in the invitation]")
 @fleet_options
 def accept(invitation: str, name: str | None, store: str | None, as_json: bool) -> int:
-    """Accept an invitation, and meet whoever wrote it.
+    """Accept an invitation, and sync with the store that wrote it.
 
-    With - it is read from the standard input, so that it stands neither in the list of processes nor in the history of
-    a shell; on a terminal it is asked for and not shown.
+    With - the invitation is read from standard input, which keeps it out of the process list and the shell history; on
+    a terminal it is prompted for and not shown.
 
-    From then on this store can call that one: with `peer sync`, or all the time with `device join --peer`. If it cannot
-    be reached just now, the invitation is kept for the next meeting, and the exit code is 75."""
-    from asterism.peers.invitations import parse
+    Afterwards this store can call the peer with `peer sync`, or continuously with `device join --peer`. If the peer
+    cannot be reached now, the invitation is kept for the next sync, and the exit code is 75."""
+    from asterism.peers.invitations import parse_invitation
 
-    wanted = parse(_pasted() if invitation == "-" else invitation)
-    called = name or wanted.name
+    parsed = parse_invitation(_invitation_from_stdin() if invitation == "-" else invitation)
+    peer_name = name or parsed.name
 
-    async def meet(fleet: Fleet) -> None:
-        from asterism.cli.peer_calls import accept_invitation
+    async def accept_and_sync(fleet: Fleet) -> None:
+        from asterism.cli.peer_actions import accept_invitation
 
-        await accept_invitation(fleet, wanted, called, as_json=as_json)
-        note(f"{called} is a peer now, at {wanted.url}.")
+        await accept_invitation(fleet, parsed, peer_name, as_json=as_json)
+        note(f"{peer_name} is now a peer, at {parsed.url}.")
 
-    after = f"The invitation is kept: `asterism peer sync {called}` tries again."
-    return _reaching(store, meet, create=True, after=after)
+    advice = f"The invitation is kept. Try again with: asterism peer sync {peer_name}"
+    return _with_reachable_peer(store, accept_and_sync, create=True, advice=advice)
 
 
 @peer.command()
 @click.argument("words", metavar="[STORE] PEER", nargs=-1)
 @fleet_options
 def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    """Meet a peer once, until neither side has anything left to say.
+    """Sync with a peer once.
 
-    STORE is a file such as laptop.db, or a URL; PEER the name or the address of a peer whose invitation was accepted.
-    What was sent, taken and refused on either side is told, and of each run that a device here has lost why. The exit
+    STORE is a file such as laptop.db, or a URL. PEER is the name or the address of a peer whose invitation was
+    accepted. The command prints what each side sent, received and refused, and why a device here lost a run. The exit
     code is 75 if the peer cannot be reached.
 
     \b
@@ -105,14 +107,14 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
         raise click.UsageError("Give a PEER, or a STORE and a PEER: asterism peer sync laptop.db kitchen-pc")
     wanted = words[-1]
     if len(words) == 1 and Path(wanted).is_file():
-        raise click.UsageError(f"{wanted} is a store. Which PEER? `asterism peer list` shows those there are.")
+        raise click.UsageError(f"{wanted} is a store: give a PEER as well (`asterism peer list` lists them).")
 
-    async def meet(fleet: Fleet) -> None:
-        from asterism.cli.peer_calls import sync as sync_with
+    async def sync_once(fleet: Fleet) -> None:
+        from asterism.cli.peer_actions import sync_with
 
         await sync_with(fleet, wanted, as_json=as_json)
 
-    return _reaching(words[0] if len(words) == 2 else store, meet)
+    return _with_reachable_peer(words[0] if len(words) == 2 else store, sync_once)
 
 
 @peer.command("list")
@@ -120,45 +122,46 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
 def list_(store: str | None, as_json: bool) -> None:
     """List the peers of a store.
 
-    HEARD says how long ago; STORE is the beginning of the id of a peer's store; one without an ADDRESS calls, and
-    cannot be called from here."""
+    HEARD is the time since the last contact, STORE the start of the store id. A peer without an ADDRESS calls this
+    store and cannot be called."""
 
-    async def tell(fleet: Fleet) -> None:
-        from asterism.cli.peer_views import known_peers, peers_table
-        from asterism.cli.text_output import say_lines
+    async def print_peers(fleet: Fleet) -> None:
+        from asterism.cli.peer_tables import peer_statuses, peers_table
+        from asterism.cli.screen import print_lines
 
-        found = await known_peers(fleet)
+        found = await peer_statuses(fleet)
         if as_json:
-            tell_json([one.to_json() for one in found])
+            print_json([one.to_json() for one in found])
         elif found:
-            say_lines(lambda width: peers_table(found, fleet.store.clock(), width))
+            print_lines(lambda width: peers_table(found, fleet.store.clock(), width))
         else:
-            note("There are no peers yet: asterism peer invite NAME")
+            note("There are no peers. Invite one with: asterism peer invite NAME")
 
-    with_fleet(store, tell)
+    with_fleet(store, print_peers)
 
 
 @peer.command()
 @click.argument("name")
-@click.option("--adopt", is_flag=True, help="Run here what was left to it, or came from it, and has not ended.")
+@click.option("--adopt", is_flag=True, help="Run its unfinished runs here.")
 @fleet_options
 def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
-    """Remove a peer: it is neither answered nor called any more. What it told stays.
+    """Remove a peer.
 
-    Runs that were left to it, or came from it, and have not ended are held and listed. They run here only with --adopt,
-    which can also be given later. What a device here has started goes on, and is listed as still running."""
+    This store stops answering and calling it, and keeps the records that it sent. Unfinished runs that the peer manages
+    or created are held and listed; --adopt runs them here, now or in a later call. Runs that a device here has started
+    go on, and are listed as still running."""
 
-    async def forget(fleet: Fleet) -> None:
-        from asterism.peers.private_files import Tokens
-        from asterism.peers.removal import remove as remove_peer
+    async def remove_and_report(fleet: Fleet) -> None:
+        from asterism.peers.private_files import TokenFile
+        from asterism.peers.removal import remove_peer
 
         removed = await remove_peer(fleet, name, adopt=adopt)
-        Tokens(fleet.store).remove(name)
+        TokenFile(fleet.store).remove(name)
         if as_json:
             listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
-            tell_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
+            print_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
             return
-        click.echo(f"{name} is no peer any more. Its own store does not know yet: remove this one there, too.")
+        click.echo(f"Removed peer {name}. Remove this store on the other machine as well.")
         for run in removed.held:
             click.echo(clean(f"held: {run.id} ({run.workflow}, {run.status})"))
         for run in removed.running:
@@ -168,28 +171,30 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
         if removed.held:
             note(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
         if removed.adopted:
-            note(f"{len(removed.adopted)} of its runs are done here now.")
+            note(f"Adopted {plural(len(removed.adopted), 'run')}.")
 
-    with_fleet(store, forget)
+    with_fleet(store, remove_and_report)
 
 
 @peer.command()
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7420", show_default=True, help="Where to listen.")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:7420", show_default=True, help="Address to listen on."
+)
 @fleet_options
 def serve(listen: str, store: str | None, as_json: bool) -> int:
-    """Answer peers, and do no work, until Ctrl-C or SIGTERM.
+    """Answer peers until Ctrl-C or SIGTERM, without running work.
 
-    Only this machine can reach the default place; 0.0.0.0:7420 is reached from everywhere. Whoever shows no token of an
-    invitation is not listened to. `device join --listen` does the same beside its work."""
+    The default address accepts connections from this machine only; 0.0.0.0:7420 accepts them from any. Requests without
+    a valid token are refused. `device join --listen` answers peers while it works."""
 
     async def answer(fleet: Fleet) -> int:
-        from asterism.cli.peer_calls import serve_until_told
+        from asterism.cli.peer_actions import serve_until_signal
 
-        return await serve_until_told(fleet, listen, as_json=as_json)
+        return await serve_until_signal(fleet, listen, as_json=as_json)
 
-    from asterism.cli.device_log import told
+    from asterism.cli.device_log import log_to_stderr
 
-    with told(as_json=as_json):
+    with log_to_stderr(as_json=as_json):
         return with_fleet(store, answer)
 
 
@@ -197,43 +202,42 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 @click.argument("run")
 @fleet_options
 def keep(run: str, store: str | None, as_json: bool) -> None:
-    """Insist on a run that was lost to a peer, as a new run.
+    """Run again what a device here lost to a peer.
 
-    It is for the device that lost the old one and no other, goes on from where that was, and names it; the old run
-    stays as it is. Its id is printed."""
+    Creates a new run for the device that lost RUN and no other; it continues from that device's progress and refers to
+    RUN, which stays as it is. Prints the id of the new run."""
 
-    async def insist(fleet: Fleet) -> None:
+    async def create_again(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import run_in
 
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)
         if as_json:
-            tell_json(await run_in(fleet, new))
+            print_json(await run_in(fleet, new))
         else:
             click.echo(new.id)
-            note(f"It is for {new.pinned} alone, and has nothing to do with what becomes of {old.id}.")
+            note(f"Only {new.pinned} can take it. It is independent of {old.id}.")
 
-    with_fleet(store, insist)
+    with_fleet(store, create_again)
 
 
-def _pasted() -> str:
-    """An invitation from the standard input."""
+def _invitation_from_stdin() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Invitation", hide_input=True, err=True))
-    return sys.stdin.read(LONGEST_LINE)
+    return sys.stdin.read(MAX_INVITATION_CHARS)
 
 
-def _reaching(
-    store: str | None, use: Callable[[Fleet], Awaitable[None]], *, create: bool = False, after: str = ""
+def _with_reachable_peer(
+    store: str | None, use: Callable[[Fleet], Awaitable[None]], *, create: bool = False, advice: str = ""
 ) -> int:
-    """The exit code of something that needs the peer to be there. ``after`` is said if it is not."""
+    """The exit code of an action that needs the peer. ``advice`` is printed if the peer is unreachable."""
     from asterism.peers.exchange import PeerUnreachable
 
     try:
         with_fleet(store, use, create=create)
     except PeerUnreachable as error:
         note(f"Error: {error}")
-        if after:
-            note(after)
+        if advice:
+            note(advice)
         return UNREACHABLE
     return 0

@@ -6,14 +6,14 @@ from asterism.core.run.run import Run
 from asterism.fleet.extensions import MonitorPass
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Reason
-from asterism.peers.registry import Peers, removed_key
+from asterism.peers.registry import PeerRegistry, removed_peer_key
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import FEED, feed_of
 
 
 def monitor_pass(fleet: Fleet) -> MonitorPass:
     """Adopt the runs of peers that are gone."""
-    return Takeover(fleet).adopt
+    return Takeover(fleet).run_pass
 
 
 async def explain(fleet: Fleet, run: Run) -> Reason | None:
@@ -23,9 +23,9 @@ async def explain(fleet: Fleet, run: Run) -> Reason | None:
     left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
     if left_to is None:
         return None
-    name = next((peer.name for peer in await Peers(fleet.store).all() if peer.store == left_to), None)
+    name = next((peer.name for peer in await PeerRegistry(fleet.store).all() if peer.store == left_to), None)
     if name is None:
-        removed = await fleet.store.register(removed_key(left_to))
+        removed = await fleet.store.register(removed_peer_key(left_to))
         was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
         if removed is not None and removed.value and removed.value["adopt"]:
             return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")

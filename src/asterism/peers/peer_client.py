@@ -22,52 +22,65 @@ from urllib.parse import quote, urlsplit
 
 from asterism.base.http_client import load_httpx
 from asterism.core.errors import AsterismError
-from asterism.peers.exchange import Exchange, Met, PeerUnreachable
-from asterism.peers.identity import fingerprint_of
-from asterism.peers.invitations import Invitation, address_of, hashed, new_token
-from asterism.peers.private_files import Token, Tokens
-from asterism.peers.registry import Peer, PeerKnown, PeerRefused, Peers, UnknownPeer
-from asterism.peers.wire import NotStrictJson, decode, encode
+from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
+from asterism.peers.message_codec import NotStrictJson, decode_message, encode_message
+from asterism.peers.private_files import Token, TokenFile
+from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
+from asterism.peers.sync_progress import SyncResult
+from asterism.peers.tls_identity import fingerprint
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
 
-CONNECT = 10.0
-ANSWER = 60.0
+CONNECT_TIMEOUT = 10.0
+READ_TIMEOUT = 60.0
 """How long to wait for a connection, and for each part of an answer, in seconds."""
 
-WHOLE = 300.0
-WHOLE_BLOB = 3600.0
+MESSAGE_TIMEOUT = 300.0
+BLOB_TIMEOUT = 3600.0
 """How long a message and something large may take in all, in seconds."""
 
-MESSAGE = 16 << 20
+MAX_MESSAGE_BYTES = 16 << 20
 """The longest message, in bytes; both sides hold to it. A batch is far smaller, but for a record that is large."""
 
-BLOB = 64 << 20
+MAX_BLOB_BYTES = 64 << 20
 """The longest blob that is read from a peer unless something else is said, in bytes."""
 
-STORE = "asterism-store"
+STORE_HEADER = "asterism-store"
 """The header that says which store asks for something large, or gives it: the one its secret belongs to."""
 
-SENTENCE = 500
+MAX_ERROR_CHARS = 500
 """How much of what a peer says of an error is passed on."""
 
 NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
 
-_TRY_AGAIN = frozenset({408, 429})
-_HUNG_UP = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_RETRY_STATUSES = frozenset({408, 429})
+_CONNECTION_ENDED = (
+    ssl.SSLWantReadError,
+    ssl.SSLWantWriteError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    ssl.SSLSyscallError,
+)
 """What OpenSSL says when a connection ends, or has not come yet: nothing about how the other side speaks."""
 
 
-class Caller:
+class PeerClient:
     """A way to one peer: a Talk. ``pin`` is the fingerprint of its certificate, ``most`` how many bytes of something
     large are read. ``redeemed`` is called once an invitation was exchanged for the secret. Use it in ``async with``."""
 
     def __init__(
-        self, url: str, pin: str, token: Token, *, most: int = BLOB, redeemed: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        pin: str,
+        token: Token,
+        *,
+        most: int = MAX_BLOB_BYTES,
+        redeemed: Callable[[], None] = lambda: None,
     ) -> None:
         self._url, self._pin, self._token, self._most = url, pin, token.secret, most
         self._invitation, self._redeemed = token.invitation, redeemed
@@ -80,7 +93,7 @@ class Caller:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def is_like(self, other: Caller) -> bool:
+    def is_like(self, other: PeerClient) -> bool:
         """Whether both lead to the same peer in the same way."""
         mine, theirs = (self._url, self._pin, self._token), (other._url, other._pin, other._token)
         return mine == theirs and self._most == other._most
@@ -90,22 +103,24 @@ class Caller:
         if client is not None:
             await client.aclose()
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self._store = str(message.get("store", ""))
         kind = {"content-type": "application/x-ndjson"}
-        answer = await self._asked("POST", "/v1/meet", MESSAGE, WHOLE, content=encode(message), headers=kind)
+        answer = await self._asked(
+            "POST", "/v1/meet", MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT, content=encode_message(message), headers=kind
+        )
         try:
-            return decode(answer)
+            return decode_message(answer)
         except NotStrictJson as error:
             raise PeerRefused(f"{self._url} answers with no message ({error}): this is no peer") from None
 
-    async def fetch(self, blob: str, run: str) -> bytes:
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
         path = f"/v1/blobs/{blob}?run={quote(run, safe='')}"
-        return await self._asked("GET", path, self._most, WHOLE_BLOB, headers={STORE: self._store})
+        return await self._asked("GET", path, self._most, BLOB_TIMEOUT, headers={STORE_HEADER: self._store})
 
-    async def give(self, blob: str, data: bytes) -> None:
-        headers = {"content-type": "application/octet-stream", STORE: self._store}
-        await self._asked("PUT", f"/v1/blobs/{blob}", MESSAGE, WHOLE_BLOB, content=data, headers=headers)
+    async def send_blob(self, blob: str, data: bytes) -> None:
+        headers = {"content-type": "application/octet-stream", STORE_HEADER: self._store}
+        await self._asked("PUT", f"/v1/blobs/{blob}", MAX_MESSAGE_BYTES, BLOB_TIMEOUT, content=data, headers=headers)
 
     async def _asked(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         """The body of an answer. Raises PeerUnreachable and PeerRefused."""
@@ -117,48 +132,50 @@ class Caller:
     async def _redeem(self, invitation: str) -> None:
         """Exchange the invitation for the secret: the other side gets to see only what it is recognised by."""
         headers = {"authorization": f"Bearer {invitation}", "content-type": "application/json"}
-        data = json.dumps({"secret_sha256": hashed(self._token)}).encode()
-        await self._answered("POST", "/v1/accept", MESSAGE, CONNECT + ANSWER, headers=headers, content=data)
+        data = json.dumps({"secret_sha256": token_hash(self._token)}).encode()
+        await self._answered(
+            "POST", "/v1/accept", MAX_MESSAGE_BYTES, CONNECT_TIMEOUT + READ_TIMEOUT, headers=headers, content=data
+        )
         self._redeemed()
         self._invitation = None
 
     async def _answered(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         client = self._client = self._client or await self._connected()
-        with _understood(self._url):
+        with _translated_errors(self._url):
             async with asyncio.timeout(within), client.stream(method, path, **terms) as answer:
-                body = await _read(answer.aiter_raw(), most, self._url)
+                body = await _read_body(answer.aiter_raw(), most, self._url)
         if answer.status_code == 200:
             return body
-        why = f"{self._url} answered {answer.status_code}{_sentence(body)}"
-        if answer.status_code in _TRY_AGAIN or answer.status_code >= 500:
+        why = f"{self._url} answered {answer.status_code}{_error_text(body)}"
+        if answer.status_code in _RETRY_STATUSES or answer.status_code >= 500:
             raise PeerUnreachable(why)
         raise PeerRefused(why)
 
     async def _connected(self) -> AsyncClient:
         httpx = await load_httpx("peers are called with httpx", "peers")
-        with _understood(self._url):
-            async with asyncio.timeout(CONNECT):
-                certificate = await _shown_certificate(self._url)
-        if fingerprint_of(certificate) != self._pin:
-            raise PeerRefused(_another_certificate(self._url))
+        with _translated_errors(self._url):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                certificate = await _fetch_certificate(self._url)
+        if fingerprint(certificate) != self._pin:
+            raise PeerRefused(_wrong_certificate(self._url))
         client: AsyncClient = httpx.AsyncClient(
             base_url=self._url,
             headers={"accept-encoding": "identity"},
-            verify=_trusting(certificate),
-            timeout=httpx.Timeout(ANSWER, connect=CONNECT),
+            verify=_pinned_context(certificate),
+            timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
             trust_env=False,
         )
         return client
 
 
-def way_to(store: Store, peer: Peer, *, most: int = BLOB) -> Caller:
+def client_for(store: Store, peer: Peer, *, most: int = MAX_BLOB_BYTES) -> PeerClient:
     """How this store calls a peer; ``most`` is that of its settings. Raises AsterismError if it cannot."""
     if peer.url is None or peer.pin is None:
         raise AsterismError(
             f"{peer.name} calls this store, and not the other way round: sync there; or remove the peer on both "
             f"sides, and let {peer.name} invite this one"
         )
-    tokens = Tokens(store)
+    tokens = TokenFile(store)
     token = tokens.get(peer.name)
     if token is None:
         raise AsterismError(
@@ -166,17 +183,17 @@ def way_to(store: Store, peer: Peer, *, most: int = BLOB) -> Caller:
             "accept a new invitation"
         )
     redeemed = partial(tokens.put, peer.name, Token(token.secret))
-    return Caller(peer.url, peer.pin, token, most=most, redeemed=redeemed)
+    return PeerClient(peer.url, peer.pin, token, most=most, redeemed=redeemed)
 
 
-class Ways:
+class ClientPool:
     """Ways to peers that are called again and again: one to each, for as long as what is known of it stays the same.
     ``most`` is as for a Caller. Use it in ``async with``."""
 
-    def __init__(self, store: Store, *, most: int = BLOB) -> None:
+    def __init__(self, store: Store, *, most: int = MAX_BLOB_BYTES) -> None:
         self._store, self._most = store, most
-        self._ways: dict[str, Caller] = {}
-        self._made: list[Caller] = []
+        self._clients: dict[str, PeerClient] = {}
+        self._made: list[PeerClient] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,21 +202,21 @@ class Ways:
         for way in self._made:
             await way.close()
 
-    def to(self, peer: Peer) -> Caller:
+    def client(self, peer: Peer) -> PeerClient:
         """Raises AsterismError if it cannot be called."""
-        new, old = way_to(self._store, peer, most=self._most), self._ways.get(peer.name)
+        new, old = client_for(self._store, peer, most=self._most), self._clients.get(peer.name)
         if old is None or not old.is_like(new):
-            self._ways[peer.name] = new
+            self._clients[peer.name] = new
             self._made.append(new)
             return new
         return old
 
 
-async def find_peer(peers: Peers, text: str) -> Peer:
+async def find_peer(peers: PeerRegistry, text: str) -> Peer:
     """By its name, or by the address that was accepted. Raises UnknownPeer."""
     if "://" not in text:
         return await peers.get(text)
-    address = address_of(text)
+    address = peer_url(text)
     found = next((peer for peer in await peers.all() if peer.url == address), None)
     if found is None:
         raise UnknownPeer(
@@ -209,17 +226,17 @@ async def find_peer(peers: Peers, text: str) -> Peer:
     return found
 
 
-async def accept(exchange: Exchange, invitation: Invitation, name: str | None = None) -> Met:
+async def accept_invitation(exchange: Exchange, invitation: Invitation, name: str | None = None) -> SyncResult:
     """Become the peer of the store that wrote an invitation, and meet it. ``name`` is what it is called here. If it
     cannot be reached, or this is broken off, the invitation is kept for the next meeting, and to accept it again goes
     on with it; if it is refused nothing is kept. Raises PeerUnreachable, PeerRefused, PeerKnown."""
     store, called = exchange.fleet.store, name or invitation.name
-    tokens = Tokens(store)
-    await _begin(exchange.peers, tokens, invitation, called)
+    tokens = TokenFile(store)
+    await _prepare(exchange.peers, tokens, invitation, called)
     try:
         most = (await exchange.fleet.settings()).most
-        async with way_to(store, await exchange.peers.get(called), most=most) as caller:
-            return await exchange.meet(called, caller)
+        async with client_for(store, await exchange.peers.get(called), most=most) as caller:
+            return await exchange.sync(called, caller)
     except (PeerUnreachable, StoreError):
         raise
     except AsterismError:
@@ -228,12 +245,12 @@ async def accept(exchange: Exchange, invitation: Invitation, name: str | None = 
         raise
 
 
-async def _begin(peers: Peers, tokens: Tokens, invitation: Invitation, called: str) -> None:
+async def _prepare(peers: PeerRegistry, tokens: TokenFile, invitation: Invitation, called: str) -> None:
     """Write down what it takes to go on with, before anybody hears of it: a secret of our own making beside the
     invitation. What was begun before with the same invitation stays as it is."""
     try:
         await peers.add(called, url=invitation.url, pin=invitation.fingerprint)
-    except PeerKnown:
+    except PeerExists:
         known, token = await peers.get(called), tokens.get(called)
         if known.url != invitation.url or known.pin != invitation.fingerprint or known.store is not None:
             raise
@@ -244,7 +261,7 @@ async def _begin(peers: Peers, tokens: Tokens, invitation: Invitation, called: s
     tokens.put(called, Token(new_token(), invitation.token))
 
 
-async def _shown_certificate(url: str) -> bytes:
+async def _fetch_certificate(url: str) -> bytes:
     """The certificate of whoever is there; nothing but the handshake is said to them."""
     parts = urlsplit(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -260,7 +277,7 @@ async def _shown_certificate(url: str) -> bytes:
     return bytes(certificate or b"")
 
 
-def _trusting(certificate: bytes) -> ssl.SSLContext:
+def _pinned_context(certificate: bytes) -> ssl.SSLContext:
     """Trusts this certificate and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -270,7 +287,7 @@ def _trusting(certificate: bytes) -> ssl.SSLContext:
     return context
 
 
-async def _read(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
+async def _read_body(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
     body = bytearray()
     async for part in parts:
         body += part
@@ -280,9 +297,9 @@ async def _read(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _understood(url: str) -> Iterator[None]:
+def _translated_errors(url: str) -> Iterator[None]:
     """What goes wrong on the way, in sentences."""
-    import httpx  # it is there: a peer is called after httpx_ready
+    import httpx  # it is there: a peer is called after load_httpx
 
     try:
         yield
@@ -293,24 +310,24 @@ def _understood(url: str) -> Iterator[None]:
             raise PeerUnreachable(f"{url} does not answer") from None
         cause = _cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise PeerRefused(_another_certificate(url)) from None
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _HUNG_UP):
+            raise PeerRefused(_wrong_certificate(url)) from None
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CONNECTION_ENDED):
             reason = cause.reason or str(cause)
             raise PeerRefused(f"{url} does not speak TLS as a peer does ({reason}): is it another service?") from None
-        raise PeerUnreachable(f"{url} is out of reach: {_words(cause)}") from None
+        raise PeerUnreachable(f"{url} is out of reach: {_system_error(cause)}") from None
 
 
 def _cause(error: BaseException) -> BaseException:
     """What an error came of: the first in its chain that says something of its own."""
     found, inner = error, error.__cause__ or error.__context__
     while inner is not None:
-        if not isinstance(inner, _HUNG_UP):
+        if not isinstance(inner, _CONNECTION_ENDED):
             found = inner
         inner = inner.__cause__ or inner.__context__
     return found
 
 
-def _words(error: BaseException) -> str:
+def _system_error(error: BaseException) -> str:
     """What the system has to say; what asyncio says of it names the address again."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)
@@ -319,14 +336,14 @@ def _words(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
-def _another_certificate(url: str) -> str:
+def _wrong_certificate(url: str) -> str:
     return (
         f"{url} shows another certificate than the one it was invited with: it is not the peer it claims to be, or its "
         "identity was made anew; then remove the peer and accept a new invitation"
     )
 
 
-def _sentence(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """What the other side says of its refusal, made harmless."""
     try:
         told = json.loads(body)
@@ -335,4 +352,4 @@ def _sentence(body: bytes) -> str:
         said = ""
     if not isinstance(said, str) or not said:
         return ""
-    return ": " + "".join(letter if letter.isprintable() else " " for letter in said[:SENTENCE])
+    return ": " + "".join(letter if letter.isprintable() else " " for letter in said[:MAX_ERROR_CHARS])

@@ -24,16 +24,16 @@ from asterism.core.errors import AsterismError
 from asterism.store.file_ownership import open_plain, planted
 from asterism.store.protocol import Store
 
-TOKENS = "-peers.json"
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_LOOK = "look at it, remove it, and invite the peers anew"
+TOKENS_SUFFIX = "-peers.json"
+OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
+_ADVICE = "look at it, remove it, and invite the peers anew"
 
 
 class UnusableSecret(AsterismError):
     """A file with the key or the tokens of a store that cannot be used: damaged, or open to others."""
 
 
-def beside(store: Store, ending: str) -> Path:
+def path_beside(store: Store, ending: str) -> Path:
     """Where a file of a store is. Raises AsterismError for stores that have no peers."""
     path = getattr(store, "path", None)
     if not isinstance(path, Path):
@@ -53,13 +53,13 @@ def read_private(path: Path) -> bytes | None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EINVAL):
             raise
-        raise UnusableSecret(f"{path} is a link or no file at all, and is not used: {_LOOK}") from None
+        raise UnusableSecret(f"{path} is a link or no file at all, and is not used: {_ADVICE}") from None
     with open(handle, "rb") as file:
         why = planted(path, os.fstat(handle))
         if why is not None:
-            raise UnusableSecret(f"{why}, and is not used: {_LOOK}")
+            raise UnusableSecret(f"{why}, and is not used: {_ADVICE}")
         mode = os.fstat(handle).st_mode
-        if mode & OTHERS:
+        if mode & OTHERS_MODE:
             raise UnusableSecret(
                 f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}). If nobody has, `chmod 600 {path}` "
                 "makes it yours alone; if somebody may have, remove it and invite the peers anew"
@@ -118,11 +118,11 @@ class Token:
         return cls(data["secret"], data["invitation"])
 
 
-class Tokens:
+class TokenFile:
     """The tokens with which a store calls its peers, by their names. Several processes may change them at once."""
 
     def __init__(self, store: Store) -> None:
-        self._path = beside(store, TOKENS)
+        self._path = path_beside(store, TOKENS_SUFFIX)
 
     def get(self, peer: str) -> Token | None:
         """Raises UnusableSecret."""

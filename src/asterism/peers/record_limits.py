@@ -19,15 +19,23 @@ from typing import Any, TypeVar
 from asterism.core.run.merge import own_assignments, own_result, own_story
 from asterism.core.run.run import Run, Superseded
 from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
-from asterism.peers.messages import LARGEST_ALONE, LARGEST_RECORD, MOST_LARGE, characters, fits, record, size_of
+from asterism.peers.messages import (
+    MAX_RECORD_BLOBS,
+    MAX_RECORD_BYTES,
+    MAX_RECORD_CHARS,
+    encode_record,
+    encoded_size,
+    fits_message,
+    record_length,
+)
 from asterism.store import row_codec
 from asterism.store.dump_format import blobs_of
 
-MOST_RESULTS = 50
-LARGEST_RESULTS = 1 << 20
+MAX_RESULTS = 50
+MAX_RESULT_CHARS = 1 << 20
 """How many results that lost, and how many characters of them, are kept of a record that has become too large."""
 
-LARGEST_TOLD = LARGEST_ALONE * 3 // 4
+MAX_SENT_BYTES = MAX_RECORD_BYTES * 3 // 4
 """How many bytes of a message a record may be: its workflow has the rest."""
 
 T = TypeVar("T")
@@ -36,24 +44,24 @@ T = TypeVar("T")
 # -- what is taken -----------------------------------------------------------------------------------------------------
 
 
-def bounded(mine: Run, theirs: Run, resolved: Run) -> Run:
+def limit_merged(mine: Run, theirs: Run, resolved: Run) -> Run:
     """So much of ``resolved``, which was made of the two, as leaves room for our own steps."""
-    if not _is_too_much(resolved):
+    if not _is_too_large(resolved):
         return resolved
     results = set(map(repr, (*mine.superseded, *own_result(mine), *own_result(theirs))))
     lost = [one for one in resolved.superseded if repr(one) in results]
     known = _with_beside(resolved, set(mine.story), set(mine.previous), lost)
-    return known if not _is_too_much(known) else _with_beside(resolved, (), (), _last_results(known.superseded))
+    return known if not _is_too_large(known) else _with_beside(resolved, (), (), _last_results(known.superseded))
 
 
-def _is_too_much(run: Run) -> bool:
+def _is_too_large(run: Run) -> bool:
     """Whether it is beyond half of a limit, and more than its line."""
     if len(own_story(run)) == len(run.story) and len(own_assignments(run)) == len(run.previous) and not run.superseded:
         return False
     return (
         max(len(run.story), len(run.previous), len(run.superseded)) > MAX_ENTRIES // 2
-        or len(set(blobs_of(run))) > MOST_LARGE // 2
-        or characters((*row_codec.fixed(run), *row_codec.moving(run))) > LARGEST_RECORD // 2
+        or len(set(blobs_of(run))) > MAX_RECORD_BLOBS // 2
+        or record_length((*row_codec.fixed(run), *row_codec.moving(run))) > MAX_RECORD_CHARS // 2
     )
 
 
@@ -61,20 +69,20 @@ def _with_beside(run: Run, story: Collection[Any], previous: Collection[Any], su
     """Its line, and of what is beside it only these."""
     line, ended = own_story(run), own_assignments(run)
     return run.changed(
-        story=(*(one for one in _before(run.story, line) if one in story), *line),
-        previous=(*(one for one in _before(run.previous, ended) if one in previous), *ended),
+        story=(*(one for one in _beside_line(run.story, line) if one in story), *line),
+        previous=(*(one for one in _beside_line(run.previous, ended) if one in previous), *ended),
         superseded=tuple(superseded),
     )
 
 
-def _before(whole: tuple[T, ...], line: tuple[T, ...]) -> tuple[T, ...]:
+def _beside_line(whole: tuple[T, ...], line: tuple[T, ...]) -> tuple[T, ...]:
     return whole[: len(whole) - len(line)]
 
 
 def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
     kept: list[Superseded] = []
-    room = LARGEST_RESULTS
-    for one in reversed(results[-MOST_RESULTS:]):
+    room = MAX_RESULT_CHARS
+    for one in reversed(results[-MAX_RESULTS:]):
         room -= len(row_codec.to_text(one.output))
         if room >= 0:
             kept.append(one)
@@ -84,41 +92,41 @@ def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-def told(number: int, by: str, run: Run) -> dict[str, Any]:
+def sendable_record(number: int, by: str, run: Run) -> dict[str, Any]:
     """The record as every peer takes it, as far as there is a way to make it one."""
-    run = _within_the_counts(run)
-    sent = record(number, by, run)
-    if _is_taken(sent):
+    run = _within_counts(run)
+    sent = encode_record(number, by, run)
+    if _is_accepted(sent):
         return sent
     for shorter in _shorter(run):
-        sent = record(number, by, shorter)
-        if _is_taken(sent):
+        sent = encode_record(number, by, shorter)
+        if _is_accepted(sent):
             break
     return sent
 
 
-def _is_taken(sent: dict[str, Any]) -> bool:
-    if characters(sent["run"]) <= LARGEST_RECORD // 8:  # however it is written on the way
+def _is_accepted(sent: dict[str, Any]) -> bool:
+    if record_length(sent["run"]) <= MAX_RECORD_CHARS // 8:  # however it is written on the way
         return True
-    return fits(sent) and size_of(sent) <= LARGEST_TOLD
+    return fits_message(sent) and encoded_size(sent) <= MAX_SENT_BYTES
 
 
-def _within_the_counts(run: Run) -> Run:
-    run = run.changed(**dict(_too_high(run)))
+def _within_counts(run: Run) -> Run:
+    run = run.changed(**dict(_capped_fields(run)))
     changes: dict[str, Any] = {}
     if len(run.story) > MAX_ENTRIES:
         line = own_story(run)
         room = MAX_ENTRIES - len(line)
-        beside = _before(run.story, line)[-room:] if room > 0 else ()
+        beside = _beside_line(run.story, line)[-room:] if room > 0 else ()
         changes["story"] = (*beside, *(line if room >= 0 else (line[0], *line[1 - MAX_ENTRIES :])))
     if len(run.previous) > MAX_ENTRIES:
         changes["previous"] = own_assignments(run)
-    if len(run.superseded) > MAX_ENTRIES or len(set(blobs_of(run))) > MOST_LARGE:
+    if len(run.superseded) > MAX_ENTRIES or len(set(blobs_of(run))) > MAX_RECORD_BLOBS:
         changes["superseded"] = tuple(_last_results(run.superseded))
     return run.changed(**changes) if changes else run
 
 
-def _too_high(run: Run) -> Iterator[tuple[str, Any]]:
+def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
     """What our own steps may have brought beyond what is believed of a run: it decides nothing in another store."""
     for name in ("failures", "losses", "rounds"):
         if getattr(run, name) > MAX_ENTRIES:
@@ -126,7 +134,7 @@ def _too_high(run: Run) -> Iterator[tuple[str, Any]]:
     for name in ("not_before", "waiting_since"):
         if (getattr(run, name) or 0.0) >= MAX_NUMBER:
             yield name, float(MAX_NUMBER - 1)
-    for name in ("paused", "wished_by", "error"):
+    for name in ("paused", "stop_requested_by", "error"):
         text = getattr(run, name)
         if text is not None and len(text) > LONGEST_TEXT:
             yield name, text[:LONGEST_TEXT]

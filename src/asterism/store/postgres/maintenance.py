@@ -28,9 +28,9 @@ class Maintenance:
     _quick: ConnectionPool
     _broad: ConnectionPool
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
-        await self._quick.fetch(statements()["keep_blob"], name, data)
+        await self._quick.fetch(statements()["put_blob"], name, data)
         return name
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
@@ -117,6 +117,6 @@ _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
     "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
 }
 _CONTRADICTIONS = {
-    "runs_of_nobody": "run {0} belongs to session {1}, which is not known",
+    "runs_of_nobody": "run {0} belongs to session {1}, which does not exist",
     "missing_blobs": "run {0} refers to a large value that is missing: {1}",
 }

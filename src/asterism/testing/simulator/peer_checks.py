@@ -82,7 +82,7 @@ async def _check_that_nothing_is_left_to_say(world: PeerWorld) -> None:
         for other in tuple(world.stores):
             if other != name:
                 for _ in range(2):
-                    met = await life.exchange.meet(other, Link(world, name, other))
+                    met = await life.exchange.sync(other, Link(world, name, other))
                 if met.sent or met.taken or met.refused:
                     world.witness.broken(f"{name} and {other} go on telling each other the same: {met}")
 

@@ -180,17 +180,17 @@ class Link:
     def __init__(self, world: PeerWorld, here: str, there: str) -> None:
         self._world, self._here, self._there = world, here, there
 
-    async def say(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._deliver(lambda one: one.answer(self._here, _through_json(message)), repeats=True)  # type: ignore[no-any-return]
 
-    async def fetch(self, blob: str, run: str) -> bytes:
-        data = await self._deliver(lambda one: one.fetch(self._here, blob, run))
+    async def fetch_blob(self, blob: str, run: str) -> bytes:
+        data = await self._deliver(lambda one: one.read_blob(self._here, blob, run))
         if data is None:
             raise PeerUnreachable("it is not kept there")
         return bytes(data)
 
-    async def give(self, blob: str, data: bytes) -> None:
-        await self._deliver(lambda one: one.give(self._here, blob, data))
+    async def send_blob(self, blob: str, data: bytes) -> None:
+        await self._deliver(lambda one: one.receive_blob(self._here, blob, data))
 
     async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
         world, chance = self._world, self._world.chance

@@ -21,10 +21,10 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
-from asterism.peers.meetings import Meetings
-from asterism.peers.registry import Peer, Peers
+from asterism.peers.registry import Peer, PeerRegistry
+from asterism.peers.sync_loop import SyncLoop
 from asterism.store.protocol import FEED, PutRegister, Query
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.peer_checks import check, text_of
 from asterism.testing.simulator.peer_stores import Disk, Link, PeerStore, PeerWitness
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
@@ -132,7 +132,7 @@ class PeerWorld:
         for one, other in PAIRS:
             who = self.chance.choice([(True, False), (False, True), (True, True)])
             for here, there, calls in ((one, other, who[0]), (other, one, who[1])):
-                await Peers(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
+                await PeerRegistry(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
         for name, store in self.stores.items():  # ids by which a seed shows the same world each time
             ids = {"store/id": f"store-{name}", FEED: f"feed-{name}"}
             await store.commit([PutRegister(key, {"id": one}, None) for key, one in ids.items()])
@@ -152,7 +152,7 @@ class PeerWorld:
             grace=0.3,
             monitor_every=1.3,
             lease=4.0,
-            presence=SimPresence(name),
+            host=SimHost(name),
             measure=dict,
         )
         exchange = self._make_exchange(fleet)
@@ -160,7 +160,7 @@ class PeerWorld:
         def connect(peer: Peer) -> Link:
             return Link(self, name, peer.name)
 
-        meetings = Meetings(exchange, connect, interval=2.0, longest=3.0)
+        meetings = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
         tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(meetings.run()))]
         self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
         self.witness.note(f"{name} boots")
@@ -290,7 +290,7 @@ class PeerWorld:
                 if run.paused is not None:  # whoever paused it forgot it
                     with contextlib.suppress(RunRefused):
                         await Fleet(self.stores["m0"], by="person", chance=self.chance).resume(run.id)
-            idle = all(not len(life.agent.desk) for life in self.lives.values())
+            idle = all(not len(life.agent.worker) for life in self.lives.values())
             if idle and self._all_the_same(everything) and loop.time() > self._healed + 5.0:
                 return
 

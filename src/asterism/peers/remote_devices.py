@@ -1,0 +1,186 @@
+"""Devices of a peer, as it announces them: stored as sessions that can be given work.
+
+Each store announces its own devices only. They are stored as sessions in the state ``abroad`` with the time of our own
+clock, since an announcement contains ages and no times. An announcement with the id or the name of another store's
+device is refused, or work could be stolen under that name. The name of one of our own devices stays ours for as long as
+we remember the device: it may be off for the night. Sessions of a peer that was removed reserve nothing, since that
+peer may have been invited again under another name.
+
+Only so many devices that are no longer announced are remembered, since a peer may announce new ones with every message.
+
+A peer's data about a device counts within limits: ``peer_timeout`` caps its timeout, and its rule about the runs it
+accepts is dropped. The rule is an expression that would be evaluated here for every run; the device applies it itself,
+and declines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from asterism.core.run.run import ASSIGNED
+from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
+from asterism.fleet import settings
+from asterism.peers import peer_notices
+from asterism.peers.registry import PeerRegistry, session_host
+from asterism.store import row_codec
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
+
+MAX_DEVICES = 1000
+MAX_PROFILE_CHARS = 20_000
+MAX_ENDED_SESSIONS = 1000
+"""How many devices that a peer no longer announces are remembered, for each peer."""
+
+NAME_RESERVED_FOR = 3600.0
+"""For how many seconds an absent device of a peer reserves its name."""
+
+_MAX_SECONDS = 1_000_000_000
+
+
+async def own_devices(store: Store) -> list[dict[str, Any]]:
+    """The devices of this store, as they are announced to a peer."""
+    now = store.clock()
+    return [
+        {
+            "id": session.id,
+            "device": session.device,
+            "joined": max(0.0, now - session.joined_at),
+            "can": sorted(session.can),
+            "slots": session.slots,
+            "backlog": session.backlog,
+            "accepts": session.accepts,
+            "timeout": session.timeout,
+            "profile": dict(session.profile),
+            "draining": session.draining,
+        }
+        for session in await store.sessions()
+        if session.state == OPEN and session.reachable(now)
+    ][:MAX_DEVICES]
+
+
+async def store_announcement(store: Store, peer: str, devices: object) -> int:
+    """Store the devices that a peer announced. Returns how many were refused."""
+    max_timeout = (await settings.read(store)).peer_timeout
+
+    async def attempt() -> tuple[int, list[Session]]:
+        known = {session.id: session for session in await store.sessions(ended=True)}
+        announced, refused = await _accepted(store, peer, devices, known.values(), max_timeout)
+        writes: list[Write] = []
+        for session in announced.values():
+            revision = known[session.id].revision if session.id in known else None
+            writes.append(PutSession(replace(session, revision=(revision or 0) + 1), revision))
+        gone = [one for one in known.values() if one.host == session_host(peer) and one.id not in announced]
+        for session in gone:
+            if session.state == ABROAD and not await _has_own_work(store, session):
+                writes.append(PutSession(session.changed(state=ENDED, profile={}), session.revision))
+        await store.commit(writes)
+        return refused, gone
+
+    refused, gone = await retry_on_conflict(attempt)
+    if surplus := _surplus(gone):
+        await feed_of(store).forget_sessions(surplus)
+    return refused
+
+
+async def _accepted(
+    store: Store, peer: str, devices: object, known: Iterable[Session], max_timeout: float
+) -> tuple[dict[str, Session], int]:
+    """The valid devices by id, and the number of refused ones, about which notices are given. ``known`` are the
+    sessions of the store."""
+    hosts = {session_host(one.name) for one in await PeerRegistry(store).all()} - {session_host(peer)}
+    others = [one for one in known if one.peer is None or one.host in hosts]
+    found: dict[str, Session] = {}
+    refused = 0
+    for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
+        now = store.clock()
+        session = _parse_session(one, peer, now, max_timeout)
+        if session is None or session.id in found:
+            notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(one)[:80]}")
+        elif (impersonation := _impersonation(session, peer, others, now)) is not None:
+            notice = Notice(now, "impostor", impersonation)
+        else:
+            found[session.id] = session
+            continue
+        refused += 1
+        await peer_notices.notify_once(store, peer, notice)
+    return found, refused
+
+
+def _surplus(gone: Iterable[Session]) -> list[str]:
+    """The ended sessions of a peer to forget. The latest are kept as long as our own, because a run of one of them may
+    come back and has to be recognised as lost."""
+    newest_first = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
+    return [one.id for one in newest_first[MAX_ENDED_SESSIONS:]]
+
+
+def _parse_session(one: object, peer: str, now: float, max_timeout: float) -> Session | None:
+    """None if it is not a valid device."""
+    match one:
+        case {
+            "id": str(name), "device": str(device), "joined": int() | float() as joined, "can": list(can),
+            "slots": int(slots), "backlog": int(backlog), "accepts": str() | None as accepts,
+            "timeout": int() | float() as timeout, "profile": dict(profile), "draining": bool(draining),
+        }:  # fmt: skip
+            pass
+        case _:
+            return None
+    good = (
+        _is_name(name, 200)
+        and _is_name(device, 500)
+        and "|" not in device
+        and all(_is_name(word, 500) for word in can)
+        and 0 <= joined <= 100 * _MAX_SECONDS
+        and 0 < timeout <= _MAX_SECONDS
+        and 0 <= slots <= 100_000
+        and 0 <= backlog <= 100_000
+        and (accepts is None or len(accepts) <= 2000)
+        and len(can) <= 1000
+        and _fits_limit(profile)
+    )
+    if not good:
+        return None
+    return Session(
+        name,
+        device,
+        now - joined,
+        session_host(peer),
+        frozenset(can),
+        slots,
+        backlog,
+        None,
+        min(float(timeout), max_timeout),
+        profile,
+        state=ABROAD,
+        draining=draining,
+    )
+
+
+def _is_name(text: object, max_length: int) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= max_length and text.isprintable()
+
+
+def _fits_limit(profile: Mapping[str, Any]) -> bool:
+    try:
+        return len(row_codec.to_text(profile)) <= MAX_PROFILE_CHARS
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _impersonation(new: Session, peer: str, others: Iterable[Session], now: float) -> str | None:
+    """A sentence about the other store's device whose id or name an announced device has; None if there is none. A
+    device of a peer that is absent for long may have moved to another store."""
+    for session in others:
+        absent = now - session.beat_at > session.timeout + NAME_RESERVED_FOR
+        has_name = session.peer is None or (session.state == ABROAD and not absent)
+        if session.id == new.id or (has_name and session.device == new.device):
+            owner = "this store" if session.peer is None else f"peer {session.peer}"
+            return f"peer {peer} announced device {new.device}, which belongs to {owner}: the announcement is ignored"
+    return None
+
+
+async def _has_own_work(store: Store, session: Session) -> bool:
+    """Whether it works on a run that is ours to decide. Then only its own store can say that the work goes on."""
+    owned = await store.find(Query(session=session.id, judged=True)) if session.used else []
+    return any(run.status is not ASSIGNED for run in owned)

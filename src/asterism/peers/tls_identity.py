@@ -1,0 +1,92 @@
+"""Who a store is, for its peers: a key and a certificate that it signed itself, in ``laptop.db-identity.pem``.
+
+Nobody vouches for such a certificate. A peer knows it by its fingerprint, which it was told with the invitation, and
+believes no other. It holds for 20 years, and whoever pins it does not look at its dates at all: clocks of peers may be
+days apart.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from asterism.base.extras import install_hint
+from asterism.core.errors import AsterismError
+from asterism.peers.private_files import UnusableSecret, path_beside, read_private, write_private
+from asterism.store.protocol import Store
+
+IDENTITY_SUFFIX = "-identity.pem"
+VALID_YEARS = 20
+BACKDATED = datetime.timedelta(days=365)
+"""How long before now the certificate begins to hold, for whoever looks at it with another tool and a slow clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """``path`` is the file with the key and the certificate; ``fingerprint`` the SHA-256 of the certificate, in
+    hexadecimal digits."""
+
+    path: Path
+    fingerprint: str
+
+
+def tls_identity(store: Store) -> TlsIdentity:
+    """That of a store; made if there is none yet. Raises UnusableSecret, and AsterismError if what it takes to make one
+    is not installed."""
+    path = path_beside(store, IDENTITY_SUFFIX)
+    data = read_private(path)
+    if data is None:
+        write_private(path, _new_identity(), replace=False)  # if somebody else was first, theirs it is
+        data = read_private(path) or b""
+    return TlsIdentity(path, _checked(path, data))
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Of a certificate as it is sent (DER)."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _checked(path: Path, data: bytes) -> str:
+    """The fingerprint, once the key is known to fit the certificate."""
+    try:
+        text = data.decode("ascii")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        certificate = ssl.PEM_cert_to_DER_cert(text[begin:])
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except (ValueError, ssl.SSLError):
+        raise UnusableSecret(
+            f"{path} is damaged: it has no key and certificate that belong together. Take it from where you keep "
+            "copies, or remove it and invite the peers anew"
+        ) from None
+    return fingerprint(certificate)
+
+
+def _new_identity() -> bytes:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise AsterismError(f"peers need cryptography: {install_hint('peers')}") from None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "asterism")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=365 * VALID_YEARS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("asterism")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
