@@ -71,8 +71,7 @@ class Execution:
         self._now = scheduler.now
         self._wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self.paused = False
-        self.cancelling = False
+        self.paused = self.cancelling = False
         self._slots = scheduler.slots  # the most that could run at once since the beginning
         self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
