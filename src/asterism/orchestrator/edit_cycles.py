@@ -47,7 +47,6 @@ class EditCycles:
         lock: AssignmentLock,
         events: PlanEvents,
         mask: PlanMask,
-        *,
         editor: Editor | None,
         max_rejections: int,
         now: Callable[[], float],
