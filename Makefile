@@ -6,24 +6,35 @@ SEEDS ?= 200
 FIRST ?= 0
 SECONDS ?= 60
 RUNS ?= 5000
+WORKERS ?= 4
 ARGS ?=
+
+# Each of some thousand processes that the tests start would compile its modules anew without this.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types races sim chaos bench bench-env series-million coverage chromium github-schema modules repin clean
+.PHONY: help demo test test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema modules repin clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.13  the interpreter to set up with (3.11 or later)"
-	@echo "  ARGS='-k lock'     more arguments for test and bench"
+	@echo "  ARGS='-k lock'     more arguments for test, test-long and bench"
+	@echo "  WORKERS=4          how many processes run the tests (0: this one alone, for a debugger)"
 
 demo: .venv/.run ## Run the demonstration
 	@.venv/bin/python examples/release_demo.py
 
-test: .venv/.test ## Run all tests
-	.venv/bin/python -m pytest $(ARGS)
+# Many tests wait for processes and disks most of the time: two workers a core keep two cores busy.
+PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: .venv/.test ## Run all tests but the long ones
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-long: .venv/.test ## Run the long tests: many seeds, large plans, storms, processes under fire
+	$(PYTEST) -m long $(ARGS)
 
 lint: .venv/.dev ## Check style and format
 	.venv/bin/ruff check

@@ -50,7 +50,7 @@ class Stopwatch:
         self._waiting: list[float] = []
 
     def attach(self, orchestrator: Orchestrator, plan: Constellation) -> None:
-        push, start, step = plan.queue.push, plan.start, orchestrator._step
+        push, start, step = plan.queue.push, plan.start, orchestrator.scheduler._step
         clock = time.perf_counter
 
         def pushed(node: Any) -> None:
@@ -69,7 +69,7 @@ class Stopwatch:
 
         plan.queue = _Queue(plan.queue, pushed)  # type: ignore[assignment]
         plan.start = started  # type: ignore[method-assign, assignment]
-        orchestrator._step = stepped  # type: ignore[method-assign]
+        orchestrator.scheduler._step = stepped  # type: ignore[method-assign]
 
     def note_end(self) -> None:
         self._waiting.append(time.perf_counter())

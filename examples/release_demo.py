@@ -35,9 +35,8 @@ from asterism.cli.interrupts import run_until_interrupted
 from asterism.cli.live_view import watched
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.result_report import write_report
-from asterism.report.run_figures import lines, reasons
-from asterism.report.run_recorder import Recording
+from asterism.report.result_report import Recording, write_report
+from asterism.report.result_summary import lines, reasons
 
 REPORT = Path("asterism-report.html")
 

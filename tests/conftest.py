@@ -1,45 +1,79 @@
-"""What any test may ask for."""
+"""Fixtures and plugins for every test."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import async_tests
+from tests import async_tests, long_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
-from tests.store.postgres_server import Server
+from tests.store.postgres_server import NoServer, RunningServer, Server
 
-# How fast an example is made and tried says something of the machine, and nothing of what is tested.
-settings.register_profile("asterism", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast an example is made and tried depends on the machine, not on what is tested. The examples of a test are the
+# same in every run: a change that fails was not merely unlucky. `--hypothesis-profile=random` draws new ones.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("asterism", settings.get_profile("random"), derandomize=True)
 settings.load_profile("asterism")
 
 _numbers = itertools.count(1)
+_shared_server = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LoopWatchdog(), "loop watchdog")
     config.pluginmanager.register(async_tests, "async tests")
+    config.pluginmanager.register(long_tests, "long tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def state_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Devices of tests leave nothing in the home of whoever runs them."""
+    """Devices of tests write nothing into the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 
+# -- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tests in several processes share one server: pytest-xdist calls this in the main process, for each worker."""
+    stash = node.config.stash
+    with contextlib.suppress(NoServer):  # a test that needs the server then fails with the reason
+        if _shared_server not in stash:
+            stash[_shared_server] = Server({"max_connections": 400})
+        server = stash[_shared_server]
+        node.workerinput["postgres_server"] = (str(server.folder), str(server.binaries))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _shared_server in config.stash:
+        config.stash[_shared_server].close()
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
-    """One PostgreSQL server for all tests that leave it running; who stops or kills one has one of their own."""
-    with Server() as server:
-        yield server
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """One PostgreSQL server for all tests that leave it running; a test that stops or kills one starts its own.
+
+    Each worker of pytest-xdist has a database of its own: notifications and advisory locks belong to one database.
+    """
+    worker: dict[str, Any] = getattr(request.config, "workerinput", {})
+    if "postgres_server" in worker:
+        folder, binaries = map(Path, worker["postgres_server"])
+        yield RunningServer(folder, binaries).own_database(worker["workerid"])
+    else:
+        with Server() as server:
+            yield server
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> str:
+def postgres_url(postgres_server: RunningServer) -> str:
     """The address of an empty store, in a schema of its own."""
     return postgres_server.url(schema=f"test_{next(_numbers)}")

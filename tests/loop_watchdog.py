@@ -54,7 +54,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),
     Allowed(
-        "tests/((peers|cli)/test_.*peer|base/test_http_limits)",
+        "tests/(peers|cli)/test_.*peer",
         r"the task (test_|its_|\w+\.<locals>\.(scene|main))",
         "two stores in memory meet within the test's own coroutine: they answer without giving way, so that the whole "
         "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",

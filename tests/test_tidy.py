@@ -161,12 +161,12 @@ def state_belongs_to_somebody(module: str, source: str) -> Iterator[str]:
 
 def the_path_of_python_is_changed_in_one_place(module: str, source: str) -> Iterator[str]:
     """Where a folder goes on the path decides which files stand in for our own modules."""
-    if module in ("asterism.__main__", "asterism.cli.user_modules"):
+    if module in ("asterism.__main__", "asterism.cli.user_files"):
         return
     changed = re.compile(r"sys\.path\.(insert|append|extend)|sys\.path(\[.*\])? *\+?= ")
     for number, line in enumerate(source.splitlines(), 1):
         if changed.search(line):
-            yield f"line {number}: it changes sys.path; call allow_imports of cli/user_modules.py"
+            yield f"line {number}: it changes sys.path; call allow_imports of cli/user_files.py"
 
 
 RULES: list[Rule] = [
@@ -250,7 +250,7 @@ def test_every_room_is_known() -> None:
         ("asterism.orchestrator.edit_cycles", "from asterism.compat import galaxy"),
         ("asterism.series.git_register", "from asterism.agents.editor import ask"),
         ("asterism.series.git_register", "from asterism.cli.main import main"),
-        ("asterism.series.register", "from asterism.testing.register_conformance import Faulty"),
+        ("asterism.series.register", "from asterism.testing.register_conformance import FaultyRegister"),
         ("asterism.orchestrator.edit_cycles", "from asterism.series.git_register import GitRegister"),
         ("asterism.cli.main", "from asterism.testing.virtual_time import run"),
         ("asterism.__init__", "from asterism.cli.main import main"),

@@ -79,7 +79,7 @@ def _bars(found: speed.Comparison) -> list[tuple[str, str, str]]:
 
 def taken_up(found: resume.Resumed) -> str:
     before, after, short = found.weight, found.compaction.weight, found.compaction
-    due = max(compaction.LONG, compaction.PER_TASK * found.tasks)
+    due = max(compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK * found.tasks)
     text = f"""## Going on after a crash
 
 A layered plan of {found.tasks:,} tasks whose process was killed (`SIGKILL`) when half of them had ended. Its journal
@@ -119,7 +119,7 @@ What it weighs in the database, and what is left when the journal is shortened t
         + f"""
 Shortening it takes **{time_text(short.whole)}**. All the while the constellation goes on: the longest time for which
 nothing else happened in the process is **{time_text(short.still)}**. It is due when there are {due:,} steps since
-the last snapshot ({compaction.PER_TASK} for each task), so that is {time_text(short.whole / due)} for a step.
+the last snapshot ({compaction.STEPS_PER_TASK} for each task), so that is {time_text(short.whole / due)} for a step.
 """
     )
 

@@ -149,11 +149,11 @@ async def _on_copy(left: Path, what: Callable[[Fleet], Awaitable[Value]]) -> Val
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
-async def _loaded(fleet: Fleet) -> journal_store.Kept:
+async def _loaded(fleet: Fleet) -> journal_store.StoredConstellation:
     return await journal_store.load(fleet.store, half.NAME, expressions)
 
 
-def done(kept: journal_store.Kept) -> set[int]:
+def done(kept: journal_store.StoredConstellation) -> set[int]:
     return {int(node.id) for node in kept.plan.nodes.values() if node.status is COMPLETED}
 
 
@@ -161,16 +161,6 @@ async def _read(fleet: Fleet) -> float:
     began = time.perf_counter()
     await _loaded(fleet)
     return time.perf_counter() - began
-
-
-class _Noted(DurableOrchestrator):
-    """Notes when it has a constellation to itself."""
-
-    owned: asyncio.Future[float]
-
-    def _go_on(self, kept: journal_store.Kept, journal: journal_writer.Journal) -> Execution:
-        self.owned.set_result(time.perf_counter())
-        return super()._go_on(kept, journal)
 
 
 async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
@@ -183,12 +173,19 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
             begun.set_result(time.perf_counter())
 
     half.on_begin = note
-    orchestrator = _Noted(fleet, local=half.SLOTS)
-    orchestrator.owned = asyncio.get_running_loop().create_future()
+    orchestrator = DurableOrchestrator(fleet, local=half.SLOTS)
+    owned: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    add = orchestrator.scheduler.add
+
+    def noted(execution: Execution, owner: object) -> None:
+        owned.set_result(time.perf_counter())
+        add(execution, owner)
+
+    orchestrator.scheduler.add = noted  # type: ignore[method-assign]
     began = time.perf_counter()
-    going = asyncio.create_task(orchestrator.go_on(half.NAME))
+    going = asyncio.create_task(orchestrator.run_stored(half.NAME))
     try:
-        for wanted in (begun, orchestrator.owned):
+        for wanted in (begun, owned):
             either: list[asyncio.Future[Any]] = [going, wanted]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not wanted.done():
@@ -199,7 +196,7 @@ async def _until_it_goes_on(fleet: Fleet) -> tuple[float, float]:
         going.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await going
-    return orchestrator.owned.result() - began, begun.result() - began
+    return owned.result() - began, begun.result() - began
 
 
 async def _until_the_end(fleet: Fleet) -> float:
@@ -208,7 +205,7 @@ async def _until_the_end(fleet: Fleet) -> float:
     work.trace.clear()
     gc.collect()
     began = time.perf_counter()
-    result = await DurableOrchestrator(fleet, local=half.SLOTS).go_on(half.NAME)
+    result = await DurableOrchestrator(fleet, local=half.SLOTS).run_stored(half.NAME)
     took = time.perf_counter() - began
     begun = [~mark for mark in work.trace if mark < 0]
     if again := before.intersection(begun):
@@ -223,20 +220,20 @@ async def _until_the_end(fleet: Fleet) -> float:
 async def _shortened(fleet: Fleet) -> Compaction:
     """Shorten the journal now, long or not."""
     kept = await _loaded(fleet)
-    before, limits = kept.head.first, (compaction.LONG, compaction.PER_TASK)
-    journal = journal_writer.Journal(fleet.store, fleet.clock, random.Random(0), kept, _raise)
+    before, limits = kept.head.first, (compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, random.Random(0), kept, _raise)
     gc.collect()
-    compaction.LONG = compaction.PER_TASK = 0
+    compaction.LONG_JOURNAL = compaction.STEPS_PER_TASK = 0
     try:
         async with Watch() as watch:
             began = time.perf_counter()
             await journal.commit()
-            compaction.LONG, compaction.PER_TASK = limits
-            await journal.shortening.over()
+            compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK = limits
+            await journal.compaction.wait()
             whole = time.perf_counter() - began
     finally:
-        compaction.LONG, compaction.PER_TASK = limits
-    found, _ = await journal_store.head(fleet.store, half.NAME)
+        compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK = limits
+    found, _ = await journal_store.read_head(fleet.store, half.NAME)
     if found.first <= before:
         raise AssertionError("the journal was not shortened")
     read = await _read(fleet)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from asterism.core.run.run import Run
-from asterism.store.protocol import Offer, PutRun, Store, Write
+from asterism.store.protocol import PutRun, Store, TakeRequest, Write
 
 
 class Counting:
@@ -36,7 +36,7 @@ class Counting:
             if write.run.ended:
                 self.ended()
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await self._store.take(offer, step)
         self.commits += bool(taken)
         self.writes["take"] += len(taken)

@@ -162,7 +162,7 @@ class Scene:
 
         async def beating() -> None:
             for number in left:
-                answer = await self.fleet.store.beat(_session(number), PROFILE, ())
+                answer = await self.fleet.store.heartbeat(_session(number), PROFILE, ())
                 assert answer.alive
                 assert len(answer.held) == UNDER_WAY
 

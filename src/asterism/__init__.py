@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.durable.durable_orchestrator import DurableOrchestrator
-    from asterism.durable.journal_store import ConstellationExists, NotOurs, UnknownConstellation
+    from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
     from asterism.fleet.device.functions import CurrentRun, RunStopped
     from asterism.fleet.device.membership import DeviceNameTaken
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
-    from asterism.fleet.policy.policy import Policy
+    from asterism.fleet.policy.policy import DevicePolicy
     from asterism.fleet.settings import Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -72,6 +72,7 @@ __all__ = [
     "DeviceEvent",
     "DeviceLost",
     "DeviceNameTaken",
+    "DevicePolicy",
     "DeviceReplaced",
     "DeviceUnavailable",
     "DurableOrchestrator",
@@ -85,10 +86,9 @@ __all__ = [
     "InvalidWorkflow",
     "LocalDevice",
     "NotJson",
-    "NotOurs",
     "Orchestrator",
+    "OwnershipLost",
     "PlanError",
-    "Policy",
     "Priority",
     "Progress",
     "Query",
@@ -148,14 +148,14 @@ _LATER = {
     "asterism.orchestrator.result": ("Result",),
     "asterism.core.run.run": ("Progress", "Run", "RunStatus"),
     "asterism.core.run.workflow": ("Workflow",),
-    "asterism.durable.journal_store": ("ConstellationExists", "NotOurs", "UnknownConstellation"),
+    "asterism.durable.journal_store": ("ConstellationExists", "OwnershipLost", "UnknownConstellation"),
     "asterism.durable.durable_orchestrator": ("DurableOrchestrator",),
     "asterism.fleet.device.agent": ("DeviceAgent", "DeviceReplaced"),
     "asterism.fleet.device.functions": ("CurrentRun", "RunStopped"),
     "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
     "asterism.fleet.device.membership": ("DeviceNameTaken",),
     "asterism.fleet.ledger": ("UnknownRun",),
-    "asterism.fleet.policy.policy": ("Policy",),
+    "asterism.fleet.policy.policy": ("DevicePolicy",),
     "asterism.fleet.settings": ("Settings",),
     "asterism.fleet.workflows": ("UnknownWorkflow",),
     "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),

@@ -16,9 +16,9 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
 from asterism.base import http_requests
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Run
-from asterism.fleet.device.executor import Executors, RunWork
+from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 from tests.process_scenes import PATIENCE
 
 VALUE = "s3cr3t-välue/1"
@@ -101,7 +101,7 @@ def as_run(terms: dict[str, Any]) -> str | None:
     work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, given, lambda _: None, lambda _: None)
 
     async def main() -> str | None:
-        executors = Executors(Policy.open(), device="kitchen", session="s1")
+        executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s1")
         try:
             async with asyncio.timeout(PATIENCE):
                 await executors.execute(work)
@@ -215,7 +215,7 @@ def test_a_notice_that_bears_a_secret_of_the_device_stays(
     home: Any, away: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEVICE_TOKEN", VALUE)
-    notifier = Notifier(None, Policy.open())  # type: ignore[arg-type] # it is not asked
+    notifier = Notifier(None, DevicePolicy.open())  # type: ignore[arg-type] # it is not asked
     terms = {"url": f"{home.url}/307/to/{away.url}/there", "method": "POST", "json": {"message": VALUE}}
     with pytest.raises(http_requests.UnsafeRedirect):
         asyncio.run(notifier._request(terms))
@@ -229,6 +229,6 @@ def test_without_the_safeguard_a_header_follows(
     send: Send, home: Any, away: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ascii_only(monkeypatch)
-    monkeypatch.setattr(Mask, "bears", lambda self, text: False)
+    monkeypatch.setattr(Mask, "contains_secret", lambda self, text: False)
     assert send({"url": f"{home.url}/307/to/{away.url}/there", "headers": HEADERS}) is None
     assert away.asked[0].headers["x-key"] == "s3cr3t-value/1"

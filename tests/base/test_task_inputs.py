@@ -17,8 +17,8 @@ from asterism.base import task_inputs
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
-from asterism.fleet.device.executor import Executors, RunWork
-from asterism.fleet.policy.policy import Policy, PolicyForbids, Rules
+from asterism.fleet.device.executor import DeviceExecutor, RunWork
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from tests.process_scenes import PATIENCE
 
 DANGEROUS = [
@@ -52,12 +52,12 @@ def as_task(inputs: dict[str, Any], **terms: Any) -> Any:
     return node.value
 
 
-def as_run(inputs: dict[str, Any], policy: Policy | None = None, **terms: Any) -> Any:
+def as_run(inputs: dict[str, Any], policy: DevicePolicy | None = None, **terms: Any) -> Any:
     flow = Workflow("w", **terms)
     work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, inputs, lambda _: None, lambda _: None)
 
     async def main() -> Any:
-        executors = Executors(policy or Policy.open(), device="kitchen", session="s1")
+        executors = DeviceExecutor(policy or DevicePolicy.open(), device="kitchen", session="s1")
         try:
             async with asyncio.timeout(PATIENCE):
                 return await executors.execute(work)
@@ -146,7 +146,7 @@ def test_a_policy_lists_which_inputs_are_variables(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MEDIA_ROOT", "/media")
     monkeypatch.setenv("MEDIA_KEY", "0123456789")
     rules = Rules(commands=("env",), shell=True, environment=("MEDIA_*", "LD_*", "*_ENV"), secrets=("MEDIA_KEY",))
-    policy = Policy(rules)
+    policy = DevicePolicy(rules)
     inputs = {
         "MEDIA_X": "1",
         "MEDIA_ROOT": "/evil",

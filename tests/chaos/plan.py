@@ -16,7 +16,7 @@ from asterism.base import expressions
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.run import COMPLETED
-from asterism.durable.journal_store import Kept, head, keep_plan, load
+from asterism.durable.journal_store import StoredConstellation, insert_plan, load, read_head
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
@@ -78,9 +78,9 @@ class PlanFire:
         self.processes[name].kill()
         self.processes[name].wait()
 
-    async def play(self) -> Kept:
+    async def play(self) -> StoredConstellation:
         async with await Fleet.open(self.store, by="chaos") as fleet:
-            await keep_plan(fleet.store, self.plan())
+            await insert_plan(fleet.store, self.plan())
             for number in range(DEVICES):
                 self.start(f"device-{number}")
             for number in range(BOSSES):
@@ -100,7 +100,7 @@ class PlanFire:
         while True:
             await asyncio.sleep(0.05)
             try:
-                if (await head(fleet.store, NAME))[0].ended:
+                if (await read_head(fleet.store, NAME))[0].ended:
                     return
                 done = (await fleet.store.counts()).get(COMPLETED, 0)
             except StoreUnavailable:
@@ -113,7 +113,7 @@ class PlanFire:
             if done >= self.tasks - 1:
                 self.over.touch()
 
-    async def problems(self, kept: Kept) -> list[str]:
+    async def problems(self, kept: StoredConstellation) -> list[str]:
         """Everything that is not as promised."""
         async with await Fleet.open(self.store) as fleet:
             runs = {run.id: run for run in await fleet.runs(Query())}

@@ -9,7 +9,7 @@ from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import Task
 from asterism.core.run.session import Session
-from asterism.durable.journal_store import head_key, keep
+from asterism.durable.journal_store import head_key, insert
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession
 from tests.cli.cli_scenes import write
@@ -25,7 +25,7 @@ def keeping(scene: Scene, name: str = "nightly", build: str = "echo 1") -> Scene
         plan.add(Task("test", shell="echo 2"), after="build")
         plan.state = ConstellationState.READY
         terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
-        await keep(fleet.store, plan, RecordedLock(plan, **terms), terms)
+        await insert(fleet.store, plan, RecordedLock(plan, **terms), terms)
 
     scene.ask(make)
     return scene

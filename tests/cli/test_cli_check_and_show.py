@@ -19,7 +19,7 @@ BAD = "tasks:\n  fetch: {shell: x}\n  build: {argv: [make], after: fecth, retire
 def test_a_good_plan_is_fine(tmp_path: Path) -> None:
     result = asterism("check", write(tmp_path, GOOD))
     assert result.exit_code == 0
-    assert result.stdout == f"{tmp_path / 'plan.yaml'} is fine: 2 tasks, 1 dependency.\n"
+    assert result.stdout == f"{tmp_path / 'plan.yaml'} is valid: 2 tasks, 1 dependency.\n"
     assert result.stderr == ""
 
 

@@ -193,7 +193,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
 @pytest.mark.parametrize(
     ("editor", "told"),
     [
-        ("nowhere", "--editor is package.module:function, not 'nowhere'."),
+        ("nowhere", "--editor must be package.module:function, not 'nowhere'."),
         ("no_such_module_here:f", "The editor 'no_such_module_here:f' cannot be imported: ModuleNotFoundError: "),
         ("editor_beside:not_a_function", "is not callable"),
         ("editor_beside:nothing", "has no 'nothing'"),
@@ -230,7 +230,7 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     result = asterism("run", path, "--no-device-timeout", "0")
     assert result.exit_code == 1
     assert "warning: task 'a': needs a device that can gpu" in result.stderr
-    assert "no device could take task 'a', which asks for a device that can gpu" in result.stdout
+    assert "no device with 'gpu' has joined" in result.stdout
 
 
 def test_a_missing_secret_is_a_warning_and_then_a_failure(tmp_path: Path) -> None:

@@ -216,18 +216,18 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     assert "No device is joined." in scene.ok("device", "scores", "work")
     result = scene.run("device", "scores", "zzzz")
     assert result.exit_code == 64
-    assert "there is no workflow 'zzzz', and as a run: there is no run with 'zzzz' in its id" in result.stderr
+    assert "there is no workflow 'zzzz', and as a run: no run has 'zzzz' in its id" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--accepts", "run.by =="], "Invalid value for --accepts: it is not valid"),
-        (["--hands-back", "battery <"], "Invalid value for --hands-back: it is not valid"),
+        (["--accepts", "run.by =="], "Invalid value for --accepts: the expression is not valid"),
+        (["--hands-back", "battery <"], "Invalid value for --hands-back: the expression is not valid"),
         (["--heartbeat", "60"], "--timeout is at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' has to be NAME=VALUE."),
-        (["--policy", "none.yaml"], "there is no policy file none.yaml"),
+        (["--policy", "none.yaml"], "there is no device policy file none.yaml"),
         (["--drain-for", "soon"], "'soon' is not a valid duration"),
     ],
 )

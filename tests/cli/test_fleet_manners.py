@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli import cancelled_count
-from asterism.cli.cancelled_count import Tally
-from asterism.cli.fleet_screen import picture
-from asterism.cli.fleet_snapshot import look
+from asterism.cli import fleet_snapshot
+from asterism.cli.fleet_snapshot import CancelledCount, look
 from asterism.cli.fleet_tables import note_on, runs_table
+from asterism.cli.fleet_watch import picture
+from asterism.cli.run_actions import answer, sentence
 from asterism.cli.run_details import Details, lines
-from asterism.cli.run_wait import answer, sentence
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
@@ -31,7 +30,7 @@ from asterism.store.store_errors import StoreMissing
 from tests.cli.command_scenes import Scene, failed, started, taken_by
 from tests.process_scenes import ended
 
-HINT = "the first `asterism workflow add` or `asterism device join` makes it; --store names another"
+HINT = "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
 
 THAT_MAKE_NONE = [
     ["runs", "list"],
@@ -204,7 +203,7 @@ def test_in_a_file_a_capability_with_a_comma_is_a_mistake() -> None:
 # -- what was cancelled did not fail -----------------------------------------------------------------------------------
 
 
-def heading(scene: Scene, tally: Tally, limit: int = 10) -> str:
+def heading(scene: Scene, tally: CancelledCount, limit: int = 10) -> str:
     """The first line of the picture, without the name of the store."""
 
     async def ask(fleet: Fleet) -> str:
@@ -234,7 +233,7 @@ def fail(scene: Scene) -> None:
 
 def test_the_picture_counts_what_was_cancelled_apart(tmp_path: Path) -> None:
     scene = with_ends(tmp_path, "fcc")
-    tally = Tally()
+    tally = CancelledCount()
     assert heading(scene, tally) == "1 failed, 2 cancelled"
     scene.ok("runs", "cancel", scene.create().id)
     assert heading(scene, tally) == "1 failed, 3 cancelled"
@@ -243,17 +242,17 @@ def test_the_picture_counts_what_was_cancelled_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_out_of_sight_is_counted_too_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelled_count, "PAGE", 2)
+    monkeypatch.setattr(fleet_snapshot, "PAGE", 2)
     scene = with_ends(tmp_path, "ccfcf")
-    tally, reads = Tally(), 0
-    read = Tally._read
+    tally, reads = CancelledCount(), 0
+    read = CancelledCount._read
 
-    async def counted(self: Tally, fleet: Fleet) -> dict[str, bool]:
+    async def counted(self: CancelledCount, fleet: Fleet) -> dict[str, bool]:
         nonlocal reads
         reads += 1
         return await read(self, fleet)
 
-    monkeypatch.setattr(Tally, "_read", counted)
+    monkeypatch.setattr(CancelledCount, "_read", counted)
     assert [heading(scene, tally, limit=1) for _ in range(3)] == ["2 failed, 3 cancelled"] * 3
     assert reads == 1, "runs that have ended do not change"
     scene.ok("runs", "cancel", scene.create().id)
@@ -264,7 +263,7 @@ def test_what_is_out_of_sight_is_counted_too_and_read_once(tmp_path: Path, monke
 def test_one_that_took_the_place_of_another_is_noticed(tmp_path: Path) -> None:
     """Their number is the same: one was forgotten, another failed."""
     scene = with_ends(tmp_path, "cc")
-    tally = Tally()
+    tally = CancelledCount()
     assert heading(scene, tally, limit=1) == "2 cancelled"
     scene.ok("runs", "prune", "--older-than", "0")
     fail(scene)
@@ -273,8 +272,8 @@ def test_one_that_took_the_place_of_another_is_noticed(tmp_path: Path) -> None:
 
 
 def test_too_many_to_be_counted_apart_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelled_count, "MOST", 2)
-    assert heading(with_ends(tmp_path, "fcc"), Tally()) == "3 failed or cancelled"
+    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 2)
+    assert heading(with_ends(tmp_path, "fcc"), CancelledCount()) == "3 failed or cancelled"
 
 
 # -- how long it took --------------------------------------------------------------------------------------------------
@@ -383,7 +382,7 @@ def test_a_cancelled_run_is_not_counted_as_failed(tmp_path: Path, monkeypatch: p
     assert (told["runs"][str(FAILED)], told["runs"]["cancelled"]) == (0, 1)
     assert "1 cancelled" in scene.ok("store", "info")
     assert "failed" not in scene.ok("store", "info")
-    monkeypatch.setattr(cancelled_count, "MOST", 0)  # too many to tell
+    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 0)  # too many to tell
     assert scene.json("store", "info")["runs"]["failed or cancelled"] == 1
     assert "1 failed or cancelled" in scene.ok("store", "info")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.device_log import Narrated
+from asterism.cli.device_log import LoggingExecutor
 from asterism.cli.fleet_tables import note_on
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
@@ -53,7 +53,7 @@ class Nothing:
 
 def said_of(run: Run, caplog: pytest.LogCaptureFixture) -> str:
     caplog.clear()
-    narrated = Narrated(Nothing(), lambda run_id: None)  # type: ignore[arg-type]
+    narrated = LoggingExecutor(Nothing(), lambda run_id: None)  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, "asterism.device"):
         asyncio.run(narrated.execute(RunWork(run, FLOW, {}, lambda *_: None, lambda *_: None, 60.0)))
     return caplog.messages[0]

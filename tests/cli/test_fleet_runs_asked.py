@@ -11,7 +11,7 @@ from asterism.cli import run_list
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 from tests.cli.command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
 
 
@@ -64,8 +64,8 @@ def test_what_a_run_says_is_shown_as_far_as_its_device_has_told(tmp_path: Path) 
     _, _, busy, _ = a_few(scene)
 
     async def tell(fleet: Fleet) -> None:
-        report = Report(busy.id, busy.epoch, Progress(3, 10), "frame 1\nframe \x1b[31m2")
-        await fleet.store.beat("session-laptop", {}, [report])
+        report = ProgressReport(busy.id, busy.epoch, Progress(3, 10), "frame 1\nframe \x1b[31m2")
+        await fleet.store.heartbeat("session-laptop", {}, [report])
 
     scene.ask(tell)
     text = scene.ok("runs", "show", busy.id)
@@ -90,12 +90,12 @@ def test_a_run_is_meant_by_any_part_of_its_id_that_no_other_has(tmp_path: Path) 
     assert scene.json("runs", "show", one.id[len(part) :].upper())["id"] == one.id
     result = scene.run("runs", "show", part)
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"Error: '{part}' is in the ids of several runs; give more of the id:" in result.stderr
+    assert f"Error: several runs have '{part}' in their ids; give more letters:" in result.stderr
     for run in (one, other):
         assert f"  {run.id}  work  created" in result.stderr
     result = scene.run("runs", "show", "zzzz")
-    assert "there is no run with 'zzzz' in its id" in result.stderr
-    assert "not by nothing" in scene.run("runs", "show", " ").stderr
+    assert "no run has 'zzzz' in its id" in result.stderr
+    assert "the id of the run is empty" in scene.run("runs", "show", " ").stderr
 
 
 def test_very_many_candidates_are_not_all_listed(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def _kept(scene: Scene, value: str) -> object:
     async def keep(fleet: Fleet) -> object:
-        return await fleet.blobs.keep(value, await fleet.settings(), "it")
+        return await fleet.blobs.keep(value, "it")
 
     return scene.ask(keep)
 

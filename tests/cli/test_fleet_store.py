@@ -247,7 +247,7 @@ def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatc
         ("fleet", "names no store"),
         ("mysql://localhost/x", "stores of the kind 'mysql' are not known"),
         ("sqlite:/fleet.db", "too few slashes"),
-        ("memory:", "A store in memory lasts as long as one process"),
+        ("memory:", "A store in memory ends with its process"),
     ],
 )
 def test_what_names_no_store_is_refused(tmp_path: Path, url: str, words: str) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from asterism.cli.option_types import any_json, duration, json_object, pair
+from asterism.cli.formats import format_size, format_time
+from asterism.cli.option_types import duration, json_object, json_value, pair
 from asterism.cli.option_types import size as size_of
-from asterism.cli.short_spans import moment, size
 from tests.cli.command_scenes import Scene
 
 
@@ -46,7 +46,7 @@ def test_a_pair_has_a_name_and_may_have_signs_in_its_value() -> None:
 
 def test_json_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "given.json").write_text('\ufeff{"a": [1, "é"]}', encoding="utf-8")
-    assert any_json(f"@{tmp_path / 'given.json'}") == {"a": [1, "é"]}
+    assert json_value(f"@{tmp_path / 'given.json'}") == {"a": [1, "é"]}
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,15 @@ def test_what_is_no_object_is_refused_with_the_reason(text: str, words: str) -> 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "given.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(click.BadParameter, match="it is not text in UTF-8"):
-        any_json(f"@{tmp_path / 'given.json'}")
+        json_value(f"@{tmp_path / 'given.json'}")
 
 
 def test_sizes_and_moments_in_words() -> None:
-    assert [size(number) for number in (12, 64 << 10, 10 << 20, 3 << 30)] == ["12 bytes", "64 KiB", "10 MiB", "3 GiB"]
-    assert moment(None) == ""
-    assert moment(1e300) == f"{1e300:.0f}"
+    assert [format_size(number) for number in (12, 64 << 10, 10 << 20, 3 << 30)] == [
+        "12 bytes",
+        "64 KiB",
+        "10 MiB",
+        "3 GiB",
+    ]
+    assert format_time(None) == ""
+    assert format_time(1e300) == f"{1e300:.0f}"

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli.cancelled_count import Tally
-from asterism.cli.fleet_screen import picture
-from asterism.cli.fleet_snapshot import look
-from asterism.cli.fleet_watch import watch
+from asterism.cli.fleet_snapshot import CancelledCount, look
+from asterism.cli.fleet_watch import picture, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister, Report
+from asterism.store.protocol import ProgressReport, PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import Scene, assigned_to, completed, failed, started, taken_by
@@ -29,7 +27,7 @@ from tests.process_scenes import PATIENCE, ended
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
     async def ask(fleet: Fleet) -> list[str]:
-        found = await look(fleet, height, (), Tally())
+        found = await look(fleet, height, (), CancelledCount())
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
         console.print(picture(found, width, height))
         assert isinstance(console.file, io.StringIO)
@@ -52,7 +50,7 @@ def busy_fleet(scene: Scene) -> list[Run]:
     scene.step(runs[3], assigned_to("laptop"))
 
     async def tell(fleet: Fleet) -> None:
-        await fleet.store.beat("session-kitchen-pc", {}, [Report(runs[2].id, 1, Progress(3, 10), "")])
+        await fleet.store.heartbeat("session-kitchen-pc", {}, [ProgressReport(runs[2].id, 1, Progress(3, 10), "")])
         value = {"device": "laptop", "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000}
         await fleet.store.commit([PutRegister("coordinator", value, None)])
 

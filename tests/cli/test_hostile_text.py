@@ -484,7 +484,7 @@ def test_a_result_is_cleaned_for_a_terminal_and_for_nobody_else(fleet: HostileFl
 
 def test_a_traceback_of_our_own_is_cleaned() -> None:
     fail = f"def fail():\n  raise RuntimeError({NAME!r})\n"
-    script = f"from asterism.cli import main\n{fail}main.commands = fail\nmain.main()"
+    script = f"from asterism.cli import main\n{fail}main.commands.execute = fail\nmain.main()"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE, check=False)
     assert b"RuntimeError" in told.stderr
     assert acts(told.stderr, lines=True) == []

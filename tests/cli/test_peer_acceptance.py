@@ -133,12 +133,12 @@ def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: H
 
 async def _disguised(fleet: Any, as_whom: Scene) -> None:
     """With the id of another store."""
-    from asterism.fleet.device.membership import identity
+    from asterism.fleet.device.membership import store_identity
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import PutRegister
 
     async with await Fleet.open(as_whom.url) as other:
-        stolen = await identity(other.store, other.clock)
+        stolen = await store_identity(other.store, other.clock)
     await fleet.store.commit([PutRegister("store/id", {"id": stolen}, None)])
 
 

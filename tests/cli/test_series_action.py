@@ -18,7 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.cli.series_github import GitHubServer, scenes
+from tests.cli.local_github import GitHubServer, scenes
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "series"

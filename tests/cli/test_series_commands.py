@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from asterism.cli.series_access import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
+from asterism.cli.series_context import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
 from asterism.cli.series_commands import series
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
-from asterism.cli.series_access import QUEUED, UNREADABLE
+from asterism.cli.series_context import QUEUED, UNREADABLE
 from tests.cli.command_scenes import Scene
-from tests.cli.series_github import GitHubServer, World, scenes
+from tests.cli.local_github import GitHubServer, World, scenes
 
 NAME = "RFC-093"
 NO_TEXT = os.fsdecode(b"\xff")

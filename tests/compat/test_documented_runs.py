@@ -244,7 +244,7 @@ def test_a_task_that_no_device_can_take_fails_in_time(dialect: Dialect) -> None:
     session.agent()
     plan = dialect.plan(TaskStar("A", target_device_id="two"), "B")
     assert session.run(plan)["status"] == "partially_failed"
-    assert "no device could take task 'A'" in str(plan.tasks["A"].error)
+    assert "no device 'two' became available" in str(plan.tasks["A"].error)
 
 
 def test_a_manager_that_cannot_say_who_is_connected(caplog: pytest.LogCaptureFixture) -> None:

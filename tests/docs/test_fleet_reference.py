@@ -104,7 +104,7 @@ def test_every_name_of_a_profile_is_told() -> None:
     session = Session("s", "laptop", 0.0, profile=measure())
     assert session.owner == Owner("laptop", "s")
     told = first_names(section(page("docs/how-to/choose-devices.md"), "## The profile"))
-    assert told == set(session.shown())
+    assert told == set(session.expression_names())
 
 
 def test_every_method_of_a_store_is_told() -> None:

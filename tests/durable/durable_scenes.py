@@ -17,14 +17,14 @@ from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import Kept, load
+from asterism.durable.journal_store import StoredConstellation, load
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, Query, Write
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
 
@@ -68,7 +68,7 @@ class Stage:
         self._tasks.append(task)
         return task
 
-    async def load(self, name: str = "nightly") -> Kept:
+    async def load(self, name: str = "nightly") -> StoredConstellation:
         return await load(self.store, name, expressions)
 
     async def until(self, condition: Callable[[], Any]) -> None:
@@ -87,7 +87,7 @@ class Stage:
 
 
 def agent(*arguments: Any, host: str, **terms: Any) -> DeviceAgent:
-    return DeviceAgent(*arguments, **{"presence": SimPresence(host), "measure": dict, "monitor_every": 2.0, **terms})
+    return DeviceAgent(*arguments, **{"host": SimHost(host), "measure": dict, "monitor_every": 2.0, **terms})
 
 
 def task(name: str, call: str = "work", **terms: Any) -> Task:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.plan.status import ConstellationState
-from asterism.durable.journal_store import NotOurs
+from asterism.durable.journal_store import OwnershipLost
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed
@@ -29,7 +29,7 @@ async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_can
 
     first.fleet.cancel = never  # type: ignore[method-assign]
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
-    await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     running.cancel()  # it dies before it could call off anything
     await asyncio.wait([running])
     cancelling.cancel()
@@ -40,7 +40,7 @@ async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_can
         return await find(query)
 
     monkeypatch.setattr(stage.store, "find", slowly)
-    result = await stage.orchestrator(local=0).go_on("nightly")
+    result = await stage.orchestrator(local=0).run_stored("nightly")
     assert result.state is ConstellationState.CANCELLED
     (run,) = await find(Query(workflow="plan:nightly"))
     await asyncio.sleep(60.0)
@@ -53,14 +53,14 @@ async def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_t
     running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
-    await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     running.cancel()
     durable_work.gate("a").set()
     await asyncio.wait([running])
     done, _ = await asyncio.wait([cancelling], timeout=100.0)
     assert done, "it waits for ever"
 
-    with pytest.raises(NotOurs):
+    with pytest.raises(OwnershipLost):
         cancelling.result()
 
 
@@ -114,11 +114,11 @@ async def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_
     running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
-    await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     running.cancel()  # it is left, in the middle of it
     durable_work.gate("a").set()
     await asyncio.wait([running])
     cancelling.cancel()
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert result.state is ConstellationState.CANCELLED
     assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}

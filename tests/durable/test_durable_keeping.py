@@ -15,7 +15,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import SCHEMA, UnreadableJournal
 from asterism.durable import admin, journal_store
-from asterism.durable.journal_store import heads, keep_plan, record_key
+from asterism.durable.journal_store import insert_plan, read_heads, record_key
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, task
@@ -27,7 +27,7 @@ JOURNALS = Path(__file__).parent / "journals"
 
 async def kept(stage: Stage, *names: str) -> None:
     """A plan in the store that nobody has run."""
-    await keep_plan(stage.store, chain(*names))
+    await insert_plan(stage.store, chain(*names))
 
 
 async def put(stage: Stage, key: str, value: Any) -> None:
@@ -67,7 +67,7 @@ async def test_what_cannot_be_read_is_refused_with_the_reason(
     stage: Stage, key: str | int, change: Callable[[Any], Any], words: str
 ) -> None:
     await kept(stage, "a")
-    [found] = await heads(stage.store)
+    [found] = await read_heads(stage.store)
     name = record_key("nightly", found.first + key) if isinstance(key, int) else key
     before = await stage.store.register(name)
     await put(stage, name, change(before.value if before is not None else None))
@@ -79,11 +79,11 @@ async def test_what_cannot_be_read_is_refused_with_the_reason(
 @pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
 async def test_a_name_is_one_that_can_be_a_key(stage: Stage, name: str) -> None:
     with pytest.raises(PlanError, match="the name of a constellation in a store"):
-        await keep_plan(stage.store, Constellation(name))
+        await insert_plan(stage.store, Constellation(name))
 
 
 async def test_a_large_plan_is_kept_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_store, "PART", 100)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 100)
     await kept(stage, *(f"t{number}" for number in range(50)))
     assert len(await stage.store.registers("journal/nightly/")) > 20
     assert len((await stage.load()).plan) == 50
@@ -91,7 +91,7 @@ async def test_a_large_plan_is_kept_in_parts(stage: Stage, monkeypatch: pytest.M
 
 async def test_constellations_can_be_listed(stage: Stage) -> None:
     await kept(stage, "a")
-    [found] = await heads(stage.store)
+    [found] = await read_heads(stage.store)
     assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
 
 
@@ -100,9 +100,9 @@ async def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written
     found = await stage.store.register("plan/nightly")
     assert found is not None
     await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert result.state == "completed"
-    [head] = await heads(stage.store)
+    [head] = await read_heads(stage.store)
     assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
 
 
@@ -135,7 +135,7 @@ async def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs(stage
     assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
     assert (await stage.load()).plan.version == 0
     assert (await admin.edit(fleet, "nightly", batch)).version == 1
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert DONE == {"a": 1, "c": 1}
     assert result.plan.version == 1
 
@@ -172,4 +172,4 @@ async def test_a_pause_is_said_once(stage: Stage) -> None:
     await kept(stage, "a")
     await admin.pause(stage.fleet(), "nightly")
     await admin.pause(stage.fleet(), "nightly", "again")
-    assert await admin.paused(stage.store, "nightly") == "by ann"
+    assert await admin.pause_reason(stage.store, "nightly") == "by ann"

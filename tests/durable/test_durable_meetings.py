@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import PlanError
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.durable import compaction, journal_writer
-from asterism.durable.journal_store import NotOurs, keep_plan, step_record
+from asterism.durable.journal_store import OwnershipLost, insert_plan, step_record
 from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -24,17 +23,17 @@ async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records that stood in its way have been removed: only the head still knows."""
-    monkeypatch.setattr(compaction, "LONG", 10)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    await keep_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 10)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    await insert_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
     asleep = await stage.load()
-    told: list[NotOurs] = []
+    told: list[OwnershipLost] = []
     fleet = stage.fleet()
-    sleeper = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
-    await stage.orchestrator(host="there").go_on("nightly")
+    sleeper = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, asleep, told.append)
+    await stage.orchestrator(host="there").run_stored("nightly")
     assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
     asleep.plan.note(1.0, "said", None, "too late")
-    with pytest.raises(NotOurs):
+    with pytest.raises(OwnershipLost):
         await sleeper.commit()
     assert len(told) == 1
     assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
@@ -43,12 +42,12 @@ async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
 async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginning(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LONG", 5)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    await keep_plan(stage.store, chain("a"))
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    await insert_plan(stage.store, chain("a"))
     kept = await stage.load()
     fleet = stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     commit = stage.store.commit
 
     async def slow(writes: Any) -> None:
@@ -60,7 +59,7 @@ async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_
         kept.plan.note(float(number), "said", None, "something")
     await asyncio.sleep(1.5)  # it is being shortened now
     await journal.change_head(device="kitchen")
-    await journal.shortening.over()
+    await journal.compaction.wait()
     found = await stage.load()
     assert (found.head.device, found.head.first) == ("kitchen", found.head.began + 2)
     await journal.close()
@@ -99,11 +98,6 @@ async def test_leaving_does_not_wait_for_a_store_that_is_gone(stage: Stage, monk
     monkeypatch.setattr(stage.store, "commit", commit)
 
 
-async def test_a_constellation_in_a_store_is_not_edited_without_waiting(stage: Stage) -> None:
-    with pytest.raises(PlanError, match=r"use `await amend\('nightly', batch\)`"):
-        stage.orchestrator().edit("nightly", EditBatch(()))
-
-
 def slow_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Of the journal alone: devices are as quick as ever."""
     commit = stage.store.commit
@@ -124,7 +118,7 @@ async def test_nothing_is_called_off_before_the_edit_that_says_so_is_written(
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     slow_commits(stage, monkeypatch, 5.0)
-    amending = stage.spawn(orchestrator.amend("nightly", EditBatch((CancelTask("a", "enough"),))))
+    amending = stage.spawn(orchestrator.edit("nightly", EditBatch((CancelTask("a", "enough"),))))
     await asyncio.sleep(3.0)
     [run] = await stage.store.find(Query(key="plan:nightly/a/1"))
     assert (amending.done(), run.wish, run.status) == (False, None, "processing")
@@ -144,11 +138,11 @@ async def test_a_task_that_is_cancelled_while_its_run_is_being_written_is_called
     await durable_work.gate("a begun").wait()
     slow_commits(stage, monkeypatch, 5.0)
     durable_work.gate("a").set()
-    kept = orchestrator.remembered
+    kept = orchestrator.stored
     assert kept is not None
     await stage.until(lambda: kept.plan["b"].status == "running")
     await asyncio.sleep(1.0)  # its run is being written
-    await orchestrator.amend("nightly", EditBatch((CancelTask("b", "enough"),)))
+    await orchestrator.edit("nightly", EditBatch((CancelTask("b", "enough"),)))
     assert (await running)["b"].status == "cancelled"
     await asyncio.sleep(60.0)
     runs = await stage.store.find(Query(key="plan:nightly/b/2"))
@@ -165,7 +159,7 @@ async def test_who_is_not_the_owner_any_more_announces_no_failures(stage: Stage)
     kept = await stage.load()
     await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
     durable_work.gate("a").set()
-    with pytest.raises(NotOurs):
+    with pytest.raises(OwnershipLost):
         await running
     assert "task_failed" not in told
 
@@ -173,12 +167,12 @@ async def test_who_is_not_the_owner_any_more_announces_no_failures(stage: Stage)
 async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LONG", 5)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    monkeypatch.setattr(compaction.Shortening, "_remove", _nothing_removed)
-    await keep_plan(stage.store, chain("a"))
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(compaction.Compaction, "_remove", _nothing_removed)
+    await insert_plan(stage.store, chain("a"))
     kept, fleet = await stage.load(), stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     head, looks = stage.store.register, 0
 
     async def late(key: str) -> Any:
@@ -199,14 +193,14 @@ async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
     await journal.close()
 
 
-async def _nothing_removed(self: compaction.Shortening, keys: Sequence[str]) -> None:
+async def _nothing_removed(self: compaction.Compaction, keys: Sequence[str]) -> None:
     """Not yet."""
 
 
 async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await keep_plan(stage.store, chain("a"))
+    await insert_plan(stage.store, chain("a"))
     kept, fleet = await stage.load(), stage.fleet()
-    journal = journal_writer.Journal(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
+    journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
     registers = stage.store.registers
 
     async def busy(prefix: str) -> Any:
@@ -224,13 +218,13 @@ async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, mon
 
 
 async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LONG", 30)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 30)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator()
     names = [f"t{number}" for number in range(60)]
     await orchestrator.run(chain(*names))
     records = await stage.store.registers("journal/nightly/")
-    kept, live = await stage.load(), orchestrator.remembered
+    kept, live = await stage.load(), orchestrator.stored
     assert live is not None
     assert kept.head.first > kept.head.began + 30
     assert len(records) < 25
@@ -239,8 +233,8 @@ async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypa
 
 
 async def test_a_plan_that_was_left_goes_on_from_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LONG", 20)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 20)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     plan = chain(*(f"t{number}" for number in range(20)))
     plan.add(task("slow", "wait"), "t19")
     plan.add(task("last"), "slow")
@@ -248,6 +242,6 @@ async def test_a_plan_that_was_left_goes_on_from_a_snapshot(stage: Stage, monkey
     await left(first.run(plan), lambda: DONE["t19"], stage)
     assert (await stage.load()).head.first > 1
     durable_work.gate("slow").set()
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert result.state == "completed"
     assert set(DONE.values()) == {1}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.plan_follower import Followed, Here
-from asterism.cli.run_output import Wishes
+from asterism.cli.plan_execution import Here, WatchedOrchestrator
+from asterism.cli.run_output import OutputOptions
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.store.protocol import Query
@@ -26,17 +26,17 @@ async def test_the_report_has_the_edits_and_the_first_plan_also_if_it_was_taken_
 
     monkeypatch.setattr(asyncio, "to_thread", here)
     monkeypatch.chdir(tmp_path)
-    orchestrator = Followed(
+    orchestrator = WatchedOrchestrator(
         stage.fleet(),
         Here(2, frozenset()),
-        Wishes(None, True, True),
+        OutputOptions(None, True, True),
         takeover_after=15.0,
         host="here",
         make_agent=lambda *a, **t: agent(*a, host="here", **t),
     )
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await orchestrator.amend("nightly", EditBatch((AddTask(task("c", "wait")),), "ann"))
+    await orchestrator.edit("nightly", EditBatch((AddTask(task("c", "wait")),), "ann"))
     await durable_work.gate("c begun").wait()
     run = next(run for run in await stage.store.find(Query()) if "/a/" in (run.key or ""))
     await changed_by_somebody(stage, run)

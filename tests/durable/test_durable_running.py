@@ -13,8 +13,14 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.task import Task
-from asterism.durable import admin, durable_orchestrator
-from asterism.durable.journal_store import ConstellationExists, NotOurs, UnknownConstellation, keep_plan, step_record
+from asterism.durable import admin, durable_orchestrator, ownership
+from asterism.durable.journal_store import (
+    ConstellationExists,
+    OwnershipLost,
+    UnknownConstellation,
+    insert_plan,
+    step_record,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -188,7 +194,7 @@ async def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again(stage:
     await left(first.run(plan), lambda: DONE["b"], stage)
     assert not (await stage.load()).head.ended
     durable_work.gate("c").set()
-    result = await stage.orchestrator(host="there").go_on("nightly")
+    result = await stage.orchestrator(host="there").run_stored("nightly")
     assert result.state == "completed"
     assert DONE == {"a": 1, "b": 1, "c": 1, "d": 1}
     assert [entry.why for entry in result.story() if entry.what == "taken up"] == [
@@ -201,10 +207,10 @@ async def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again(stage:
 async def test_a_run_that_is_still_alive_on_a_device_is_waited_for(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     first = stage.orchestrator(local=0)
-    await left(first.run(chain("a", call="wait")), lambda: len(kitchen.desk), stage)
-    again = stage.spawn(stage.orchestrator(local=0).go_on("nightly"))
+    await left(first.run(chain("a", call="wait")), lambda: len(kitchen.worker), stage)
+    again = stage.spawn(stage.orchestrator(local=0).run_stored("nightly"))
     await asyncio.sleep(10.0)
-    assert len(kitchen.desk) == 1
+    assert len(kitchen.worker) == 1
     durable_work.gate("a").set()
     assert (await again).state == "completed"
     assert DONE == {"a": 1}
@@ -220,12 +226,12 @@ async def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up(stage:
     first = stage.orchestrator(local=0, no_device_timeout=50.0)
     await left(first.run(plan), durable_work.gate("a begun").is_set, stage)
     kitchen.drain(hand_back=True)
-    await stage.until(lambda: not len(kitchen.desk))
+    await stage.until(lambda: not len(kitchen.worker))
     durable_work.reset()
     await stage.device("attic")
     for name in ("a", "b"):
         durable_work.gate(name).set()
-    result = await stage.orchestrator(local=0).go_on("nightly")
+    result = await stage.orchestrator(local=0).run_stored("nightly")
     assert result.state == "partially_failed"
     assert DONE == {"a": 1, "b": 1}
     assert {name: result.plan.nodes[name].device for name in ("a", "b")} == {"a": "attic", "b": "attic"}
@@ -236,7 +242,7 @@ async def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up(stage:
 async def test_the_terms_of_runs_are_those_with_which_the_constellation_began(stage: Stage) -> None:
     first = stage.orchestrator(no_device_timeout=7200.0, strategy="round_robin", max_losses=9)
     await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
-    again = stage.spawn(stage.orchestrator().go_on("nightly"))
+    again = stage.spawn(stage.orchestrator().run_stored("nightly"))
     for name in ("a", "b"):
         durable_work.gate(name).set()
     assert (await again).state == "completed"
@@ -257,7 +263,7 @@ async def test_an_open_cycle_is_opened_again_and_its_editor_asked_again(stage: S
 
     first = stage.orchestrator(editor=editor)
     await left(first.run(chain("a", "b")), lambda: asked, stage)
-    result = await stage.orchestrator(editor=editor).go_on("nightly")
+    result = await stage.orchestrator(editor=editor).run_stored("nightly")
     assert asked[:2] == [["a"], ["a"]]
     assert DONE == {"a": 1, "b": 1, "more": 1}
     assert result.plan.version == 1
@@ -267,7 +273,7 @@ async def test_an_open_cycle_is_opened_again_and_its_editor_asked_again(stage: S
 async def test_the_plan_in_the_store_is_the_one_in_memory(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     await orchestrator.run(chain("a", "b", "c"))
-    kept, live = await stage.load(), orchestrator.remembered
+    kept, live = await stage.load(), orchestrator.stored
     assert live is not None
     assert (kept.plan.to_json(), lock_to_json(kept.lock)) == (live.plan.to_json(), lock_to_json(live.lock))
     assert (kept.head.state, kept.head.owner) == ("completed", None)
@@ -279,7 +285,7 @@ async def test_a_cancelled_constellation_ends_and_its_runs_with_it(stage: Stage)
     kitchen = await stage.device("kitchen")
     orchestrator = stage.orchestrator(local=0)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
-    await stage.until(lambda: len(kitchen.desk))
+    await stage.until(lambda: len(kitchen.worker))
     await orchestrator.cancel("nightly")
     assert (await running).state == "cancelled"
     [run] = await stage.store.find(Query())
@@ -294,7 +300,7 @@ async def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_s
     async def editor(view: Any, events: Any) -> Any:
         if [getattr(event, "task_id", None) for event in events] != ["a"]:
             return None
-        await stage.until(lambda: len(kitchen.desk))
+        await stage.until(lambda: len(kitchen.worker))
         return [RemoveTask("b"), AddTask(task("instead"))]
 
     plan = chain("a")
@@ -358,8 +364,8 @@ async def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(
 async def test_two_orchestrators_do_not_run_one_constellation(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
-    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* `asterism plan standby nightly` waits"):
-        await stage.orchestrator(host="there").go_on("nightly")
+    with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* asterism plan standby nightly"):
+        await stage.orchestrator(host="there").run_stored("nightly")
     durable_work.gate("a").set()
     await running
 
@@ -396,7 +402,7 @@ async def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_
     kept = await stage.load()
     await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
     durable_work.gate("a").set()
-    with pytest.raises(NotOurs, match="another process has gone on with constellation 'nightly'"):
+    with pytest.raises(OwnershipLost, match="another process continues plan 'nightly'"):
         await running
     again = await stage.load()
     assert again.number == kept.number + 1
@@ -409,7 +415,7 @@ async def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_
 @pytest.mark.virtual_time
 async def test_an_unknown_name_is_said_to_be_unknown(stage: Stage) -> None:
     with pytest.raises(UnknownConstellation, match="there is no constellation 'nobody'"):
-        await stage.orchestrator().go_on("nobody")
+        await stage.orchestrator().run_stored("nobody")
 
 
 @pytest.mark.virtual_time
@@ -422,7 +428,7 @@ async def test_a_name_is_used_once(stage: Stage) -> None:
 @pytest.mark.virtual_time
 async def test_what_has_ended_is_not_run_again(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
-    result = await stage.orchestrator(host="there").go_on("nightly")
+    result = await stage.orchestrator(host="there").run_stored("nightly")
     assert (result.state, result["a"].value) == ("completed", "a done")
     assert DONE == {"a": 1}
 
@@ -452,8 +458,8 @@ async def test_an_edit_that_cannot_be_kept_is_rejected(stage: Stage) -> None:
     running = stage.spawn(orchestrator.run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
     with pytest.raises(EditRejected, match="this plan is kept in a store"):
-        await orchestrator.amend("nightly", EditBatch((AddTask(Task("b", call=lambda: None)),)))
-    await orchestrator.amend("nightly", EditBatch((AddTask(task("b")), AddDependency("a", "b"))))
+        await orchestrator.edit("nightly", EditBatch((AddTask(Task("b", call=lambda: None)),)))
+    await orchestrator.edit("nightly", EditBatch((AddTask(task("b")), AddDependency("a", "b"))))
     assert "b" in (await stage.load()).plan
     durable_work.gate("a").set()
     assert (await running)["b"].value == "b done"
@@ -467,12 +473,12 @@ async def test_a_pause_from_anywhere_is_minded_and_so_is_its_end(stage: Stage) -
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
     await admin.pause(stage.fleet(), "nightly", "let me see")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     durable_work.gate("a").set()
     durable_work.gate("b").set()
     await asyncio.sleep(30.0)
     assert DONE == {"a": 1}
-    assert await admin.paused(stage.store, "nightly") == "by ann: let me see"
+    assert await admin.pause_reason(stage.store, "nightly") == "by ann: let me see"
     assert await admin.unpause(stage.fleet(), "nightly")
     assert (await running).state == "completed"
     assert not await admin.unpause(stage.fleet(), "nightly")
@@ -489,16 +495,16 @@ async def test_a_pause_in_the_process_holds_until_the_store_says_otherwise(stage
     await asyncio.sleep(30.0)
     assert DONE == {"a": 1}
     await admin.pause(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     await admin.unpause(stage.fleet(), "nightly")
     assert (await running).state == "completed"
 
 
 @pytest.mark.virtual_time
 async def test_what_is_paused_at_rest_starts_nothing_when_it_is_taken_up(stage: Stage) -> None:
-    await keep_plan(stage.store, chain("a"))
+    await insert_plan(stage.store, chain("a"))
     await admin.pause(stage.fleet(), "nightly")
-    running = stage.spawn(stage.orchestrator().go_on("nightly"))
+    running = stage.spawn(stage.orchestrator().run_stored("nightly"))
     await asyncio.sleep(20.0)
     assert await stage.store.find(Query()) == []
     await admin.unpause(stage.fleet(), "nightly")
@@ -525,7 +531,7 @@ async def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_the
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 0
     durable_work.gate("b").set()
-    await stage.orchestrator().go_on("nightly")
+    await stage.orchestrator().run_stored("nightly")
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 2
     left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
@@ -545,7 +551,7 @@ async def test_a_constellation_is_not_forgotten_before_its_last_run_whose_key_an
     with pytest.raises(ConstellationExists):
         await stage.orchestrator(local=0).run(chain("a"))
     durable_work.gate("a").set()
-    await stage.until(lambda: not len(kitchen.desk))
+    await stage.until(lambda: not len(kitchen.worker))
     await asyncio.sleep(10.0)
     await stage.fleet().prune(1.0)
     assert (await stage.orchestrator(local=0).run(chain("a"))).state == "completed"

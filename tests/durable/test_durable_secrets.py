@@ -14,7 +14,7 @@ from asterism.base import expressions
 from asterism.cli.plan_views import plan_json
 from asterism.durable.journal_store import load
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.result_json import result_json
+from asterism.report.result_summary import result_json
 from tests.process_scenes import PATIENCE
 
 VALUE = "s3cr3t-välue/1"

@@ -19,9 +19,9 @@ from asterism.core.plan.journal import UnreadableJournal, lock_to_json
 from asterism.core.plan.plan_codec import Snapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
-from asterism.durable.compaction import Shortening
-from asterism.durable.journal_store import Kept, NotOurs, keep_plan, step_record
-from asterism.durable.journal_writer import Journal
+from asterism.durable.compaction import Compaction
+from asterism.durable.journal_store import OwnershipLost, StoredConstellation, insert_plan, step_record
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet import retention
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
@@ -33,25 +33,25 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.fixture(autouse=True)
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LONG", 12)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    monkeypatch.setattr(compaction, "TAKEN", 1)
-    monkeypatch.setattr(plan_codec, "TASKS", 1)
-    monkeypatch.setattr(plan_codec, "ENTRIES", 2)
-    monkeypatch.setattr(journal_store, "PART", 400)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 12)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
+    monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 2)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 400)
 
 
-def picture(kept: Kept) -> str:
+def picture(kept: StoredConstellation) -> str:
     return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
 
 
-async def journal_of(stage: Stage, *names: str) -> tuple[Journal, Kept, list[NotOurs]]:
-    await keep_plan(stage.store, chain(*names))
-    kept, fleet, told = await stage.load(), stage.fleet(), list[NotOurs]()
-    return Journal(fleet.store, fleet.clock, fleet.chance, kept, told.append), kept, told
+async def journal_of(stage: Stage, *names: str) -> tuple[JournalWriter, StoredConstellation, list[OwnershipLost]]:
+    await insert_plan(stage.store, chain(*names))
+    kept, fleet, told = await stage.load(), stage.fleet(), list[OwnershipLost]()
+    return JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, told.append), kept, told
 
 
-def say(kept: Kept, times: int = 12) -> None:
+def say(kept: StoredConstellation, times: int = 12) -> None:
     for number in range(times):
         kept.plan.note(float(number), "said", None, "something")
 
@@ -115,11 +115,11 @@ async def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0)
         journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(50)))
         say(kept)
         shortened = asyncio.ensure_future(journal.commit())
-        while not shortened.done() or journal.shortening.under_way:
+        while not shortened.done() or journal.compaction.running:
             before = len(done)
             await asyncio.sleep(0)
             stops.append(len(done) - before)
-            say(kept, busy if journal.shortening.under_way else 0)
+            say(kept, busy if journal.compaction.running else 0)
         assert (await stage.load()).head.snapshot is not None
         await journal.close()
     assert done.count("taken") >= 50
@@ -134,12 +134,12 @@ async def test_there_is_a_turn_for_others_between_two_pieces(monkeypatch: pytest
 async def test_where_turns_are_full_there_are_more_pieces_between_them_and_never_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compaction, "STEPS_A_PIECE", 1)
-    monkeypatch.setattr(journal_store, "PART", 4000)
+    monkeypatch.setattr(compaction, "STEPS_PER_PIECE", 1)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 4000)
     with monkeypatch.context() as patch:
         usual = await most_between_two_turns(patch, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "MOST_PIECES", 3)
+        patch.setattr(compaction, "MAX_PIECES_PER_TURN", 3)
         most = await most_between_two_turns(patch, 20)
     assert 2 < most <= 4  # with the commit of a part
     assert most < usual
@@ -152,11 +152,11 @@ async def test_no_part_is_longer_than_a_part_however_large_a_result_is(stage: St
     kept.plan.finish(kept.plan.node("a"), COMPLETED, 3.0, "x" * 5000)
     say(kept)
     await journal.commit()
-    await journal.shortening.over()
+    await journal.compaction.wait()
     await journal.close()
     lengths = [len(one.value["text"]) for one in await stage.store.registers("snapshot/nightly/")]
-    assert max(lengths) <= journal_store.PART
-    assert len(lengths) > 5000 // journal_store.PART
+    assert max(lengths) <= journal_store.PART_LENGTH
+    assert len(lengths) > 5000 // journal_store.PART_LENGTH
     assert picture(await stage.load()) == picture(kept)
 
 
@@ -164,7 +164,7 @@ async def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch:
     async def at_once() -> None:
         """No turn for anybody."""
 
-    monkeypatch.setattr(compaction, "a_turn_for_others", at_once)
+    monkeypatch.setattr(compaction, "yield_to_loop", at_once)
     assert await most_between_two_turns(monkeypatch) > 50
 
 
@@ -178,7 +178,7 @@ class Watched:
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self.as_cut: dict[int, str] = {}
         self.states: list[list[Register]] = []
-        commit, cut = stage.store.commit, Shortening.cut
+        commit, cut = stage.store.commit, Compaction.cut
 
         async def a_turn() -> None:
             await asyncio.sleep(0.003)
@@ -188,19 +188,19 @@ class Watched:
             await commit(writes)
             self.states.append(await stage.store.registers(""))
 
-        def noted(shorten: Shortening, steps: int) -> None:
-            self.as_cut[shorten._kept.number + 1] = picture(shorten._kept)
+        def noted(shorten: Compaction, steps: int) -> None:
+            self.as_cut[shorten._stored.number + 1] = picture(shorten._stored)
             cut(shorten, steps)
 
         monkeypatch.setattr(stage.store, "commit", kept)
-        monkeypatch.setattr(Shortening, "cut", noted)
-        monkeypatch.setattr(compaction, "a_turn_for_others", a_turn)
-        monkeypatch.setattr(journal_store, "PART", 4000)
-        monkeypatch.setattr(compaction, "TAKEN", 4)
-        monkeypatch.setattr(plan_codec, "TASKS", 10)
-        monkeypatch.setattr(plan_codec, "ENTRIES", 50)
+        monkeypatch.setattr(Compaction, "cut", noted)
+        monkeypatch.setattr(compaction, "yield_to_loop", a_turn)
+        monkeypatch.setattr(journal_store, "PART_LENGTH", 4000)
+        monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 4)
+        monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 10)
+        monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 50)
 
-    async def check(self) -> list[Kept]:
+    async def check(self) -> list[StoredConstellation]:
         """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
         found = []
         for registers in self.states:
@@ -244,7 +244,7 @@ async def test_whoever_dies_at_any_commit_leaves_a_journal_that_says_what_was(
     await live(stage)
     found = await watched.check()
     assert len({kept.head.snapshot for kept in found}) > 3
-    assert sum(bool(kept.litter) for kept in found) > 20  # many died in the middle
+    assert sum(bool(kept.garbage) for kept in found) > 20  # many died in the middle
     assert await parts(stage) == await named(stage)
 
 
@@ -255,14 +255,14 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
     if what == "before":
         monkeypatch.setattr(Snapshot, "before", lambda self, *nodes: None)
     else:  # of the plan as it is when the record has been written
-        written: Callable[..., None] = Shortening.written
+        written: Callable[..., None] = Compaction.written
 
-        def late(self: Shortening) -> None:
+        def late(self: Compaction) -> None:
             if self._cut is not None:
-                self._cut = (self._kept.plan.freeze(), *self._cut[1:])
+                self._cut = (self._stored.plan.take_snapshot(), *self._cut[1:])
             written(self)
 
-        monkeypatch.setattr(Shortening, "written", late)
+        monkeypatch.setattr(Compaction, "written", late)
 
     watched = Watched(stage, monkeypatch)
     with pytest.raises((AssertionError, UnreadableJournal)):  # noqa: PT012 - either of them notices
@@ -279,23 +279,23 @@ async def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(
     asleep, _ = await begun(stage)
     assert len(await parts(stage)) >= 3
     assert await named(stage) == []
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert result.state == "completed"
     assert await parts(stage) == await named(stage) != []
-    with pytest.raises(NotOurs):
+    with pytest.raises(OwnershipLost):
         await asleep.commit()
     await asleep.close()
     assert await parts(stage) == await named(stage) != []
     assert DONE.total() == 10
 
 
-async def begun(stage: Stage) -> tuple[Journal, Kept]:
+async def begun(stage: Stage) -> tuple[JournalWriter, StoredConstellation]:
     """Some parts are written, and then its process stands still."""
     journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(10)))
     say(kept)
     await journal.commit()
     await some_parts(stage, 3)
-    going = journal.shortening._going
+    going = journal.compaction._task
     assert going is not None
     going.cancel()  # without a word to the store
     await asyncio.wait([going])
@@ -305,21 +305,21 @@ async def begun(stage: Stage) -> tuple[Journal, Kept]:
 async def test_old_records_that_were_left_are_removed_by_the_next(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(self: Shortening, keys: Sequence[str]) -> None:
+    async def nothing(self: Compaction, keys: Sequence[str]) -> None:
         """It dies before that."""
 
     with monkeypatch.context() as patch:
-        patch.setattr(Shortening, "_remove", nothing)
+        patch.setattr(Compaction, "_remove", nothing)
         journal, kept, _ = await journal_of(stage, "a")
         for _ in range(2):
             say(kept)
             await journal.commit()
-            await journal.shortening.over()
-        assert (await stage.load()).litter
+            await journal.compaction.wait()
+        assert (await stage.load()).garbage
         await journal.close()
-    await stage.orchestrator().go_on("nightly")
+    await stage.orchestrator().run_stored("nightly")
     found = await stage.load()
-    assert found.litter == []
+    assert found.garbage == []
     assert min(one.key for one in await stage.store.registers("journal/")) == journal_store.record_key(
         "nightly", found.head.first
     )
@@ -344,7 +344,7 @@ async def test_one_that_is_broken_off_and_cannot_remove_what_it_wrote_has_been_c
         patch.setattr(stage.store, "commit", refuse)
         await journal.close()
     found = await stage.load()
-    assert (picture(found), found.litter) == (picture(kept), there)
+    assert (picture(found), found.garbage) == (picture(kept), there)
 
 
 async def test_a_snapshot_that_may_count_is_not_taken_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,11 +376,11 @@ async def test_who_is_not_the_owner_any_more_writes_no_part_and_removes_none(sta
     await some_parts(stage, 1)
     await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
     there = await parts(stage)
-    await journal.shortening.over()
+    await journal.compaction.wait()
     assert len(told) == 1
     await journal.close()
     assert await parts(stage) == there
-    assert (await stage.load()).litter == there  # for the owner
+    assert (await stage.load()).garbage == there  # for the owner
 
 
 async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
@@ -405,7 +405,7 @@ async def test_a_part_that_is_missing_is_named(stage: Stage) -> None:
     journal, kept, _ = await journal_of(stage, "a", "b")
     say(kept)
     await journal.commit()
-    await journal.shortening.over()
+    await journal.compaction.wait()
     await journal.close()
     _, second, *_ = await parts(stage)
     await stage.store.commit([PutRegister(second, None, 1)])
@@ -425,13 +425,13 @@ async def test_a_constellation_that_is_forgotten_takes_its_snapshot_with_it(stag
 async def test_a_mistake_when_a_record_is_cut_leaves_nobody_waiting(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mistaken(self: Shortening, steps: int) -> None:
+    def mistaken(self: Compaction, steps: int) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(Shortening, "cut", mistaken)
+    monkeypatch.setattr(Compaction, "cut", mistaken)
     journal, kept, told = await journal_of(stage, "a", "b")
     say(kept)
     async with asyncio.timeout(60):
-        with pytest.raises(NotOurs):
+        with pytest.raises(OwnershipLost):
             await journal.commit()
     assert len(told) == 1

@@ -15,9 +15,9 @@ from asterism.base import expressions
 from asterism.base.clock import BootClock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable.fleet_device import Workflows
-from asterism.durable.journal_store import Kept, NotOurs, keep_plan, load
-from asterism.durable.journal_writer import Journal
+from asterism.durable.fleet_device import PlanWorkflows
+from asterism.durable.journal_store import OwnershipLost, StoredConstellation, insert_plan, load
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet import retention
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
@@ -25,13 +25,13 @@ from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task
 
 
-async def owned(store: Store, kept: Kept, who: str) -> Journal:
-    journal = Journal(store, BootClock(), random.Random(who), kept, lambda error: None)
+async def owned(store: Store, kept: StoredConstellation, who: str) -> JournalWriter:
+    journal = JournalWriter(store, BootClock(), random.Random(who), kept, lambda error: None)
     await journal.change_head(owner=who, epoch=kept.head.epoch + 1, state="executing")
     return journal
 
 
-async def said(journal: Journal, *words: str) -> None:
+async def said(journal: JournalWriter, *words: str) -> None:
     for word in words:
         journal.plan.note(1.0, "said", None, word)
         await journal.commit()
@@ -40,14 +40,14 @@ async def said(journal: Journal, *words: str) -> None:
 async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_can_be_read(tmp_path: Path) -> None:
     path, copy = tmp_path / "fleet.db", tmp_path / "copy.db"
     store = await SqliteStore.open(path)
-    journal = await owned(store, await keep_plan(store, chain("a", "b")), "me")
+    journal = await owned(store, await insert_plan(store, chain("a", "b")), "me")
     source, target = sqlite3.connect(path), sqlite3.connect(copy)
     source.backup(target)
     source.close()
     target.close()
     await said(journal, "one", "two", "three")
     os.replace(copy, path)  # somebody puts the copy back
-    with pytest.raises(NotOurs):
+    with pytest.raises(OwnershipLost):
         await said(journal, "four")
     again = await SqliteStore.open(path)
     assert (await load(again, "nightly", expressions)).head.owner == "me"
@@ -58,7 +58,7 @@ async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_
 
 @pytest.mark.virtual_time
 async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_same_name(stage: Stage) -> None:
-    stale = await owned(stage.store, await keep_plan(stage.store, chain("a", "b")), "me")
+    stale = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "me")
     await said(stale, "one", "two")
     other = await owned(stage.store, await stage.load(), "other")
     await other.change_head(state="completed", owner=None, ended_at=2.0)
@@ -67,9 +67,9 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
     while await retention.prune(stage.store, stage.store.clock(), 100):
         pass
     assert await stage.store.registers("journal/nightly/") == []
-    new = await owned(stage.store, await keep_plan(stage.store, chain("a", "b")), "new")
+    new = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "new")
     for word in ("one", "two", "three", "four"):  # the stale one tries when the new one is as far as it was, too
-        with pytest.raises(NotOurs):
+        with pytest.raises(OwnershipLost):
             await said(awake(stage, stale), "by the stale one")
         await said(new, word)
     assert "by the stale one" not in [entry.why for entry in (await stage.load()).plan.story()]
@@ -77,9 +77,9 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
     await new.close()
 
 
-def awake(stage: Stage, stale: Journal) -> Journal:
+def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
     """As it was when it fell asleep."""
-    return Journal(stage.store, BootClock(), random.Random(1), stale._kept, lambda error: None)
+    return JournalWriter(stage.store, BootClock(), random.Random(1), stale._stored, lambda error: None)
 
 
 @pytest.mark.virtual_time
@@ -88,12 +88,12 @@ async def test_a_workflow_that_the_store_refused_is_not_remembered(stage: Stage)
     plan = Constellation("nightly")
     plan.add(Task("a", argv=("echo", "a")))
     plan.add(Task("b", argv=("rm", "b")))
-    mine = await owned(stage.store, await keep_plan(stage.store, plan), "me")
+    mine = await owned(stage.store, await insert_plan(stage.store, plan), "me")
     theirs = await owned(stage.store, await stage.load(), "them")
     first, second = stage.fleet(), stage.fleet()
-    flow = await Workflows(second, "nightly", {}).of(plan.node("a").task, theirs)
-    with pytest.raises(NotOurs):
-        await Workflows(first, "nightly", {}).of(plan.node("b").task, mine)
+    flow = await PlanWorkflows(second, "nightly", {}).of(plan.node("a").task, theirs)
+    with pytest.raises(OwnershipLost):
+        await PlanWorkflows(first, "nightly", {}).of(plan.node("b").task, mine)
     assert (await first.workflows.get(flow.name, flow.version)).argv == ("echo", "a")
     await mine.close()
     await theirs.close()

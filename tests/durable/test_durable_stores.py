@@ -31,12 +31,12 @@ async def left_and_taken_up(url: str) -> None:
     durable_work.gate("slow").set()
     async with await Fleet.open(url) as fleet:
         again = DurableOrchestrator(fleet, local=2)
-        result = await again.go_on("nightly")
+        result = await again.run_stored("nightly")
         assert result.state == "completed"
         assert set(DONE.values()) == {1}
         kept = await load(fleet.store, "nightly", expressions)
-        assert again.remembered is not None
-        assert kept.plan.to_json() == again.remembered.plan.to_json()
+        assert again.stored is not None
+        assert kept.plan.to_json() == again.stored.plan.to_json()
         assert all(run.status == "completed" for run in await fleet.runs(Query()))
         assert await fleet.store.check() == []
 

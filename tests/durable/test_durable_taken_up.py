@@ -37,8 +37,8 @@ pytestmark = pytest.mark.virtual_time
 
 async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is due to be shortened when it is closed, and what was dropped comes in with the snapshot."""
-    monkeypatch.setattr(compaction, "LONG", 1)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator(max_losses=0)
     plan = Constellation("nightly")
     plan.add(task("a", "wait"))
@@ -64,7 +64,7 @@ async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: p
     flow = await stage.fleet().workflows.get(run.workflow, run.version)
     await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
     running.cancel()
-    await asyncio.sleep(journal_writer.PAUSE[1])  # longer than the farewell
+    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than the farewell
     go.set()
     await asyncio.wait([running])
     monkeypatch.setattr(stage.store, "commit", commit)
@@ -88,7 +88,7 @@ async def test_whoever_speaks_while_it_is_taken_up_again_is_heard(
     durable_work.gate("b").set()
     try:
         if what == "amend":
-            await orchestrator.amend("nightly", EditBatch((AddTask(task("c")),), "ann"))
+            await orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann"))
         else:
             await orchestrator.cancel("nightly")
     finally:
@@ -128,7 +128,7 @@ async def test_a_store_out_of_reach_does_not_end_a_constellation_that_is_taken_u
 
 
 async def test_slots_of_what_was_never_begun_are_given_back(stage: Stage) -> None:
-    orchestrator = stage.orchestrator(at_once=50)
+    orchestrator = stage.orchestrator(max_open_runs=50)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
     await durable_work.gate("a begun").wait()
@@ -145,7 +145,7 @@ async def test_slots_of_what_was_never_begun_are_given_back(stage: Stage) -> Non
     durable_work.gate("a").set()
     await adding
     assert (await running).state is ConstellationState.COMPLETED
-    (place,) = list(orchestrator.roster)
+    (place,) = list(orchestrator.scheduler.roster)
     assert place.running == 0
 
 
@@ -189,7 +189,7 @@ async def test_the_end_of_a_run_that_is_being_written_is_no_stray(
 
 @pytest.mark.virtual_time(seeds=[None, *range(12)])
 async def test_at_once_is_not_used_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    orchestrator = stage.orchestrator(at_once=2)
+    orchestrator = stage.orchestrator(max_open_runs=2)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
     await durable_work.gate("a begun").wait()
@@ -207,7 +207,7 @@ async def test_at_once_is_not_used_up(stage: Stage, monkeypatch: pytest.MonkeyPa
     durable_work.gate("a").set()
     await adding
     done, _ = await asyncio.wait([running], timeout=3600.0)
-    (place,) = list(orchestrator.roster)
+    (place,) = list(orchestrator.scheduler.roster)
     assert place.running == 0
     assert done
 
@@ -223,7 +223,7 @@ async def test_an_edit_in_the_commit_that_was_overtaken_is_made_all_the_same(
     durable_work.gate("b").set()
     await reached.wait()
     await changed_by_somebody(stage, await only_run(stage))
-    amending = asyncio.ensure_future(orchestrator.amend("nightly", EditBatch((AddTask(task("c")),), "ann")))
+    amending = asyncio.ensure_future(orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann")))
     await asyncio.sleep(0)
     go.set()
     await asyncio.wait([amending])

@@ -54,7 +54,7 @@ async def test_an_edit_that_is_announced_is_there(stage: Stage, monkeypatch: pyt
         await commit(writes)
 
     monkeypatch.setattr(stage.store, "commit", slow)
-    amending = asyncio.ensure_future(orchestrator.amend("nightly", EditBatch((AddTask(task("c")),), "ann")))
+    amending = asyncio.ensure_future(orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann")))
     await asyncio.sleep(1.0)
     told = [one.kind for one in heard]
     there = "c" in (await stage.load()).plan

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import PlanError
 from asterism.core.plan.edits import AddTask
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.device.agent import DeviceAgent
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import PutRun, Write
 from tests.durable import durable_work
@@ -87,12 +87,10 @@ async def test_nothing_is_announced_that_is_not_durable(stage: Stage, monkeypatc
 async def test_an_answer_to_a_cycle_is_durable_when_it_returns(stage: Stage) -> None:
     orchestrator = stage.orchestrator(external=True)
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b")))
-    await stage.until(lambda: not running.done() and orchestrator.remembered and orchestrator.cycles("nightly"))
+    await stage.until(lambda: not running.done() and orchestrator.stored and orchestrator.cycles("nightly"))
     (cycle,) = orchestrator.cycles("nightly")
     orchestrator.claim(cycle.id, "ann")
-    with pytest.raises(PlanError, match="respond"):
-        orchestrator.answer(cycle.id, "ann", None)
-    await orchestrator.respond(cycle.id, "ann", [AddTask(task("c"))])
+    await orchestrator.answer(cycle.id, "ann", [AddTask(task("c"))])
     assert "c" in (await stage.load()).plan
     running.cancel()
     await asyncio.wait([running])
@@ -114,13 +112,20 @@ async def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_l
 ) -> None:
     """The end is written, so the answer does not name the run any more; its device has not been told yet."""
     orchestrator = stage.orchestrator()
-    commit = stage.store.commit
+    commit, run = stage.store.commit, DeviceAgent.run
+    agents: list[DeviceAgent] = []
+
+    async def noted(agent: DeviceAgent) -> None:
+        agents.append(agent)
+        await run(agent)
+
+    monkeypatch.setattr(DeviceAgent, "run", noted)
 
     async def with_a_beat(writes: Sequence[Write]) -> None:
         await commit(writes)
         if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
-            assert orchestrator.fleet.local is not None
-            await orchestrator.fleet.local.heart.beat()
+            [agent] = agents
+            await agent.heartbeat.beat()
 
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -130,4 +135,4 @@ async def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_l
         durable_work.gate(name).set()
     assert (await running).state is ConstellationState.COMPLETED
     assert DONE == {"a": 1, "b": 1}
-    assert "not ours any more" not in caplog.text
+    assert "taken the run away" not in caplog.text

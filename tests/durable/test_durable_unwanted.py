@@ -11,8 +11,8 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
-from asterism.durable import admin, durable_orchestrator
-from asterism.durable.journal_store import UnknownConstellation, keep_plan
+from asterism.durable import admin, ownership
+from asterism.durable.journal_store import UnknownConstellation, insert_plan
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
@@ -32,7 +32,7 @@ async def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that(stage: Sta
     before = stage.now()
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     assert (await running).state is CANCELLED
-    assert stage.now() - before <= 2 * durable_orchestrator.LOOK
+    assert stage.now() - before <= 2 * ownership.REQUEST_INTERVAL
     found = await stage.load()
     assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
     assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
@@ -46,7 +46,7 @@ async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(
     running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     await admin.cancel(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     assert (await stage.load()).head.cancelling
     assert not running.done()
     durable_work.gate("a").set()
@@ -55,9 +55,9 @@ async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(
 
 
 async def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts(stage: Stage) -> None:
-    await keep_plan(stage.store, chain("a", "b"))
+    await insert_plan(stage.store, chain("a", "b"))
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
-    result = await stage.orchestrator().go_on("nightly")
+    result = await stage.orchestrator().run_stored("nightly")
     assert result.state is CANCELLED
     assert DONE == {}
     assert await stage.store.find(Query()) == []
@@ -66,7 +66,7 @@ async def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_
 async def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await keep_plan(stage.store, chain("a", "b"))
+    await insert_plan(stage.store, chain("a", "b"))
     await admin.cancel(stage.fleet(), "nightly")
     register, asked = stage.store.register, []
 
@@ -77,25 +77,25 @@ async def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(
         return await register(key)
 
     monkeypatch.setattr(stage.store, "register", slow_the_second_time)
-    assert (await stage.orchestrator().go_on("nightly")).state is CANCELLED
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
     assert DONE == {}
 
 
 async def test_a_wish_that_comes_too_late_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await keep_plan(stage.store, chain("a"))
+    await insert_plan(stage.store, chain("a"))
     register = stage.store.register
 
     async def ended_after_the_look(key: str) -> Any:
         found = await register(key)
         if key == admin.cancel_key("nightly"):
             monkeypatch.setattr(stage.store, "register", register)
-            await stage.orchestrator().go_on("nightly")
+            await stage.orchestrator().run_stored("nightly")
         return found
 
     monkeypatch.setattr(stage.store, "register", ended_after_the_look)
     with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
         await admin.cancel(stage.fleet(), "nightly")
-    assert await admin.cancelling(stage.store, "nightly") is None
+    assert await admin.cancel_reason(stage.store, "nightly") is None
 
 
 async def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_cancelled(stage: Stage) -> None:
@@ -115,7 +115,7 @@ async def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that
     await durable_work.gate("a begun").wait()
     second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
-    await stage.until(lambda: first.remembered is not None and first.remembered.head.cancelling)
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     await asyncio.sleep(100.0)
     assert not second.done()  # the first one lives, and is not overtaken
     running.cancel()
@@ -141,17 +141,17 @@ async def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_t
 
 
 async def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it(stage: Stage) -> None:
-    await keep_plan(stage.store, chain("a", "b"))
+    await insert_plan(stage.store, chain("a", "b"))
     await admin.pause(stage.fleet(), "nightly")
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
-    assert await admin.cancelling(stage.store, "nightly") == "by ann: not tonight"
+    assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
     assert await admin.unpause(stage.fleet(), "nightly")
     with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
         await admin.pause(stage.fleet(), "nightly")
     with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
         await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
-    assert (await stage.orchestrator().go_on("nightly")).state is CANCELLED
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
 
 
 async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) -> None:
@@ -159,7 +159,7 @@ async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) ->
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     await admin.pause(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * durable_orchestrator.LOOK)
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
     await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
     assert (await running).state is CANCELLED
 
@@ -168,7 +168,7 @@ async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) ->
 async def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_every_edit_that_was_accepted(
     stage: Stage, seed: int
 ) -> None:
-    await keep_plan(stage.store, chain("a", call="wait"))
+    await insert_plan(stage.store, chain("a", call="wait"))
     batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
     edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
     taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
@@ -188,7 +188,7 @@ async def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so
     await stage.orchestrator().run(chain("a"))
     with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
         await admin.cancel(stage.fleet(), "nightly")
-    assert await admin.cancelling(stage.store, "nightly") is None
+    assert await admin.cancel_reason(stage.store, "nightly") is None
 
 
 async def test_a_cancelled_one_is_forgotten_when_it_is_old_and_another_of_its_name_runs(stage: Stage) -> None:

@@ -16,8 +16,8 @@ from asterism.base import expressions
 from asterism.base.clock import BootClock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import NotOurs, keep_plan, load
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_store import OwnershipLost, insert_plan, load
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.sqlite import SqliteStore
@@ -109,8 +109,8 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
-    lost: list[NotOurs] = []
-    journal = Journal(store, BootClock(), random.Random(1), await keep_plan(store, chain("a")), lost.append)
+    lost: list[OwnershipLost] = []
+    journal = JournalWriter(store, BootClock(), random.Random(1), await insert_plan(store, chain("a")), lost.append)
     rights.take(store)
     journal.plan.note(1.0, "said", None, "something")
     written = asyncio.create_task(journal.commit())

@@ -156,7 +156,7 @@ class Hands:
         self.works[run.id].on_output(words)
 
 
-class Presence:
+class DeviceHost:
     """A machine on which nobody else is the device."""
 
     def __init__(self, host: str) -> None:
@@ -168,7 +168,7 @@ class Presence:
     def acquire(self) -> bool:
         return self.free
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         self.strays.append(session)
 
     def close(self) -> None:
@@ -179,11 +179,11 @@ class Device:
     """An agent with all that belongs to it."""
 
     def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **terms: Any) -> None:
-        self.line, self.hands, self.presence = Line(stage.store), Hands(), Presence(host or name)
+        self.line, self.hands, self.presence = Line(stage.store), Hands(), DeviceHost(host or name)
         self.clock = Clock(rate, skew=terms.pop("skew", 0.0))
         self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(f"{name} {host}"))
         defaults: dict[str, Any] = {"measure": dict, "monitor_every": None, "grace": 1.0}
-        self.agent = DeviceAgent(self.fleet, name, executor=self.hands, presence=self.presence, **{**defaults, **terms})
+        self.agent = DeviceAgent(self.fleet, name, executor=self.hands, host=self.presence, **{**defaults, **terms})
         self.task: asyncio.Task[None] = asyncio.create_task(self.agent.run())
 
     @property
@@ -259,7 +259,7 @@ class Stage:
     async def close(self) -> None:
         for device in self.devices:
             await device.leave()
-        await self.person.ends.close()
+        await self.person.waiters.close()
         assert await self.store.check() == []
 
 

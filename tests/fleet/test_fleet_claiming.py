@@ -12,9 +12,9 @@ import pytest
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.claimer import AT_ONCE
+from asterism.fleet.device.claimer import SAME_TIME
 from asterism.fleet.policy.policy import PolicyForbids
-from asterism.store.protocol import Offer
+from asterism.store.protocol import TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -78,9 +78,9 @@ async def test_what_is_taken_within_a_moment_is_taken_at_one_time_but_not_before
     began: list[float] = []
     take = stage.store.take
 
-    async def slowly(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def slowly(offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         def later(run: Run) -> Run | None:
-            stage.jump += 0.4 * AT_ONCE
+            stage.jump += 0.4 * SAME_TIME
             if len(began) == 4:  # as if it had come while the others were looked at
                 run = run.changed(waiting_since=stage.store.clock())
             after = step(run)
@@ -96,7 +96,7 @@ async def test_what_is_taken_within_a_moment_is_taken_at_one_time_but_not_before
         await stage.person.create(WORK)
     kitchen = await stage.device("kitchen", slots=6)
     await stage.until(lambda: len(kitchen.hands.busy) == 6)
-    ticks = [round((at - began[0]) / AT_ONCE, 6) for at in began]
+    ticks = [round((at - began[0]) / SAME_TIME, 6) for at in began]
     assert ticks == [0.0, 0.0, 0.0, 1.2, 1.6, 1.6]
 
 

@@ -12,7 +12,7 @@ from asterism.base import expressions
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.policy import Policy, PolicyForbids, Rules
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.run_explanation import why
 from asterism.store.protocol import PutRegister, PutSession
 from tests.base.cel.cel_bombs import CONSTANT, over
@@ -139,7 +139,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-NOTHING = Policy(Rules())
+NOTHING = DevicePolicy(Rules())
 CLOSED = [
     (asking("result"), {"name": "a", "host": "127.0.0.1"}),
     (command("{program}", env={"X": {"from": "name", "select": "result"}}), {"name": "a", "program": "true"}),
@@ -159,7 +159,7 @@ def test_a_policy_is_asked_before_anything_of_the_work_is_evaluated(
 
 
 def test_an_address_that_cannot_be_filled_in_is_no_way_around_the_policy(evaluated: list[str]) -> None:
-    policy = Policy(Rules(hosts=("http://127.0.0.1:9",)))
+    policy = DevicePolicy(Rules(hosts=("http://127.0.0.1:9",)))
     flow = asking("result")
     assert check(flow, {"name": "a"}, policy) is None  # a failure of the work is for its execution to tell
     with pytest.raises(MissingInput, match="there is no such input"):
@@ -178,7 +178,7 @@ def test_many_selections_of_one_run_share_their_steps() -> None:
 
 
 def test_what_the_policy_allows_is_evaluated(evaluated: list[str]) -> None:
-    policy = Policy(Rules(hosts=("http://127.0.0.1:9",)))
+    policy = DevicePolicy(Rules(hosts=("http://127.0.0.1:9",)))
     assert check(asking("result"), {"name": "a", "host": "127.0.0.1"}, policy) is None
     assert evaluated == ["result"]
 
@@ -188,9 +188,9 @@ def test_a_secret_in_an_address_is_judged_once_it_is_known(
 ) -> None:
     """Until then the address is not known, and no other one is judged in its place."""
     monkeypatch.setenv("PLACE", "127.0.0.1")
-    allowed = Policy(Rules(hosts=("http://127.0.0.1:9",), secrets=("PLACE",)))
+    allowed = DevicePolicy(Rules(hosts=("http://127.0.0.1:9",), secrets=("PLACE",)))
     assert check(asking("result"), {"name": "a", "host": {"secret": "PLACE"}}, allowed) is None
-    refused = Policy(Rules(hosts=("http://10.0.0.1",), secrets=("PLACE",)))
+    refused = DevicePolicy(Rules(hosts=("http://10.0.0.1",), secrets=("PLACE",)))
     assert "does not allow" in str(check(asking("result"), {"name": "a", "host": {"secret": "PLACE"}}, refused))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.lease import Lease
 from tests.fleet.fleet_scenes import Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -15,17 +17,17 @@ WORK = Workflow("work", call="work:do", heartbeat=3.0, timeout=10.0)
 async def test_what_came_before_a_long_sleep_is_not_begun_after_it(stage: Stage) -> None:
     """The grant was good when it came. When its execution gets its turn, nobody knows any more."""
     kitchen = await stage.device("kitchen")
-    lease = kitchen.agent.desk._lease
-    asked: list[float] = []
+    lease = kitchen.agent.lease
+    asked: list[bool] = []
 
-    def over_at_the_second_look(holding: object) -> float:
-        asked.append(lease(holding))  # type: ignore[arg-type]
-        return asked[-1] if len(asked) == 1 else -1.0
+    def over_at_the_second_look(run: Run) -> bool:
+        asked.append(Lease.holds(lease, run))
+        return asked[-1] if len(asked) == 1 else False
 
-    kitchen.agent.desk._lease = over_at_the_second_look
+    lease.holds = over_at_the_second_look  # type: ignore[method-assign]
     run = await stage.person.create(WORK)
     await stage.until(lambda: len(asked) >= 2)
-    kitchen.agent.desk._lease = lease
+    del lease.holds
     given_back = await stage.reaches(run, "reassigning")
     assert given_back.previous[-1].detail == "kitchen had to stop it"
     assert kitchen.hands.begun == []

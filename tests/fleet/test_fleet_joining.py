@@ -107,7 +107,7 @@ async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> Non
     kitchen = Device(stage, "kitchen", heartbeat=3.0, timeout=10.0)
     stage.devices.append(kitchen)
     kitchen.line.slow["commit"] = 9.0
-    kitchen.line.drops["beat"] = 3
+    kitchen.line.drops["heartbeat"] = 3
     await stage.until(lambda: kitchen.session in stage.store._sessions)
     await kitchen.agent.joined.wait()
     await asyncio.sleep(0.1)

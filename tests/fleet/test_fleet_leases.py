@@ -9,8 +9,8 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.device.held_run import margin
-from asterism.store.protocol import Report
+from asterism.fleet.device.lease import margin
+from asterism.store.protocol import ProgressReport
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -139,7 +139,7 @@ async def test_an_answer_that_comes_after_the_lease_begins_nothing(stage: Stage,
     late, creating = await slow_grant(stage, kitchen, way)
     [run] = await stage.person.runs()
     assert run.session == kitchen.session
-    kitchen.line.drops["beat"] = 1000
+    kitchen.line.drops["heartbeat"] = 1000
     await drop_rule(stage, attic)
     await take_over(stage, run, epoch=2)
     if heard_again:
@@ -229,7 +229,7 @@ async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_
     assert began >= stopped
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    assert kitchen.agent.desk.free == 1
+    assert kitchen.agent.worker.free_slots == 1
 
 
 # -- whose word counts -------------------------------------------------------------------------------------------
@@ -241,6 +241,6 @@ async def test_a_report_of_a_past_epoch_is_dropped(stage: Stage) -> None:
     await stage.at_work(kitchen, run)
     kitchen.hands.progress(run, 8, 9)
     await asyncio.sleep(3.0)
-    answer = await stage.store.beat(kitchen.session, {}, [Report(run.id, 0, Progress(1, 9), "old")])
+    answer = await stage.store.heartbeat(kitchen.session, {}, [ProgressReport(run.id, 0, Progress(1, 9), "old")])
     assert answer.alive
     assert (await stage.store.reports([run.id]))[run.id].progress == Progress(8, 9)

@@ -11,7 +11,7 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
-from asterism.store.protocol import Offer, PutRegister
+from asterism.store.protocol import PutRegister, TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -84,7 +84,7 @@ async def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the
     kitchen = await stage.device("kitchen")
     take = stage.store.take
 
-    async def never_heard(offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def never_heard(offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         kitchen.line.loses["take"] = len(taken := await take(offer, step))
         return taken
 
@@ -105,7 +105,7 @@ async def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing(stag
     began = stage.now()
     kitchen.agent.drain()
     await kitchen.task
-    assert stage.now() - began <= kitchen.agent.heart.timeout
+    assert stage.now() - began <= kitchen.agent.lease.timeout
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])

@@ -44,10 +44,10 @@ async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
 ) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     await asyncio.sleep(10.0)
-    before = kitchen.line.asked["beat"]
+    before = kitchen.line.asked["heartbeat"]
     kitchen.line.down = True
     await asyncio.sleep(200.0)
-    assert kitchen.line.asked["beat"] - before > 100, "it tries all the time"
+    assert kitchen.line.asked["heartbeat"] - before > 100, "it tries all the time"
     beats = told(caplog, "no heartbeat", "heartbeats again")
     assert kinds(beats) == ["WARNING no heartbeat"] * 4
     assert beats[0][1] == "no heartbeat: the line is down"
@@ -82,8 +82,8 @@ async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, cap
 async def test_every_trouble_has_its_beginning_and_its_end(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     for _ in range(2):
-        kitchen.line.drops["beat"] = 2
-        await stage.until(lambda: not kitchen.line.drops["beat"])
+        kitchen.line.drops["heartbeat"] = 2
+        await stage.until(lambda: not kitchen.line.drops["heartbeat"])
         await asyncio.sleep(5.0)
     assert kinds(told(caplog, "no heartbeat", "heartbeats again")) == [
         *("WARNING no heartbeat", "INFO heartbeats again"),
@@ -111,7 +111,7 @@ def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplo
         logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, REPEAT_INTERVAL + 9)
     )
     for error in (StoreFull("no room left"), KeyError("x"), KeyError("x"), KeyError("x")):
-        trouble.met(error)
+        trouble.occurred(error)
     assert told(caplog, "") == [
         ("WARNING", "cannot watch: no room left"),
         ("ERROR", "cannot watch: a mistake in Asterism itself"),
@@ -133,9 +133,9 @@ def test_a_minute_is_counted_from_the_last_line_not_from_the_beginning(caplog: p
     )
     trouble = RecurringError(logging.getLogger(LOGGER), "no heartbeat", "heartbeats again", clocked(*times))
     for _ in range(6):
-        trouble.met(error)
-    trouble.over()
-    trouble.over()
+        trouble.occurred(error)
+    trouble.recovered()
+    trouble.recovered()
     assert told(caplog, "") == [
         ("WARNING", "no heartbeat: no room left"),
         ("WARNING", "no heartbeat, for 69 s now: no room left"),

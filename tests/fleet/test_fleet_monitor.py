@@ -100,7 +100,7 @@ async def test_nothing_is_taken_from_a_device_of_which_a_heartbeat_slips_in(stag
     line.late["commit"] = 1.0
     watching = asyncio.create_task(monitor.watch())
     await asyncio.sleep(0.5)
-    assert (await stage.store.beat(session.id, {}, ())).alive
+    assert (await stage.store.heartbeat(session.id, {}, ())).alive
     await watching
     assert (await stage.read(run)).status == "processing"
 
@@ -181,7 +181,7 @@ async def test_a_device_that_comes_back_while_the_brake_holds_keeps_its_work(sta
     runs = [await processing(stage, one.owner) for one in sessions]
     await watch(monitor, 150.0)
     for session in sessions[:3]:
-        await stage.store.beat(session.id, {}, ())
+        await stage.store.heartbeat(session.id, {}, ())
     await watch(monitor, 60.0)
     assert [(await stage.read(run)).status for run in runs] == ["processing"] * 3 + ["reassigning"]
 
@@ -213,7 +213,7 @@ async def test_the_most_urgent_is_handed_out_first_and_nothing_while_it_backs_of
 async def test_a_preferred_device_gets_what_is_offered_although_others_could_take_it_first(stage: Stage) -> None:
     await stage.device("plain", monitor_every=5.0)
     liked = await stage.device("liked", labels={"room": "attic"})
-    await stage.until(lambda: liked.line.asked["beat"])
+    await stage.until(lambda: liked.line.asked["heartbeat"])
     flow = replace(WORK, name="picky", prefers="has(labels.room) && labels.room == 'attic'")
     first = await stage.person.create(flow)
     await stage.at_work(liked, first)

@@ -16,7 +16,7 @@ import pytest
 from asterism.fleet import notifier
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import Policy, Rules
+from asterism.fleet.policy.policy import DevicePolicy, Rules
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import NOTIFIED, Notice
 from tests.process_scenes import alive, soon_async
@@ -54,7 +54,7 @@ def servers() -> Iterator[list[Any]]:
         one.server_close()
 
 
-async def told(policy: Policy, *messages: str, times: int = 1, **settings: Any) -> int:
+async def told(policy: DevicePolicy, *messages: str, times: int = 1, **settings: Any) -> int:
     """Tell of these failures, in so many passes. Returns how far it came."""
     async with Fleet(MemoryStore()) as fleet:
         await fleet.configure(**settings)
@@ -69,8 +69,8 @@ async def told(policy: Policy, *messages: str, times: int = 1, **settings: Any) 
         return 0 if cursor is None else int(cursor.value["after"])
 
 
-def only(*commands: str, **rules: Any) -> Policy:
-    return Policy(Rules(commands=commands, **rules), "policy.yaml")
+def only(*commands: str, **rules: Any) -> DevicePolicy:
+    return DevicePolicy(Rules(commands=commands, **rules), "policy.yaml")
 
 
 def test_the_address_that_is_told_cannot_send_a_device_to_a_host_that_its_policy_does_not_list(
@@ -83,7 +83,7 @@ def test_the_address_that_is_told_cannot_send_a_device_to_a_host_that_its_policy
     assert listed.asked
     assert not other.asked
     assert "policy.yaml of this device does not allow" in caplog.text
-    assert asyncio.run(told(Policy.open(), "a", notify_url=address)) == 1
+    assert asyncio.run(told(DevicePolicy.open(), "a", notify_url=address)) == 1
     assert other.asked == ["/inside"]
 
 
@@ -121,9 +121,9 @@ def test_a_command_that_fails_has_not_been_told_and_is_tried_a_few_times_before_
 ) -> None:
     count = tmp_path / "count"
     command = ["sh", "-c", f'grep -o \'"message": "[ab]\' >> {count}; exit 3']
-    assert asyncio.run(told(Policy.open(), "a", "b", times=notifier.TRIES - 1, notify_command=command)) == 0
+    assert asyncio.run(told(DevicePolicy.open(), "a", "b", times=notifier.TRIES - 1, notify_command=command)) == 0
     count.unlink()
-    assert asyncio.run(told(Policy.open(), "a", "b", times=notifier.TRIES, notify_command=command)) == 1
+    assert asyncio.run(told(DevicePolicy.open(), "a", "b", times=notifier.TRIES, notify_command=command)) == 1
     assert [line[-1] for line in count.read_text().splitlines()] == ["a"] * notifier.TRIES + ["b"]
     assert "exited with 3" in caplog.text
 
@@ -131,7 +131,7 @@ def test_a_command_that_fails_has_not_been_told_and_is_tried_a_few_times_before_
 async def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None:
     number = tmp_path / "number"
     command = ["sh", "-c", f"sleep 1000 & echo $! > {number}.new; mv {number}.new {number}; wait"]
-    telling = asyncio.create_task(told(Policy.open(), "a", notify_command=command))
+    telling = asyncio.create_task(told(DevicePolicy.open(), "a", notify_command=command))
     await soon_async(number.exists)
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
@@ -147,7 +147,7 @@ async def failed(fleet: Fleet, *messages: str) -> None:
 
 async def delivered(fleet: Fleet, file: Path) -> list[str]:
     """What is told in one pass."""
-    notifier = Notifier(fleet, Policy.open())
+    notifier = Notifier(fleet, DevicePolicy.open())
     try:
         await notifier.deliver()
     finally:

@@ -57,11 +57,11 @@ async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> N
     finish_all(device, runs)
     await all_completed_once(stage, runs)
     assert [sorted(commit) for commit in commits] == [sorted(run.id for run in runs)]
-    assert len(device.agent.desk) == 0
+    assert len(device.agent.worker) == 0
 
 
 async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "MOST", 2)
+    monkeypatch.setattr(completion, "LARGEST_BATCH", 2)
     device, runs = await at_work(stage, 5)
     commits = noted(stage)
     finish_all(device, runs)
@@ -75,7 +75,7 @@ async def test_one_that_has_changed_meanwhile_does_not_keep_the_others_from_bein
     finish_all(device, runs)
     await stage.person.cancel(runs[2].id)  # only a wish; what is done stands
     await all_completed_once(stage, runs)
-    await stage.until(lambda: not len(device.agent.desk))
+    await stage.until(lambda: not len(device.agent.worker))
 
 
 async def test_one_that_was_taken_away_is_fenced_and_the_others_are_told(stage: Stage) -> None:
@@ -87,7 +87,7 @@ async def test_one_that_was_taken_away_is_fenced_and_the_others_are_told(stage: 
     device.line.down = False
     for run in (runs[0], runs[2]):
         assert str((await stage.end_of(run)).status) == "completed"
-    await stage.until(lambda: not len(device.agent.desk))
+    await stage.until(lambda: not len(device.agent.worker))
     assert [notice.run for notice in await stage.notices("late")] == [runs[1].id]
     assert str((await stage.read(runs[1])).status) == "processing"
     await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 2), taken.revision + 1)])
@@ -99,7 +99,7 @@ async def test_ends_whose_answer_was_lost_are_not_told_twice(stage: Stage) -> No
     device.line.loses["commit"] = 1
     finish_all(device, runs)
     await all_completed_once(stage, runs)
-    await stage.until(lambda: not len(device.agent.desk))
+    await stage.until(lambda: not len(device.agent.worker))
     assert sorted(map(len, commits)) == [4]
 
 
@@ -108,7 +108,7 @@ async def test_ends_that_were_lost_on_the_way_are_told_again(stage: Stage) -> No
     device.line.drops["commit"] = 1
     finish_all(device, runs)
     await all_completed_once(stage, runs)
-    await stage.until(lambda: not len(device.agent.desk))
+    await stage.until(lambda: not len(device.agent.worker))
 
 
 async def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_on_its_desk(stage: Stage) -> None:
@@ -117,7 +117,7 @@ async def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_o
     finish_all(device, runs)
     await stage.until(lambda: not device.hands.busy)
     await device.leave()
-    await stage.until(lambda: not len(device.agent.desk))
+    await stage.until(lambda: not len(device.agent.worker))
 
 
 async def test_a_device_that_is_ended_still_has_its_time_to_tell_one_by_one_what_could_not_be_told_together(
@@ -138,7 +138,7 @@ async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its
 ) -> None:
     device, runs = await at_work(stage, 2)
     await stage.until(lambda: stage.now() > 100.0)
-    device.line.late.update(register=0.3, keep_blob=0.3, commit=0.3)  # the settings are not fresh any more
+    device.line.late.update(register=0.3, put_blob=0.3, commit=0.3)  # the settings are not fresh any more
     device.hands.finish(runs[0], "words")
     device.hands.finish(runs[1], "many words" * 10_000)
     await stage.until(lambda: not device.hands.busy)

@@ -9,8 +9,8 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import Past
-from asterism.fleet.device.worker import Desk
+from asterism.fleet.device.held_run import RecentSet
+from asterism.fleet.device.worker import Worker
 from tests.fleet.fleet_scenes import WORK, Clock, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -23,13 +23,13 @@ async def test_a_device_is_heard_of_before_it_is_given_work_with_a_shorter_heart
     brisk = Workflow("brisk", call="work:do", heartbeat=1.0, timeout=4.0)
     kitchen = await stage.device("kitchen", heartbeat=300.0, timeout=900.0, monitor_every=5.0)
     await asyncio.sleep(200.0)
-    beats = kitchen.line.asked["beat"]
+    beats = kitchen.line.asked["heartbeat"]
     run = await stage.person.create(brisk)
     await stage.at_work(kitchen, run)
-    assert kitchen.line.asked["beat"] > beats
+    assert kitchen.line.asked["heartbeat"] > beats
     await asyncio.sleep(100.0)
     assert kitchen.hands.stopped == []
-    assert kitchen.line.asked["beat"] >= beats + 90, "it keeps up the pace of its work"
+    assert kitchen.line.asked["heartbeat"] >= beats + 90, "it keeps up the pace of its work"
     kitchen.hands.finish(run)
     assert (await stage.end_of(run)).epoch == 1
 
@@ -75,7 +75,7 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Desk = kitchen.agent.desk
+    desk: Worker = kitchen.agent.worker
     found = await stage.read(run)
     for _ in range(3):
         desk.receive(found, WORK, Clock().time())
@@ -90,7 +90,7 @@ async def test_a_grant_that_came_before_one_that_has_left_is_not_begun(stage: St
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Desk = kitchen.agent.desk
+    desk: Worker = kitchen.agent.worker
     first = await stage.read(run)
     holding = desk.get(run.id)
     assert holding is not None
@@ -106,7 +106,7 @@ async def test_a_grant_that_came_before_one_that_has_left_is_not_begun(stage: St
 
 
 def test_what_has_left_is_remembered_for_so_many_more_and_forgotten_then() -> None:
-    past = Past(3)
+    past = RecentSet(3)
     for number in range(5):
         past.add(number)
     assert [number in past for number in range(6)] == [True] * 5 + [False]

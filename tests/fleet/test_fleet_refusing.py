@@ -12,8 +12,8 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import JUDGED_AHEAD
-from asterism.fleet.device.executor import Executors, RunWork
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.device.executor import DeviceExecutor, RunWork
+from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.run_explanation import why
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
 
@@ -32,7 +32,7 @@ class Strict(Hands):
 async def busy(stage: Stage, hands: Hands) -> tuple[Device, Run]:
     """A device at work, so that whatever is created now waits to be pulled."""
     device = await stage.device("kitchen")
-    device.hands = device.agent.desk.executor = hands
+    device.hands = device.agent.worker.executor = hands
     run = await stage.person.create(WORK)
     await stage.at_work(device, run)
     return device, run
@@ -111,14 +111,14 @@ async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Sta
 def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
     flow: Workflow, given: dict[str, Any], each: bool
 ) -> None:
-    executors = Executors(Policy.open(), device="kitchen", session="s")
+    executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s")
     assert executors.judges_each(flow, given) is each
 
 
 async def test_a_real_policy_judges_the_command_of_each_run_before_it_is_taken(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("commands: [sh]\n")
-    executors = Executors(Policy.load(file), device="kitchen", session="s")
+    executors = DeviceExecutor(DevicePolicy.load(file), device="kitchen", session="s")
     kitchen, first = await busy(stage, Hands())
     kitchen.hands.check = executors.check  # type: ignore[method-assign]
     run = await stage.person.create(NAME_ONE, {"tool": "shred"})

@@ -57,7 +57,7 @@ async def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbe
     assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
     assert "'battery < 0.2' holds" in answer.reasons[0].text
     battery.level, charged = 0.9, stage.now()
-    await stage.until(lambda: laptop.fleet.local is not None and laptop.agent._resting is None)
+    await stage.until(lambda: laptop.fleet.local is not None and laptop.agent.acceptance.resting is None)
     noticed = stage.now()
     await stage.at_work(laptop, run)
     [(_, _, begun)] = laptop.hands.begun
@@ -86,7 +86,7 @@ async def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_decli
     laptop = await stage.device("laptop", **battery.terms)
     await stage.person.outlook()  # which is good for a second, and knows of no rest
     battery.level = 0.1
-    await laptop.agent.heart.beat()
+    await laptop.agent.heartbeat.beat()
     run = await stage.person.create(FRAIL)
     assert run.status == "assigned"
     found = await stage.reaches(run, "reassigning")
@@ -149,7 +149,7 @@ async def test_without_the_objection_a_run_fails_on_a_low_battery(
     """As it did: the device is chosen, declines, and is asked again until the rounds are over."""
     laptop = await stage.device("laptop", **Battery().terms)
     monkeypatch.setattr(Session, "resting", property(lambda _: None))
-    laptop.agent.lookout._resting = lambda: None  # a decline that counts
+    monkeypatch.setattr(laptop.agent.acceptance, "rest_reason", lambda: None)  # a decline that counts
     assert await frail_run_after(stage, laptop, FRAIL) == "failed"
 
 

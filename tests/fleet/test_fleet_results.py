@@ -76,13 +76,13 @@ async def test_what_is_stopped_before_its_first_step_leaves_the_desk(stage: Stag
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
     run = await kitchen.fleet.create("work")
-    [holding] = kitchen.agent.desk
-    kitchen.agent.desk.stop(holding, "the device changed its mind")
+    [holding] = kitchen.agent.worker
+    kitchen.agent.worker.stop(holding, "the device changed its mind")
     assert kitchen.hands.begun == []
     await stage.at_work(kitchen, run)
     found = await stage.read(run)
     assert (found.epoch, found.previous[0].detail) == (2, "the device changed its mind")
-    assert (len(kitchen.agent.desk), kitchen.agent.desk.free) == (1, 0)
+    assert (len(kitchen.agent.worker), kitchen.agent.worker.free_slots) == (1, 0)
 
 
 # -- reports ---------------------------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ async def test_progress_and_the_tail_of_the_output_are_reported_within_a_second_
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     await asyncio.sleep(10.0)
-    beats = kitchen.line.asked["beat"]
+    beats = kitchen.line.asked["heartbeat"]
     for step in range(10):
         kitchen.hands.progress(run, step, 10)
         kitchen.hands.says(run, f"step {step}")
     await asyncio.sleep(1.5)
-    assert kitchen.line.asked["beat"] == beats + 1, "one heartbeat for all of it"
+    assert kitchen.line.asked["heartbeat"] == beats + 1, "one heartbeat for all of it"
     report = (await stage.store.reports([run.id]))[run.id]
     assert (report.progress, report.tail, report.epoch) == (Progress(9, 10), "step 9", 1)
 
@@ -108,7 +108,7 @@ async def test_a_report_that_got_lost_is_made_again(stage: Stage) -> None:
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     await asyncio.sleep(5.0)
-    kitchen.line.drops["beat"] = 1
+    kitchen.line.drops["heartbeat"] = 1
     kitchen.hands.progress(run, 5, 10)
     await asyncio.sleep(20.0)
     assert (await stage.store.reports([run.id]))[run.id].progress == Progress(5, 10)
@@ -170,9 +170,9 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 async def test_what_is_too_large_is_refused_also_if_it_is_not_large_enough_to_be_kept_apart(
     stage: Stage, value: Any
 ) -> None:
-    settings = await stage.person.configure(most=100)
+    await stage.person.configure(most=100)
     with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
-        await stage.person.blobs.keep(value, settings, "it")
+        await stage.person.blobs.keep(value, "it")
 
 
 async def test_an_input_that_is_too_large_is_refused(stage: Stage) -> None:
@@ -195,7 +195,7 @@ async def test_a_result_is_not_done_again_because_the_store_could_not_keep_it_at
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    kitchen.line.drops["keep_blob"] = 5
+    kitchen.line.drops["put_blob"] = 5
     kitchen.hands.finish(run, "x" * 200_000)
     ended = await stage.end_of(run)
     assert (ended.status, ended.epoch) == ("completed", 1)

@@ -47,7 +47,7 @@ class SickHands(Hands):
 async def device(stage: Stage, name: str, error: Exception | None, **terms: object) -> tuple[Device, SickHands]:
     joined = await stage.device(name, **terms)
     hands = SickHands(error)
-    joined.hands = joined.agent._executor = joined.agent.desk.executor = hands
+    joined.hands = joined.agent._executor = joined.agent.worker.executor = hands
     return joined, hands
 
 
@@ -68,7 +68,7 @@ async def ends(stage: Stage, runs: list[Run]) -> list[Run]:
 
 @pytest.fixture
 def no_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "TROUBLES", 10**9)
+    monkeypatch.setattr(circuit_breaker, "MAX_TROUBLES", 10**9)
 
 
 async def beside_a_healthy_one(stage: Stage) -> tuple[list[Run], int]:
@@ -147,10 +147,10 @@ async def test_runs_wait_for_a_fleet_whose_only_device_is_sick(stage: Stage) -> 
 async def test_what_waits_in_its_backlog_is_handed_back_at_once(stage: Stage) -> None:
     sick, hands = await device(stage, "sick", None, slots=1, backlog=5)
     runs = [await stage.person.create(BUILD) for _ in range(6)]
-    await stage.until(lambda: len(sick.agent.desk) == 6)
+    await stage.until(lambda: len(sick.agent.worker) == 6)
     hands.error = DeviceTrouble(FULL)
-    await stage.until(lambda: sick.agent._circuit.suspended is not None)
-    await stage.until(lambda: not len(sick.agent.desk))
+    await stage.until(lambda: sick.agent.health.suspended is not None)
+    await stage.until(lambda: not len(sick.agent.worker))
     found = [await stage.read(run) for run in runs]
     handed = [run for run in found if run.previous and run.previous[-1].reason == "released"]
     assert len(handed) == 6 - 1 - hands.tried + 1
@@ -164,7 +164,7 @@ async def test_work_that_fails_at_once_on_every_device_stops_none(stage: Stage) 
     found = await ends(stage, [await stage.person.create(flow) for _ in range(20)])
     assert {run.status for run in found} == {"failed"}
     assert all(hands.tried > circuit_breaker.MAX_QUICK_FAILURES for _, hands in fleet)
-    assert [joined.agent._circuit.suspended for joined, _ in fleet] == [None, None]
+    assert [joined.agent.health.suspended for joined, _ in fleet] == [None, None]
     watching.cancel()
 
 
@@ -175,8 +175,8 @@ async def test_who_fails_at_once_at_what_another_completes_stops(stage: Stage) -
     await device(stage, "well", None)
     found = await ends(stage, [await stage.person.create(flow) for _ in range(40)])
     assert {run.status for run in found} == {"completed"}
-    assert sick.agent._circuit.suspended is not None
-    assert "while well completed 'work'" in sick.agent._circuit.suspended
+    assert sick.agent.health.suspended is not None
+    assert "while well completed 'work'" in sick.agent.health.suspended
     assert hands.tried <= 12
     watching.cancel()
 
@@ -194,7 +194,7 @@ async def test_work_that_fails_after_a_while_says_nothing_of_the_device(stage: S
         kitchen.hands.fail(run, ValueError("out of paper"))
         await stage.reaches(run, "reassigning")
         await stage.person.cancel(run.id)
-    assert kitchen.agent._circuit.suspended is None
+    assert kitchen.agent.health.suspended is None
 
 
 async def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result(stage: Stage) -> None:
@@ -207,7 +207,7 @@ async def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result(stag
     found = await stage.reaches(run, "reassigning")
     assert (found.failures, found.losses, found.previous[0].reason) == (0, 1, "timeout")
     assert await stage.notices("late") == []
-    assert kitchen.agent._circuit.suspended is None
+    assert kitchen.agent.health.suspended is None
 
 
 # -- beside others -----------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ async def test_one_that_is_well_again_is_given_a_run_although_others_are_idle(st
     for _ in range(20):
         await stage.person.create(BUILD)
         await asyncio.sleep(30.0)
-    assert sick.agent._circuit.suspended is None
+    assert sick.agent.health.suspended is None
     assert hands.tried > 3, "it was given work again"
     watching.cancel()
 
@@ -272,7 +272,7 @@ async def test_a_trial_that_goes_on_for_long_opens_the_other_slots(stage: Stage)
 
     watching = await watched(stage)
     joined = await stage.device("big", slots=16)
-    hands = joined.hands = joined.agent._executor = joined.agent.desk.executor = Long(DeviceTrouble(FULL))
+    hands = joined.hands = joined.agent._executor = joined.agent.worker.executor = Long(DeviceTrouble(FULL))
     runs = [await stage.person.create(BUILD) for _ in range(16)]
     await stage.until(lambda: hands.tried >= 3)
     hands.error = None

@@ -13,11 +13,11 @@ from asterism.core.run.run import COMPLETED, FAILED, Progress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.heartbeat import Heart
+from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.virtual_time import run as in_virtual_time
 
 pytestmark = pytest.mark.virtual_time
@@ -74,7 +74,7 @@ class Scene:
         self.store = store or MemoryStore(lambda: 1_000_000.0 + loop.time())
         self.fleet = Fleet(self.store, clock=VirtualClock(), chance=random.Random(7))
         self.agent = DeviceAgent(
-            self.fleet, "kitchen", executor=worker, presence=SimPresence("here"), grace=0.5, measure=dict, **terms
+            self.fleet, "kitchen", executor=worker, host=SimHost("here"), grace=0.5, measure=dict, **terms
         )
         self.person = Fleet(self.store, clock=VirtualClock(), chance=random.Random(8))
         self.task = asyncio.create_task(self.agent.run())
@@ -101,7 +101,7 @@ def test_a_device_with_a_slow_heart_keeps_up_with_a_short_lease() -> None:
 
 
 def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heart, "expect", lambda *_: None)
+    monkeypatch.setattr(Lease, "require", Lease.is_fresh)
     assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (FAILED, 1, 1)
 
 
@@ -110,11 +110,11 @@ async def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
     class Deaf(MemoryStore):
         deaf = False
 
-        async def beat(self, *args: Any) -> Any:
+        async def heartbeat(self, *args: Any) -> Any:
             if self.deaf:
                 self.deaf = False
                 await asyncio.get_running_loop().create_future()
-            return await super().beat(*args)
+            return await super().heartbeat(*args)
 
     loop = asyncio.get_running_loop()
     store = Deaf(lambda: 1_000_000.0 + loop.time())
@@ -137,10 +137,10 @@ async def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
         return "done"
 
     class Strict(MemoryStore):
-        async def beat(self, session: str, profile: Any, reports: Any) -> Any:
+        async def heartbeat(self, session: str, profile: Any, reports: Any) -> Any:
             for report in reports:
                 str(report.progress.step)  # as an engine does that writes it down: too many digits
-            return await super().beat(session, profile, reports)
+            return await super().heartbeat(session, profile, reports)
 
     loop = asyncio.get_running_loop()
     scene = Scene(Worker(boasts), Strict(lambda: 1_000_000.0 + loop.time()))
@@ -190,8 +190,8 @@ async def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody
     class Moved(MemoryStore):
         away = False
 
-        async def beat(self, *args: Any) -> Any:
-            answer = await super().beat(*args)
+        async def heartbeat(self, *args: Any) -> Any:
+            answer = await super().heartbeat(*args)
             return answer._replace(alive=False, held=()) if self.away else answer
 
         async def register(self, key: str) -> Any:

@@ -18,7 +18,7 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import process_guard
 from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
-from asterism.report.result_json import result_json
+from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, chain, deadline, independent, why_of
 from tests.process_scenes import PATIENCE, alive, soon, soon_async
 

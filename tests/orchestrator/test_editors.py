@@ -438,7 +438,7 @@ def test_a_cycle_that_outlives_its_timeout_closes_with_a_warning_and_the_plan_go
     assert span(result, "b") == (11, 12)
     assert diary.kinds("edit_timeout") == ["edit_timeout"] * 2
     assert [cycle.outcome for cycle in result.cycles] == ["timeout", "timeout"]
-    assert any("closes without an answer" in record.message for record in caplog.records)
+    assert any("is closed without an answer" in record.message for record in caplog.records)
 
 
 def test_a_late_answer_that_still_fits_is_accepted() -> None:

@@ -236,7 +236,7 @@ def test_a_crashing_observer_is_logged_and_goes_on_with_the_next_event(
     assert (
         heard == diary.kinds() == ["constellation_started", "task_started", "task_completed", "constellation_completed"]
     )
-    assert sum("an observer failed" in record.message for record in caplog.records) == 4
+    assert sum("an observer raised" in record.message for record in caplog.records) == 4
 
 
 def test_a_queue_that_is_full_drops_the_oldest_events_and_counts_them() -> None:

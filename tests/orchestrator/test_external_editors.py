@@ -80,7 +80,7 @@ async def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> No
     orchestrator.claim(1, "Ada", lease=60)
     with pytest.raises(CycleClaimed, match="claimed by 'Ada' for 60 s more"):
         orchestrator.claim(1, "Bob")
-    with pytest.raises(CycleClaimed, match="not claimed by 'Bob' but by 'Ada'"):
+    with pytest.raises(CycleClaimed, match="is claimed by 'Ada', not by 'Bob'"):
         orchestrator.answer(1, "Bob", None)
     orchestrator.answer(1, "Ada", None)
     await running

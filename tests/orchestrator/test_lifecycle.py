@@ -53,7 +53,7 @@ def test_an_empty_plan_completes_at_once_with_and_without_an_editor() -> None:
 def test_a_plan_cannot_be_run_again_after_its_end() -> None:
     plan = independent(Task("a", call=after(1)), id="p")
     orchestrate(plan)
-    with pytest.raises(PlanError, match="constellation 'p' is completed: it cannot be run again"):
+    with pytest.raises(PlanError, match="plan 'p' is completed: it cannot run again"):
         orchestrate(plan)
 
 
@@ -62,7 +62,7 @@ async def test_two_orchestrators_cannot_run_one_constellation() -> None:
     _, running = start(plan)
     await at(1)
     for other in (Orchestrator([LocalDevice("d")]),):
-        with pytest.raises(AlreadyRunning, match="constellation 'p' is being run already"):
+        with pytest.raises(AlreadyRunning, match="plan 'p' is running already"):
             await other.run(plan)
     result = await running
     assert result.state == "completed"
@@ -82,7 +82,7 @@ async def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_on
     orchestrator, running = start(independent(Task("a", call=after(5)), id="p"))
     await at(1)
     twin = independent(Task("a", call=after(5)), id="p")
-    with pytest.raises(AlreadyRunning, match="another constellation with the id 'p'"):
+    with pytest.raises(AlreadyRunning, match="another plan with the id 'p'"):
         await orchestrator.run(twin)
     await running
     assert (await orchestrator.run(twin)).state == "completed"
@@ -98,7 +98,7 @@ def test_a_condition_that_does_not_parse_is_refused_before_anything_starts() -> 
     plan.connect("a", "b", when="result.ok &&")
     with pytest.raises(PlanError, match=r"'a' -> 'b': the condition 'result.ok &&' is not valid") as caught:
         orchestrate(plan)
-    assert "constellation 'p' cannot run" in str(caught.value)
+    assert "plan 'p' cannot run" in str(caught.value)
     assert plan["a"].status == "pending"
     assert plan.owner is None
 
@@ -245,7 +245,7 @@ async def test_a_paused_constellation_can_be_cancelled() -> None:
 )
 async def test_steering_what_does_not_run_says_so_and_does_not_speak_of_edits(action: Any) -> None:
     orchestrator = Orchestrator([LocalDevice("d")])
-    with pytest.raises(Exception, match="no constellation 'p' is running here") as caught:
+    with pytest.raises(Exception, match="no plan 'p' is running here") as caught:
         action(orchestrator)
     assert "edit was rejected" not in str(caught.value)
 
@@ -254,7 +254,7 @@ async def test_a_question_that_does_not_say_which_constellation_is_meant_lists_t
     orchestrator, first = start(independent(Task("a", call=after(1)), id="p"))
     second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)), id="q")))
     await at(0.5)
-    with pytest.raises(PlanError, match="say which constellation is meant; running here: p, q"):
+    with pytest.raises(PlanError, match="name the plan; running here: p, q"):
         orchestrator.why("a")
     await asyncio.gather(first, second)
 

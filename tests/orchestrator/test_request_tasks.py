@@ -17,7 +17,7 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError
-from asterism.report.result_json import result_json
+from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, deadline, independent
 from tests.process_scenes import PATIENCE
 

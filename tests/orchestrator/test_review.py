@@ -69,7 +69,7 @@ async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
     plan = plan_of("p", Task("a", call=a_second))
     running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
     await asyncio.sleep(0.5)
-    with pytest.raises(PlanError, match="copy of one whose tasks are running"):
+    with pytest.raises(PlanError, match="copy of a plan with running tasks"):
         await Orchestrator([LocalDevice("d")]).run(plan.copy())
     await running
 

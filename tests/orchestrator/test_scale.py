@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
-from asterism.orchestrator.orchestrator import PLACED_PER_STEP
+from asterism.orchestrator.scheduler import STARTS_PER_STEP
 from tests.orchestrator.orchestrator_scenes import deadline
 
 
@@ -36,7 +36,7 @@ def test_a_plan_of_a_hundred_thousand_tasks_runs(concurrency: int | None) -> Non
 
 async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> None:
     plan = Constellation()
-    for n in range(5 * PLACED_PER_STEP):
+    for n in range(5 * STARTS_PER_STEP):
         plan.add(Task(f"t{n}", call=nothing))
     begun: list[int] = []  # how many had begun at each turn of somebody else
     loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> N
     await running
     steps = [after - before for before, after in pairwise(begun)]
     assert begun[-1] == len(plan)
-    assert max(steps) == PLACED_PER_STEP
+    assert max(steps) == STARTS_PER_STEP
 
 
 def test_a_chain_of_twenty_thousand_tasks_runs() -> None:

@@ -116,7 +116,7 @@ def test_a_pause_is_named() -> None:
     plan = independent(*(Task(name, call=after(10)) for name in "ab"), id="p")
     answer = ask(plan, "b", 1, lambda one: one.pause("p"), devices=[LocalDevice("one", slots=1)])
     assert holder(answer) == ("pause", "p")
-    assert "the constellation is paused" in str(answer)
+    assert "the plan is paused" in str(answer)
 
 
 def test_a_cancellation_is_named() -> None:
@@ -131,7 +131,7 @@ def test_busy_devices_are_named_with_their_load() -> None:
     plan.add(Task("d", device="one"))
     answer = ask(plan, "d", 1, devices=devices[:2])
     assert holder(answer) == ("busy", "one (1)")
-    assert "every device that could take it is busy: one (1)" in str(answer)
+    assert "every device that can run it is busy: one (1)" in str(answer)
 
 
 def test_a_device_that_rests_after_a_refusal_is_not_called_busy() -> None:
@@ -147,17 +147,14 @@ def test_a_device_that_rests_after_a_refusal_is_not_called_busy() -> None:
 def test_a_task_no_device_can_take_says_what_it_asks_for_and_who_is_there() -> None:
     answer = ask(independent(Task("a", needs=["gpu", "disk"])), "a", 0.001)
     assert holder(answer)[0] == "no_device"
-    assert str(answer) == (
-        "a is pending: no device could take task 'a', which asks for a device that can disk, gpu; "
-        "the devices are device"
-    )
+    assert str(answer) == ("a is pending: no device with 'disk', 'gpu' has joined; the devices are device")
     assert "the devices are none" in str(ask(independent(Task("a")), "a", 0.001, devices=[]))
 
 
 def test_the_limit_on_concurrency_is_named() -> None:
     answer = ask(independent(*(Task(name, call=after(10)) for name in "ab")), "b", 1, concurrency=1)
     assert holder(answer)[0] == "concurrency"
-    assert "the limit of 1 tasks at once" in str(answer)
+    assert "the limit of 1 running tasks" in str(answer)
 
 
 def test_the_pause_before_the_next_attempt_is_named() -> None:

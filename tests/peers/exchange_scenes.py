@@ -109,7 +109,7 @@ class Side:
         return await self.exchange.sync(other.name, Direct(self, other, **terms))
 
     async def beat(self) -> None:
-        await self.store.beat(self.session.id, {}, [])
+        await self.store.heartbeat(self.session.id, {}, [])
 
 
 class Direct:

@@ -76,7 +76,7 @@ async def our_device_has_claimed_a_run_nobody_knows() -> None:
     unknown = transitions.create("unknown", FLOW, {}, by="liar", now=1.0)
     await liar.says(transitions.take(unknown, laptop.owner, FLOW, 2.0, starts=True))
     assert await laptop.store.run("unknown") is None
-    assert (await laptop.store.beat("laptop-1", {}, [])).held[0].run == run.id
+    assert (await laptop.store.heartbeat("laptop-1", {}, [])).held[0].run == run.id
 
 
 @scene
@@ -162,7 +162,7 @@ async def it_says_the_same_again_long_after() -> None:
     liar.number = 0
     await liar.says(theirs)
     assert await laptop.run(waiting.id) == again
-    assert (await laptop.store.beat("laptop-1", {}, [])).held[1].run in (waiting.id, run.id)
+    assert (await laptop.store.heartbeat("laptop-1", {}, [])).held[1].run in (waiting.id, run.id)
 
 
 # -- about epochs and records ------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ async def each_waits_for_the_other() -> None:
     await laptop.meet(kitchen)
     for side in (laptop, kitchen):
         await passes(side, Takeover(side.fleet), HOUR + 10.0)
-        await side.store.beat(side.session.id, {}, [])
+        await side.store.heartbeat(side.session.id, {}, [])
     assert (await laptop.run(runs["kitchen"])).held
     assert (await kitchen.run(runs["laptop"])).held
     for _ in range(2):

@@ -139,7 +139,7 @@ async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> No
     assert await laptop.notices("impostor")
     for side in (laptop, garage):
         side.clock.now += 2 * remote_devices.NAME_RESERVED_FOR
-    await garage.store.beat("kitchen-9", {}, [])
+    await garage.store.heartbeat("kitchen-9", {}, [])
     await laptop.meet(garage)
     [there] = [one for one in await laptop.store.sessions() if one.id == "kitchen-9"]
     assert there.state == ABROAD

@@ -17,7 +17,7 @@ from asterism.core.run.session import ABROAD, Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutCopy, Report, Write, feed_of
+from asterism.store.protocol import ProgressReport, PutCopy, Write, feed_of
 from asterism.store.sqlite import SqliteStore
 from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, three, two
 
@@ -48,7 +48,7 @@ async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() 
     assert await laptop.notices("conflict") == []
     assert await kitchen.left_to(run.id) == await laptop.id()
     assert await laptop.left_to(run.id) is None
-    assert (await kitchen.store.beat("kitchen-1", {}, [])).held == []
+    assert (await kitchen.store.heartbeat("kitchen-1", {}, [])).held == []
 
 
 async def test_a_result_that_lost_is_kept() -> None:
@@ -66,10 +66,10 @@ async def test_a_result_that_lost_is_kept() -> None:
 
 async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
-    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(7, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
+    await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(7, 10), "")])
     await laptop.meet(kitchen)
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(9, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(9, 10), "")])
     await laptop.meet(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
@@ -81,7 +81,7 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
     laptop, kitchen, run = await contested(keep="furthest")
     for step in range(1, 20):
         for side in (laptop, kitchen):
-            await side.store.beat(f"{side.name}-1", {}, [Report(run.id, 1, Progress(step, 100), "")])
+            await side.store.heartbeat(f"{side.name}-1", {}, [ProgressReport(run.id, 1, Progress(step, 100), "")])
             await laptop.meet(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours.grant == theirs.grant
@@ -90,7 +90,7 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
 
 async def test_the_user_of_the_loser_can_insist() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
-    await kitchen.store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(4, 9), "")])
+    await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.meet(kitchen)
     [told] = await kitchen.notices("conflict")
     assert told.endswith("(it had come to 4/9)")
@@ -208,7 +208,7 @@ async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_doe
 
 async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
     laptop, kitchen = await two()
-    name = await laptop.store.keep_blob(b'{"text":"large"}')
+    name = await laptop.store.put_blob(b'{"text":"large"}')
     run = await laptop.create(given={"$blob": name, "size": 16})
 
     class Restarting(Direct):

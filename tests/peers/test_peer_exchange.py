@@ -17,7 +17,7 @@ from asterism.fleet.device.membership import DeviceNameTaken, join
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.registry import PeerExists, PeerRefused, PeerRegistry, UnknownPeer
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutSession, Query, Report, feed_of
+from asterism.store.protocol import ProgressReport, PutSession, Query, feed_of
 from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
 
 # -- what is told ------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ async def test_progress_under_way_is_told() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.take(run.id)
-    await laptop.store.beat("laptop-1", {}, [Report(run.id, 1, Progress(3, 10), "")])
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
     await laptop.meet(kitchen)
     assert (await kitchen.run(run.id)).progress == Progress(3, 10)
     assert (await laptop.run(run.id)).progress is None
@@ -135,7 +135,7 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
     await kitchen.fleet.configure(large=10)
     await kitchen.fleet.workflows.add(FLOW)
     one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
-    private = await kitchen.store.keep_blob(b"of no run, such as the snapshot of a plan")
+    private = await kitchen.store.put_blob(b"of no run, such as the snapshot of a plan")
     await laptop.meet(kitchen)
     blob = one.input["$blob"]
     assert await kitchen.exchange.read_blob("laptop", blob, one.id) is not None
@@ -147,9 +147,8 @@ async def test_what_is_large_comes_before_the_record_in_both_directions() -> Non
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
     await kitchen.fleet.configure(large=10)
-    settings = await laptop.fleet.settings()
-    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, settings, "it"))
-    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, settings, "it"))
+    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
+    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
     await laptop.meet(kitchen)
     assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
@@ -336,7 +335,7 @@ class Present:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """There are none."""
 
     def close(self) -> None:

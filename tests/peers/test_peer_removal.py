@@ -117,13 +117,13 @@ async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_an
 async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
-    wish = kitchen.fleet.ledger.wish
+    wish = kitchen.fleet.ledger.request
 
     async def too_late(run_id: str, step: Any) -> Run:
         await start(kitchen, run, grant)
         return await wish(run_id, step)
 
-    kitchen.fleet.ledger.wish = too_late  # type: ignore[method-assign]
+    kitchen.fleet.ledger.request = too_late  # type: ignore[method-assign]
     removed = await remove_peer(kitchen.fleet, "laptop")
     assert (removed.held, [one.id for one in removed.running]) == ([], [run.id])
 

@@ -160,7 +160,7 @@ class Race:
 
     def _verify(self) -> None:
         """Here an error would be the editor's own, and swallowed: it is noted instead."""
-        execution = self.orchestrator._executions.get(self.plan.id)
+        execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
             check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
         except AssertionError as error:

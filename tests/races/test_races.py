@@ -1,14 +1,8 @@
-"""The race hunt in the test suite, and the proof that it would notice.
-
-Seeds are tried in order until the time budget is used up (ASTERISM_RACE_SECONDS, 20 by default), but never fewer than
-three thousand.
-"""
+"""The race hunt in the test suite, and the proof that it would notice."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,9 +21,6 @@ from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild
 
-BUDGET = float(os.environ.get("ASTERISM_RACE_SECONDS", "20"))
-AT_LEAST = 3000
-
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
@@ -40,14 +31,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def test_no_interleaving_breaks_a_promise() -> None:
-    deadline = time.monotonic() + BUDGET
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < deadline:
+@pytest.mark.hunt(few=300, many=5000)
+def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
         problems = race(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
-        seed += 1
-    print(f"{seed} seeds, none bad")
 
 
 def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_stopped(
@@ -57,14 +45,16 @@ def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_
     assert any("worked on twice" in problem for seed in range(600) for problem in wild(seed))
 
 
-def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once() -> None:
-    for seed in range(300):
+@pytest.mark.hunt(few=100, many=1000)
+def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once(seeds: range) -> None:
+    for seed in seeds:
         problems = wild(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
 
-def test_under_global_nothing_starts_while_an_end_is_unreviewed() -> None:
-    for seed in range(500):
+@pytest.mark.hunt(few=60, many=600)
+def test_under_global_nothing_starts_while_an_end_is_unreviewed(seeds: range) -> None:
+    for seed in seeds:
         problems = hold(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
@@ -159,7 +149,7 @@ def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisional, "below", lambda node: [node])
+    monkeypatch.setattr(provisional, "provisional_below", lambda node: [node])
 
 
 def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class Wild:
         self.problems += [f"{task} is still being worked on" for task, count in self.at_work.items() if count]
 
     def _look(self) -> None:
-        execution = self.orchestrator._executions.get(self.plan.id)
+        execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
             check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
         except AssertionError as error:

@@ -23,7 +23,7 @@ from asterism.report import (
     TaskRow,
     report,
 )
-from asterism.report.times import tick, tick_step
+from asterism.report.timeline import tick, tick_step
 
 VOID = {"meta", "link", "input", "br"}
 

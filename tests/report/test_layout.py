@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.report import Line, Picture, Star
-from asterism.report.crossings import count_crossings, untangle
 from asterism.report.drawing_graph import Graph
-from asterism.report.layout import BEND_ROOM, MOST_BENDS, lay_out
-from asterism.report.spread import spread
+from asterism.report.layout import BEND_ROOM, MOST_BENDS, count_crossings, lay_out, spread, untangle
 
 
 def picture_of(count: int, edges: list[tuple[int, int]]) -> Picture:

@@ -12,11 +12,8 @@ from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDe
 from asterism.core.history import Entry
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report import Report
-from asterism.report.execution_bars import execution_bars
-from asterism.report.result_json import result_json
-from asterism.report.result_report import report_of, write_report
-from asterism.report.run_figures import figures, lines, reasons
-from asterism.report.run_recorder import Recording
+from asterism.report.result_report import Recording, execution_bars, report_of, write_report
+from asterism.report.result_summary import figures, lines, reasons, result_json
 from asterism.testing.virtual_time import SimLoop
 
 

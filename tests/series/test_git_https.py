@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.compare_and_swap import Claim, RetryOptions, claim
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot
+from asterism.series.register import RevisionConflict, RegisterUnavailable, Snapshot
 from tests.series.register_openers import bare_repository, certificate, over_http
 from tests.series.series_processes import all_at_once
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
 COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
-EAGER = Patience(jitter=(0.0, 0.01))
+EAGER = RetryOptions(jitter=(0.0, 0.01))
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ async def test_the_swap_and_the_history_are_the_same_over_https(remote: str, tru
     async with using(remote, GIT_SSL_CAINFO=str(trusted)) as register:
         first = await register.swap(NAME, None, "one", "the first")
         await register.swap(NAME, first, "two", "the second")
-        with pytest.raises(Moved):
+        with pytest.raises(RevisionConflict):
             await register.swap(NAME, first, "late", "late")
         assert [one.message for one in await register.history(NAME, 9)] == ["the second", "the first"]
 

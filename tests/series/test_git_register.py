@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.compare_and_swap import Claim, RetryOptions, claim
 from asterism.series.git_register import GitRegister
 from asterism.series.private_repo import LITTER
-from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.register import RevisionConflict, RegisterBusy, RegisterUnavailable, Snapshot, OutcomeUnknown
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
 
@@ -182,7 +182,7 @@ async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -
         first = await register.swap(NAME, None, "one", "m")
         other, late = GitRegister(register.url), GitRegister(register.url)
         second = await other.swap(NAME, first, "two", "m")
-        with pytest.raises(Moved):
+        with pytest.raises(RevisionConflict):
             await late.swap(NAME, first, "three", "m")
         assert await register.read(NAME) == Snapshot("two", second)
         await other.close()
@@ -218,7 +218,7 @@ class Witness(GitRegister):
 @pytest.mark.parametrize(
     ("says", "kind"),
     [
-        ("", Unsure),
+        ("", OutcomeUnknown),
         (f"!\tx:{REF}\t[rejected] (stale info)\n", RegisterBusy),
         (f"!\tx:{REF}\t[remote rejected] (failed to update ref)\n", RegisterBusy),
         (f"!\tx:{REF}\t[remote rejected] (cannot lock ref 'x': is at a but expected b)\n", RegisterBusy),
@@ -311,10 +311,11 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 @pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
-        async with using(f"{address}/remote.git") as register:
-            await claim(register, NAME, Claim(1), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+
+        async def scene(register: GitRegister) -> None:
+            await claim(register, NAME, Claim(1), patience=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             to_come.extend(faults)
-            outcome = await claim(register, NAME, Claim(2), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+            outcome = await claim(register, NAME, Claim(2), patience=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
             to_come.clear()
             assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
@@ -373,6 +374,6 @@ async def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: P
     with over_http(remote.parent) as (address, to_come):
         async with using(f"{address}/remote.git") as register:
             to_come.extend(["after"] * 9)
-            with pytest.raises(Unsure):
+            with pytest.raises(OutcomeUnknown):
                 await register.swap(NAME, None, "x", "m")
             assert (await register.read(NAME)).text == "x"

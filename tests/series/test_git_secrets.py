@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.compare_and_swap import Claim, RetryOptions, claim
 from asterism.series.git_register import GitRegister
 from asterism.series.git_remote import RemoteAddress, rewritten, split
 from asterism.series.register import RegisterUnavailable
@@ -22,7 +22,7 @@ from tests.series.register_openers import bare_repository, over_http
 NAME = "RFC-093"
 USER, PASSWORD = "ann@example.org", "s3cr:t/w@rd%x"
 QUOTED = "ann%40example.org:s3cr%3At%2Fw%40rd%25x"
-EAGER = Patience(jitter=(0.0, 0.01))
+EAGER = RetryOptions(jitter=(0.0, 0.01))
 COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series import compare_and_swap
-from asterism.series.compare_and_swap import Claim, Contended, Counts, Outcome, Patience, claim
-from asterism.series.register import Change, Moved, Snapshot, Unsure
+from asterism.series.compare_and_swap import Claim, Contended, UpdateCounts, Outcome, RetryOptions, claim
+from asterism.series.register import Change, RevisionConflict, Snapshot, OutcomeUnknown
 from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
@@ -52,13 +52,13 @@ class Slow:
         lost = self._chance.random() < self._losing
         if lost and self._chance.random() < 0.5:
             asyncio.get_running_loop().call_later(self._chance.uniform(0.0, LATEST), self._arrived, expected, text)
-            raise Unsure("the reply was lost, and the question is on its way")
+            raise OutcomeUnknown("the reply was lost, and the question is on its way")
         token = self._arrived(expected, text)
         if lost:
-            raise Unsure("the reply was lost")
+            raise OutcomeUnknown("the reply was lost")
         await asyncio.sleep(self._chance.uniform(0.01, 0.1))
         if token is None:
-            raise Moved(name)
+            raise RevisionConflict(name)
         return token
 
     def _arrived(self, expected: str | None, text: str) -> str | None:
@@ -93,9 +93,9 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
     number, tries = chance.randint(2, 100), chance.choice((0, 5))
     losing, dying = (chance.choice((0.0, chance.uniform(0.0, 0.3))) for _ in range(2))
 
-    async def main() -> tuple[list[Outcome | BaseException], Series, Counts]:
-        loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), Counts()
-        patience = Patience(tries=tries, chance=chance, clock=loop.time)
+    async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
+        loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
+        patience = RetryOptions(tries=tries, chance=chance, clock=loop.time)
         claims = [
             asyncio.ensure_future(claim(register, NAME, Claim(item), patience=patience, counts=counts))
             for item in range(1, number + 1)
@@ -131,8 +131,8 @@ def _judged(outcomes: list[Outcome | BaseException], found: Series) -> Counter[s
             assert item not in there, "who was told that nothing was written is not there"
             told["contended"] += 1
         else:
-            assert isinstance(one, Unsure | asyncio.CancelledError), one
-            told["unsure" if isinstance(one, Unsure) else "dead"] += 1
+            assert isinstance(one, OutcomeUnknown | asyncio.CancelledError), one
+            told["unsure" if isinstance(one, OutcomeUnknown) else "dead"] += 1
     assert told["claimed"] <= 1
     return told
 
@@ -170,8 +170,8 @@ def test_a_register_that_does_not_compare_is_noticed() -> None:
 def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
-    def forgets(self: compare_and_swap._Trying, error: Unsure) -> None:
-        self.forestalled(Moved(NAME))
+    def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
+        self.forestalled(RevisionConflict(NAME))
 
-    monkeypatch.setattr(compare_and_swap._Trying, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Attempts, "doubts", forgets)
     noticed()

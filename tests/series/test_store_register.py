@@ -10,7 +10,7 @@ import pytest
 from asterism.core.series.machine import Series
 from asterism.series import store_register
 from asterism.series.compare_and_swap import Claim, claim
-from asterism.series.register import RegisterUnavailable, Unsure
+from asterism.series.register import RegisterUnavailable, OutcomeUnknown
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
@@ -97,7 +97,7 @@ class Failing(MemoryStore):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (StoreUnavailable("gone"), Unsure),
+        (StoreUnavailable("gone"), OutcomeUnknown),
         (StoreBusy("locked"), RegisterUnavailable),
         (StoreFull("full"), RegisterUnavailable),
         (StoreReadOnly("read only"), RegisterUnavailable),

@@ -64,9 +64,60 @@ class NoServer(RuntimeError):
     """There are no binaries, or the server did not start; the message says which, with the end of its log."""
 
 
-class Server:
+class RunningServer:
+    """A server that runs, as its clients see it: its address and its programs. Another process may have started it."""
+
+    _password: str | None = None
+
+    def __init__(self, folder: Path, binaries: Path, database: str = "postgres") -> None:
+        self._user = _ordinary_user()
+        self._folder = folder
+        self._bin = binaries
+        self._database = database
+
+    @property
+    def folder(self) -> Path:
+        """Where its socket is."""
+        return self._folder
+
+    @property
+    def binaries(self) -> Path:
+        return self._bin
+
+    def url(self, database: str | None = None, **more: str) -> str:
+        password = "" if self._password is None else f":{quote(self._password, safe='')}"
+        query = urlencode({"host": str(self._folder), **more}, safe="/,")
+        return f"postgresql://postgres{password}@/{database or self._database}?{query}"
+
+    def tool(self, name: str, *arguments: str) -> str:
+        """Run one of the programs that come with the server. Raises NoServer with its error output if it fails."""
+        done = subprocess.run(
+            [str(self._bin / name), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "PGDATABASE": "postgres"},
+            **_as(self._user),
+        )
+        if done.returncode:
+            raise NoServer(f"{name} failed: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def sql(self, text: str, database: str | None = None) -> str:
+        """Run some SQL as the superuser, over a connection of its own."""
+        return self.tool("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", text)
+
+    def own_database(self, name: str) -> RunningServer:
+        """Create a database, and return this server with that database as the default."""
+        self.sql(f'CREATE DATABASE "{name}"')
+        return RunningServer(self._folder, self._bin, name)
+
+
+class Server(RunningServer):
     """One server with a database cluster of its own. ``settings`` go into its configuration. A ``standby_of`` another
     server is a copy of it that follows it."""
+
+    _database = "postgres"
 
     def __init__(
         self,
@@ -128,34 +179,6 @@ class Server:
             file.write_text(self._password, "utf-8")
             file.chmod(0o644)
             self.tool("initdb", *words, "-A", "scram-sha-256", f"--pwfile={file}")
-
-    @property
-    def folder(self) -> Path:
-        """Where its socket is."""
-        return self._folder
-
-    def url(self, database: str = "postgres", **more: str) -> str:
-        password = "" if self._password is None else f":{quote(self._password, safe='')}"
-        query = urlencode({"host": str(self._folder), **more}, safe="/,")
-        return f"postgresql://postgres{password}@/{database}?{query}"
-
-    def tool(self, name: str, *arguments: str) -> str:
-        """Run one of the programs that come with the server. Raises NoServer with what it said if it fails."""
-        done = subprocess.run(
-            [str(self._bin / name), *arguments],
-            capture_output=True,
-            text=True,
-            cwd=self._folder,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "PGDATABASE": "postgres"},
-            **_as(self._user),
-        )
-        if done.returncode:
-            raise NoServer(f"{name} failed: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
-
-    def sql(self, text: str, database: str = "postgres") -> str:
-        """Run some SQL as the superuser, over a connection of its own."""
-        return self.tool("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", text)
 
     # -- its life --------------------------------------------------------------------------------------------------
 

@@ -11,15 +11,15 @@ from typing import Any
 from asterism.core.run.run import Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import (
-    Answer,
     ExpectRegister,
     ExpectSession,
-    Offer,
+    HeartbeatReply,
+    ProgressReport,
     PutRegister,
     PutRun,
     Query,
-    Report,
     Store,
+    TakeRequest,
     Watch,
     Write,
 )
@@ -91,7 +91,7 @@ class Unmindful(MemoryStore):
 class Generous(MemoryStore):
     """Offers a run to two at once, and tells both that they have it."""
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = [step(run) for run in await self.find(Query(offered=True, limit=offer.limit))]
         await asyncio.sleep(0)
         for run in taken:
@@ -105,10 +105,12 @@ class Generous(MemoryStore):
 class Credulous(MemoryStore):
     """Takes every report for one of the current epoch."""
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         epochs = {run.id: run.epoch for run in await self.find(Query())}
         current = [report._replace(epoch=epochs.get(report.run, 0)) for report in reports]
-        return await super().beat(session, profile, current)
+        return await super().heartbeat(session, profile, current)
 
 
 class Sleepy(MemoryStore):

@@ -110,7 +110,7 @@ async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[flo
     session = Session("kitchen-1", "kitchen", 1.0)
     await store.commit([PutSession(session, None)])
     clock[0] = 1000.0
-    await store.beat("kitchen-1", {}, [])
+    await store.heartbeat("kitchen-1", {}, [])
     clock[0] = 500.0
     [known] = await store.sessions()
     assert known.beat_at == 1000.0

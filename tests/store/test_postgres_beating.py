@@ -9,7 +9,7 @@ import pytest
 
 from asterism.core.run.run import Progress
 from asterism.store.postgres.server_clock import DRIFT, ServerClock
-from asterism.store.protocol import ExpectSession, PutRun, Report
+from asterism.store.protocol import ExpectSession, ProgressReport, PutRun
 from asterism.store.store_errors import Conflict
 from asterism.testing.store_conformance.sample_records import (
     a_run,
@@ -53,7 +53,7 @@ _EXPECTED = '{"expected": [{"id": "kitchen-1", "revision": 1}]}'
 
 
 async def test_a_beat_that_waited_for_a_commit_answers_with_what_that_commit_left(postgres_url: str) -> None:
-    answer = await _taken_away_meanwhile(postgres_url, lambda store, session: store.beat(session, {}, ()))
+    answer = await _taken_away_meanwhile(postgres_url, lambda store, session: store.heartbeat(session, {}, ()))
     assert answer.alive
     assert answer.held == []
 
@@ -92,7 +92,7 @@ async def test_a_beat_is_stamped_with_the_servers_time(postgres_url: str) -> Non
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, a_session())
         before = await other.fetchval("SELECT now_in_seconds()")
-        answer = await store.beat("kitchen-1", {}, ())
+        answer = await store.heartbeat("kitchen-1", {}, ())
         after = await other.fetchval("SELECT now_in_seconds()")
         beat_at = (await session_in(store, "kitchen-1")).beat_at
         assert before <= beat_at <= answer.now <= after
@@ -104,8 +104,8 @@ async def test_output_with_anything_in_it_can_be_reported(postgres_url: str) -> 
         await joined(store, kitchen)
         run = started(held_by(a_run(1), kitchen))
         await added(store, run)
-        told = Report(run.id, run.epoch, Progress(3, None), "a NUL \0, half a \ud83d pair and \x1b[31mred")
-        await store.beat(kitchen.id, {}, [told, Report("no \0 name", 1, None, "")])
+        told = ProgressReport(run.id, run.epoch, Progress(3, None), "a NUL \0, half a \ud83d pair and \x1b[31mred")
+        await store.heartbeat(kitchen.id, {}, [told, ProgressReport("no \0 name", 1, None, "")])
         assert await store.reports([run.id, "no \0 name"]) == {run.id: told}
 
 
@@ -115,11 +115,11 @@ async def test_what_was_reported_is_forgotten_with_the_grant(postgres_url: str) 
         await joined(store, kitchen)
         run = started(held_by(a_run(1), kitchen))
         await added(store, run)
-        await store.beat(kitchen.id, {}, [Report(run.id, run.epoch, None, "half-way")])
+        await store.heartbeat(kitchen.id, {}, [ProgressReport(run.id, run.epoch, None, "half-way")])
         await store.commit([PutRun(released(run), run.revision)])
         assert await store.reports([run.id]) == {}
         assert await other.fetchval("SELECT count(*) FROM reports") == 1  # nobody sees it; the next beat removes it
-        await store.beat(kitchen.id, {}, ())
+        await store.heartbeat(kitchen.id, {}, ())
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
 
 

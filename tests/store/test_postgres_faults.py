@@ -82,7 +82,7 @@ async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Se
         wire.lose_answer = b"kitchen-1"  # the change is made, and the end of the transaction never gets there
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
-        assert (await store.beat(KITCHEN.id, {}, ())).held == []
+        assert (await store.heartbeat(KITCHEN.id, {}, ())).held == []
         assert ids(await store.take(offer(), taking(KITCHEN))) == ["r0001"]
         await store.close()
 
@@ -93,7 +93,7 @@ async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(post
         wire.lose_answer = b"COMMIT"
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
-        assert [held.run for held in (await store.beat(KITCHEN.id, {}, ())).held] == ["r0001"]
+        assert [held.run for held in (await store.heartbeat(KITCHEN.id, {}, ())).held] == ["r0001"]
         await store.close()
 
 
@@ -164,10 +164,10 @@ async def test_the_same_store_works_again_when_the_server_is_back(fragile: Serve
             lambda: store.commit([PutRun(a_run(2), None)]),
             lambda: store.commit([PutRun(a_run(2), None), PutRegister("a", 1, None)]),
             lambda: store.take(offer(), taking(KITCHEN)),
-            lambda: store.beat(KITCHEN.id, {}, ()),
+            lambda: store.heartbeat(KITCHEN.id, {}, ()),
             lambda: store.find(Query()),
             lambda: store.run("r0001"),
-            lambda: store.keep_blob(b"something"),
+            lambda: store.put_blob(b"something"),
         ):
             with pytest.raises(StoreUnavailable):
                 await attempt()
@@ -175,7 +175,7 @@ async def test_the_same_store_works_again_when_the_server_is_back(fragile: Serve
         await asyncio.to_thread(fragile.start)
         await store.commit([PutRun(a_run(2), None)])
         assert ids(await store.find(Query())) == ["r0001", "r0002"]
-        assert (await store.beat(KITCHEN.id, {}, ())).alive
+        assert (await store.heartbeat(KITCHEN.id, {}, ())).alive
         assert store.clock() > before
 
 

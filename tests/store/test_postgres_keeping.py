@@ -15,7 +15,7 @@ from asterism.fleet import retention
 from asterism.fleet.workflows import AGE, OF_PEERS, VERSIONS
 from asterism.store.postgres.connection_pool import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
-from asterism.store.protocol import Feeding, Notice, PutRegister, PutRun, PutSession, Query, Report
+from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
@@ -64,7 +64,7 @@ async def test_a_dump_that_nobody_finishes_reading_holds_nothing_up(postgres_url
 async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postgres_server: Server) -> None:
     async with opened(postgres_url) as store, opened(postgres_server.url(schema="restored")) as other:
         await added(store, *(a_run(number, given={"text": "\0 \ud83d ü"}) for number in range(1200)))
-        blob = await store.keep_blob(b"\0" * 100_000)
+        blob = await store.put_blob(b"\0" * 100_000)
         await added(store, a_run("with-blob", given={"$blob": blob, "size": 100_000}))
         lines = [line async for line in store.dump()]
         assert await other.load(lines_of(lines)) == 1201
@@ -92,7 +92,7 @@ DAMAGE = [
 @pytest.mark.parametrize(("damage", "found"), DAMAGE)
 async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
-        blob = await store.keep_blob(b"something")
+        blob = await store.put_blob(b"something")
         await joined(store, KITCHEN)
         await added(
             store,
@@ -128,7 +128,7 @@ async def test_a_commit_is_durable_even_if_the_servers_default_is_not(postgres_s
 
 async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
-        name = await store.keep_blob(b"something")
+        name = await store.put_blob(b"something")
         before = store.clock() - 3600.0
         assert await store.prune(before, 100) == 0
         assert await store.blob(name) == b"something"
@@ -141,7 +141,7 @@ async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_u
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         name = hashlib.sha256(b"something").hexdigest()
-        assert await store.keep_blob(b"something") == name
+        assert await store.put_blob(b"something") == name
         output = {"$blob": name, "size": 9}
         run = started(held_by(a_run(1), KITCHEN))
         await added(store, run, completed(held_by(a_run(2, given=output), KITCHEN), now=100.0))
@@ -184,7 +184,7 @@ async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url:
         await joined(store, KITCHEN)
         run = started(held_by(a_run(1), KITCHEN))
         await added(store, run)
-        await store.beat(KITCHEN.id, {}, [Report(run.id, run.epoch, None, "half-way")])
+        await store.heartbeat(KITCHEN.id, {}, [ProgressReport(run.id, run.epoch, None, "half-way")])
         known = await session_in(store, KITCHEN.id)
         await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         await store.prune(FAR, 100)
@@ -218,7 +218,7 @@ async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgo
 
 
 def test_whatever_is_asked_of_a_store_that_has_peers_has_an_answer_here() -> None:
-    asked = [name for name, one in vars(Feeding).items() if callable(one) and not name.startswith("_")]
+    asked = [name for name, one in vars(ChangeFeed).items() if callable(one) and not name.startswith("_")]
     for name in asked:
-        here, meant = inspect.signature(getattr(PostgresStore, name)), inspect.signature(getattr(Feeding, name))
+        here, meant = inspect.signature(getattr(PostgresStore, name)), inspect.signature(getattr(ChangeFeed, name))
         assert list(here.parameters) == list(meant.parameters), name

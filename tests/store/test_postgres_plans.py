@@ -8,7 +8,7 @@ from typing import Any
 
 from asterism.core.run.run import ASSIGNED, CLAIMED, CREATED
 from asterism.store.postgres import PostgresStore
-from asterism.store.protocol import ExpectSession, PutRegister, PutRun, Query, Report
+from asterism.store.protocol import ExpectSession, ProgressReport, PutRegister, PutRun, Query
 from asterism.testing.store_conformance.sample_records import (
     a_run,
     a_session,
@@ -48,10 +48,10 @@ async def test_statements_of_every_day_never_read_a_whole_table(postgres_url: st
             runs = [a_run(f"{round_}-{number}", key=f"{round_}-{number}") for number in range(200)]
             await asyncio.gather(*(store.commit([PutRun(run, None)]) for run in runs))
             taken = await store.take(offer(limit=50), taking(session))
-            reports = [Report(run.id, run.epoch, None, "half-way") for run in taken]
-            await store.beat(name, {}, reports)
+            reports = [ProgressReport(run.id, run.epoch, None, "half-way") for run in taken]
+            await store.heartbeat(name, {}, reports)
             await store.reports([run.id for run in taken])
-            output = {"$blob": await store.keep_blob(name.encode()), "size": len(name)}
+            output = {"$blob": await store.put_blob(name.encode()), "size": len(name)}
             await asyncio.gather(
                 *(store.commit([PutRun(completed(started(run), output), run.revision)]) for run in taken[:40]),
                 return_exceptions=True,
@@ -111,7 +111,7 @@ async def test_starting_a_run_and_beating_touch_no_index(postgres_url: str) -> N
         await added(store, *runs)
         await asyncio.gather(*(store.commit([PutRun(started(run), run.revision)]) for run in runs))
         for _ in range(20):
-            await store.beat(KITCHEN.id, {}, ())
+            await store.heartbeat(KITCHEN.id, {}, ())
         await _settle(store)
         updates = "SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = ANY ($1::regclass[])"
         found = {row[0]: (row[1], row[2]) for row in await other.fetch(updates, ("runs", "sessions"))}

@@ -49,8 +49,8 @@ def files(folder: Path) -> list[str]:
 
 async def test_they_lie_beside_the_store_under_the_hash_of_what_is_in_them(tmp_path: Path, folder: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        assert await store.keep_blob(DATA) == NAME
-        assert await store.keep_blob(DATA) == NAME
+        assert await store.put_blob(DATA) == NAME
+        assert await store.put_blob(DATA) == NAME
         assert files(folder) == [f"{NAME[:2]}/{NAME}"]
         assert await store.blob(NAME) == DATA
 
@@ -120,9 +120,9 @@ def test_one_that_cannot_be_read_is_out_of_reach(blobs: Blobs, folder: Path) -> 
 
 async def test_what_no_run_refers_to_goes_after_a_while(tmp_path: Path, folder: Path, clock: Clock) -> None:
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
-        used = await store.keep_blob(b"used")
-        output = await store.keep_blob(b"an output")
-        await store.keep_blob(DATA)
+        used = await store.put_blob(b"used")
+        output = await store.put_blob(b"an output")
+        await store.put_blob(DATA)
         done = completed(run(1)).changed(output={"$blob": output, "size": 9}, ended_at=clock.now)
         await store.commit([PutRun(run(2).changed(input={"$blob": used, "size": 4}), None), PutRun(done, None)])
         clock.now += 3599.0
@@ -200,7 +200,7 @@ def test_what_a_killed_writer_left_is_swept_away(blobs: Blobs, folder: Path, clo
 async def test_what_is_forgotten_while_a_backup_is_made_is_whole_in_it(tmp_path: Path, clock: Clock) -> None:
     """The tables are as they were when it began, and so is what is kept beside them."""
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
-        output = await store.keep_blob(DATA)
+        output = await store.put_blob(DATA)
         done = completed(run(1)).changed(output={"$blob": output, "size": len(DATA)}, ended_at=clock.now)
         await store.commit([PutRun(done, None)])
         clock.now += 7200.0

@@ -14,7 +14,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Progress
 from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Report
+from asterism.store.protocol import Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.store.sqlite import SqliteStore, maintenance
 from asterism.store.store_errors import StoreUnavailable
 from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
@@ -30,7 +30,7 @@ async def furnished(store: SqliteStore) -> None:
     active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)
-    blob = await store.keep_blob(b"large")
+    blob = await store.put_blob(b"large")
     await store.commit(
         [
             PutSession(KITCHEN, None),
@@ -43,7 +43,7 @@ async def furnished(store: SqliteStore) -> None:
             Notice(5.0, "late", "a result came too late", "run-00001", "kitchen"),
         ]
     )
-    await store.beat("kitchen-1", {"os": "linux"}, [Report("run-00001", 1, Progress(1, 2), "tail")])
+    await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport("run-00001", 1, Progress(1, 2), "tail")])
 
 
 async def test_all_is_well(file: Path) -> None:

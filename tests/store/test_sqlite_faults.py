@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from asterism.core.run import transitions
-from asterism.store.protocol import Offer, PutRun, PutSession, Query
+from asterism.store.protocol import PutRun, PutSession, Query, TakeRequest
 from asterism.store.sqlite import SqliteStore, error_mapping, group_commit
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import (
@@ -298,7 +298,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_fr
             await store.run("run-00001")
         with caplog.at_level(logging.ERROR):
             taken = await store.take(
-                Offer("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
+                TakeRequest("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
             )
         assert [one.id for one in taken] == ["run-00002"]
         assert "run run-00001 cannot be read" in caplog.text

@@ -14,7 +14,16 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.store.protocol import ExpectSession, Offer, PutRegister, PutRun, PutSession, Query, Report, Write
+from asterism.store.protocol import (
+    ExpectSession,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    TakeRequest,
+    Write,
+)
 from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_scenes import (
@@ -175,11 +184,11 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
             raise LookupError("the step")
 
         with pytest.raises(LookupError, match="the step"):
-            await store.take(Offer("kitchen", frozenset(), 200.0, 1), step)
+            await store.take(TakeRequest("kitchen", frozenset(), 200.0, 1), step)
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            Offer("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
+            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
         )
         assert taken.epoch == 1
 
@@ -203,11 +212,11 @@ async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_pa
 
 CALLS: list[Callable[[SqliteStore], Awaitable[Any]]] = [
     lambda store: store.commit([PutRun(run(1), None)]),
-    lambda store: store.take(Offer("kitchen", frozenset(), 1.0, 1), lambda found: None),
-    lambda store: store.beat("kitchen-1", {}, [Report("run-1", 1, None, "")]),
+    lambda store: store.take(TakeRequest("kitchen", frozenset(), 1.0, 1), lambda found: None),
+    lambda store: store.heartbeat("kitchen-1", {}, [ProgressReport("run-1", 1, None, "")]),
     lambda store: store.run("run-1"),
     lambda store: store.find(Query()),
-    lambda store: store.keep_blob(b"x"),
+    lambda store: store.put_blob(b"x"),
     lambda store: store.blob("0" * 64),
     lambda store: store.prune(1.0, 1),
     lambda store: store.check(),

@@ -44,7 +44,7 @@ async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
     async def scene() -> None:
         async with opened(file) as store:
             await store.commit([PutRun(run(1), None)])
-            await store.keep_blob(b"secret")
+            await store.put_blob(b"secret")
             modes = {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
             assert {"fleet.db", "fleet.db-wal", "fleet.db.blobs"} <= set(modes)
             assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
@@ -63,7 +63,7 @@ async def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> 
     async def scene() -> None:
         async with opened(file) as store:
             await store.commit([PutRun(run(2), None)])
-            await store.keep_blob(b"not so secret")
+            await store.put_blob(b"not so secret")
 
     before = os.umask(0o002)
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.store.protocol import Offer, PutRun, PutSession
+from asterism.store.protocol import PutRun, PutSession, TakeRequest
 from asterism.store.sqlite import SqliteStore, queue
 from asterism.store.store_errors import StoreUnavailable
 from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, held_up, opened, run
@@ -43,7 +43,7 @@ async def offering(store: SqliteStore, *runs: Run) -> None:
 async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(3000)))
-        taken = await store.take(Offer("kitchen", ANY, 10_000.0, 500), take)
+        taken = await store.take(TakeRequest("kitchen", ANY, 10_000.0, 500), take)
         assert [one.id for one in taken] == [f"run-{one:05}" for one in range(500)]
         assert len(looks) == 1
 
@@ -55,7 +55,7 @@ async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: P
         await offering(
             store, *(run(one).changed(workflow=flow, priority=rare.get(one, one % 3)) for one, flow in flows.items())
         )
-        taken = await store.take(Offer("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
+        taken = await store.take(TakeRequest("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
         assert [one.id for one in taken] == ["run-08999", "run-03000", "run-06000"]
         assert 3 <= len(looks) <= 9
         assert max(look.over for look in looks) == queue.MOST.over
@@ -70,7 +70,7 @@ async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]
             judged.append(found.id)
             return None
 
-        assert await store.take(Offer("kitchen", ANY, 10_000.0, 3), refuse) == []
+        assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), refuse) == []
         assert judged == [f"run-{one:05}" for one in range(2500)]
         assert len(looks) > 2
 
@@ -80,11 +80,12 @@ async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list
         await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
         judged: list[int] = []
         assert (
-            await store.take(Offer("kitchen", ANY, 10_000.0, 1, above=0), lambda one: judged.append(one.priority)) == []
+            await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1, above=0), lambda one: judged.append(one.priority))
+            == []
         )
         assert sorted(judged) == [1] * 300 + [2] * 300
         looks.clear()
-        assert await store.take(Offer("kitchen", ANY, 10_000.0, 1, above=2), take) == []
+        assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1, above=2), take) == []
         assert len(looks) == 1
 
 
@@ -105,7 +106,7 @@ async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.
                 loop.call_soon_threadsafe(commit)
             return None
 
-        await store.take(Offer("kitchen", ANY, 10_000.0, 1), refuse)
+        await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1), refuse)
         await asyncio.gather(*commits)
         assert written[0] < len(looks)
 
@@ -125,19 +126,19 @@ async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
 
         monkeypatch.setattr(store._writer, "do", lost_later)
         taken = await store.take(
-            Offer("kitchen", ANY, 10_000.0, 3), lambda one: take(one) if one.id == "run-00001" else None
+            TakeRequest("kitchen", ANY, 10_000.0, 3), lambda one: take(one) if one.id == "run-00001" else None
         )
         assert [one.id for one in taken] == ["run-00001"]
         lost.append(True)
         with pytest.raises(StoreUnavailable, match="gone"):
-            await store.take(Offer("kitchen", ANY, 10_000.0, 3), take)
+            await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), take)
 
 
 async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(20)))
         async with held_up(store):
-            tasks = [asyncio.create_task(store.take(Offer("kitchen", ANY, 10_000.0, 8), take)) for _ in range(3)]
+            tasks = [asyncio.create_task(store.take(TakeRequest("kitchen", ANY, 10_000.0, 8), take)) for _ in range(3)]
         taken = [one.id for task in tasks for one in await task]
         assert sorted(taken) == [f"run-{one:05}" for one in range(20)]
 
@@ -145,5 +146,5 @@ async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_pat
 async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, looks: list[queue.Look]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, run(1))
-        assert await store.take(Offer("kitchen", ANY, 10_000.0, 0), take) == []
+        assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 0), take) == []
         assert not looks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Change, Moved, SeriesRegister, Snapshot, encoded
+from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot, encoded
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store
@@ -127,7 +127,7 @@ class Plain:
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         await asyncio.sleep(0)
         if not self.allowed(name, expected, text):
-            raise Moved(name)
+            raise RevisionConflict(name)
         key = self.key(name)
         token = self.token(key, text)
         self.cells.setdefault(key, []).append(Change(1.0, message, text, token))
@@ -181,7 +181,7 @@ class AnyName(Plain):
 class LooksThenWrites(Plain):
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         if not self.allowed(name, expected, text):
-            raise Moved(name)
+            raise RevisionConflict(name)
         await asyncio.sleep(0)
         token = self.token(name, text)
         self.cells.setdefault(name, []).append(Change(1.0, message, text, token))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from asterism.core.run import transitions
 from asterism.core.run.placement import Placer
 from asterism.core.run.session import Session
-from asterism.fleet.device import claimer
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.fleet_world import BatteryWorld
 
@@ -30,8 +30,8 @@ def test_no_run_fails_because_devices_rest() -> None:
 def declines_that_count(patch: pytest.MonkeyPatch) -> None:
     """A device that rests is chosen as any other, and declines as any other."""
     patch.setattr(Session, "resting", property(lambda _: None))
-    decline = claimer.assigning.decline
-    patch.setattr(claimer.assigning, "decline", lambda *args, for_now: decline(*args))
+    decline = transitions.decline
+    patch.setattr(transitions, "decline", lambda *args, for_now: decline(*args))
 
 
 def nobody_waits(patch: pytest.MonkeyPatch) -> None:

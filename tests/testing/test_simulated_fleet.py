@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,35 +13,27 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
-from asterism.fleet.device import heartbeat, outcomes, worker
+from asterism.fleet.device import completion, heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.held_run import Holding
+from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
-from asterism.store.protocol import Offer
+from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, simulate
 from asterism.testing.simulator import network as sim_network
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 from asterism.testing.simulator.witness import Witness, WitnessedStore
 from asterism.testing.virtual_time import run as in_virtual_time
-
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
-"""How long to look for a world that breaks a promise."""
-
-AT_LEAST = 1500
-"""How many worlds, however slow the machine."""
 
 ABLATED = 400
 """In how many worlds a missing safeguard has to show."""
 
 
-def test_no_world_breaks_a_promise() -> None:
-    until = time.monotonic() + SECONDS
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < until:
+@pytest.mark.hunt(few=60, many=1500)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed)
-        seed += 1
 
 
 def test_one_seed_is_one_world() -> None:
@@ -61,10 +51,10 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
-    async def never(self: heartbeat.Heart) -> None:
+    async def never(self: heartbeat.Heartbeat) -> None:
         await asyncio.get_running_loop().create_future()
 
-    patch.setattr(heartbeat.Heart, "fence_for_ever", never)
+    patch.setattr(heartbeat.Heartbeat, "enforce_leases", never)
 
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
@@ -87,14 +77,14 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """Its own trouble would count as a failure of the work."""
 
-    def failed(desk: worker.Desk, holding: Holding, seconds: float, error: Exception) -> Step:
-        return outcomes.failed(holding, str(error), desk.fleet.store.clock)
+    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
+        return completion.failed(held, str(error), working.fleet.store.clock)
 
-    patch.setattr(worker.Desk, "_troubled", failed)
+    patch.setattr(worker.Worker, "_broken_off", failed)
 
 
 def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
+    patch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
 
 
 @pytest.mark.parametrize(
@@ -120,19 +110,20 @@ def test_a_missing_safeguard_is_noticed(
 # -- wall clocks ---------------------------------------------------------------------------------------------------
 
 
-def hunt_with_wall_clocks(worlds: int) -> None:
-    for seed in range(worlds):
+def hunt_with_wall_clocks(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, world=fleet_world.WallClockWorld)
 
 
-def test_no_jump_of_a_wall_clock_shows_in_what_is_written() -> None:
-    hunt_with_wall_clocks(ABLATED)
+@pytest.mark.hunt(few=40, many=ABLATED)
+def test_no_jump_of_a_wall_clock_shows_in_what_is_written(seeds: range) -> None:
+    hunt_with_wall_clocks(seeds)
 
 
 def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
     with pytest.raises(Violation, match="--world wall-clocks"):
-        hunt_with_wall_clocks(ABLATED)
+        hunt_with_wall_clocks(range(ABLATED))
 
 
 # -- a look after every wait: too rare to meet by chance, so it is staged ------------------------------------------
@@ -147,7 +138,7 @@ class FrozenAfterTaking(sim_network.Wire):
 
     frozen = False
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await super().take(offer, step)
         if taken and not self.frozen:
             self.frozen = True
@@ -170,9 +161,7 @@ async def staged() -> list[str]:
         line = wire(store, machine, chance)
         fleet = Fleet(line, by=name, clock=machine, chance=chance)
         executor = SimExecutor(machine, witness, chance)
-        agent = DeviceAgent(
-            fleet, name, executor=executor, grace=0.5, monitor_every=every, presence=SimPresence(name), **terms
-        )
+        agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **terms)
         line.session = agent.session.id
         return asyncio.create_task(agent.run())
 
@@ -195,7 +184,7 @@ def test_what_comes_after_a_wait_is_judged_anew() -> None:
 
 
 def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.Desk, "_sure", lambda *_: True)
+    monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
 

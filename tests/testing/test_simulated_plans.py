@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,12 +15,6 @@ from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import Journal
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
-
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 2
-"""How long to look for a world that breaks a promise."""
-
-AT_LEAST = 60
-"""How many worlds, however slow the machine."""
 
 LARGE = 200
 """How many tasks a large plan has at most."""
@@ -45,34 +37,35 @@ def boundaries() -> list[tuple[int, bool]]:
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
 
 
-def test_an_orchestrator_may_die_at_every_commit() -> None:
-    for number, after in boundaries():
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.long)])
+def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
+    for number, after in boundaries()[::stride]:
         small(number, after)
 
 
-def test_no_world_breaks_a_promise() -> None:
-    until = time.monotonic() + SECONDS
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < until:
+@pytest.mark.hunt(few=10, many=100)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
-        seed += 1
 
 
+@pytest.mark.long
 def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
     worlds = [simulate(seed, world=plan_world.PlanWorld, steps=LARGE) for seed in WITH_LARGE_PLANS]
     assert min(len(world.plan.nodes) for world in worlds) > LARGE // 3
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
-def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.hunt(few=3, many=25)
+def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG", 8)
     monkeypatch.setattr(compaction, "PER_TASK", 0)
     monkeypatch.setattr(compaction, "TAKEN", 1)
-    monkeypatch.setattr(plan_codec, "TASKS", 1)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
     monkeypatch.setattr(journal_store, "PART", 1000)
-    for number, after in boundaries()[::3]:
+    for number, after in boundaries()[:: 75 // len(seeds)]:
         small(number, after)
-    for seed in range(25):
+    for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
 
 

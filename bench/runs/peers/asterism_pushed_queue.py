@@ -35,7 +35,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         stack.push_async_callback(store.close)
         fleets = [Fleet(store) for _ in range(workers + 1)]
         for fleet in fleets:
-            stack.push_async_callback(fleet.ends.close)
+            stack.push_async_callback(fleet.waiters.close)
         await fleets[0].workflows.add(Workflow("nothing", call=NOTHING))
         agents = [DeviceAgent(fleet, f"device-{number}", slots=batch) for number, fleet in enumerate(fleets[1:])]
         living = [asyncio.create_task(agent.run()) for agent in agents]

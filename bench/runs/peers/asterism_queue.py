@@ -44,7 +44,7 @@ async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int
             opened.append(store)
         fleets = [Fleet(opened[number % stores]) for number in range(workers)]
         for fleet in fleets:
-            stack.push_async_callback(fleet.ends.close)
+            stack.push_async_callback(fleet.waiters.close)
         began = time.perf_counter()
         await create(fleets[0], jobs)
         created, cpu = time.perf_counter(), time.process_time()

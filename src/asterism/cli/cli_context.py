@@ -1,7 +1,7 @@
-"""How a command gets at a fleet: the options that all of them take, the store they open, and the runs they mean.
+"""What the commands share: options, opening the fleet of a store, printing, and finding runs and workflows by name.
 
-Who only looks, or asks something of what is there, makes no store: a mistyped name is told, and leaves no empty file
-behind. Importing this is quick: stores and their drivers are imported when one is opened.
+Commands that only read never create a store: a mistyped name is an error and leaves no empty file. Importing this
+module is cheap: stores and their drivers are imported when a store is opened.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CANDIDATES = 10
-FEWEST = 4
-"""How many letters of an id it takes: fewer are soon in some id or other."""
+"""How many runs an error lists if a part of an id matches several."""
 
-SHORT = 8
-"""How many letters of a run's id are shown where there is little room: the last ones, which are chance."""
+FEWEST_LETTERS = 4
+"""How many letters of a run's id are enough to name it: fewer match by chance."""
 
-MAKES_ONE = "the first `asterism workflow add` or `asterism device join` makes it; --store names another"
-"""How a store comes into being, for whoever named one that is not there."""
+SHORT_ID = 8
+"""How many letters of a run's id are shown in tables: the last ones, which are random."""
+
+HOW_TO_CREATE_A_STORE = (
+    "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
+)
 
 
 class CommandGroup(click.Group):
@@ -43,12 +46,12 @@ class CommandGroup(click.Group):
         return list(self.commands)
 
 
-class NotOneRun(click.ClickException):
-    """What was given as a run stands for none, or for several."""
+class AmbiguousRun(click.ClickException):
+    """A text that is a part of no run's id, or of several."""
 
 
 def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
-    """Several options as one decorator, for commands that share them; they are listed in this order."""
+    """Several options as one decorator, for commands that share them. The help lists them in this order."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(several):
@@ -65,65 +68,57 @@ fleet_options = options(
         "--store",
         metavar="URL",
         envvar="ASTERISM_STORE",
-        help="sqlite:///file.db or postgresql://…; $ASTERISM_STORE if left out, or a file in your data directory.",
+        help="sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
     ),
     json_option,
 )
-"""What every command on a fleet takes."""
+"""The options of every command on a store."""
 
 
 def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:
-    """Open the fleet of a store, use it, and close it. A store that is not there is made with ``create``; otherwise
-    StoreMissing is raised, with how one comes into being."""
+    """Open the fleet of a store, use it, and close it. With ``create`` a missing store is created.
+
+    Raises StoreNotFound with a hint if there is no store."""
     if url is not None and url.lower().startswith("memory:"):
         raise click.UsageError(
-            "A store in memory lasts as long as one process, so commands cannot share it; use sqlite:///file.db."
+            "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."
         )
-
-    async def main() -> Value:
-        async with await _opened(url, create) as fleet:
-            return await use(fleet)
-
-    return run_command(main())
+    return run_interruptible(_use_fleet(url, use, create))
 
 
-def run_command(work: Coroutine[Any, Any, Value]) -> Value:
-    """The first Ctrl-C cancels the work, between two steps of its loop; the second ends it wherever it is.
-
-    asyncio's own answer cancels within a step, and a future that was about to be given its result complains.
-    """
-
-    async def main() -> Value:
-        loop, command = asyncio.get_running_loop(), asyncio.current_task()
-        assert command is not None
-
-        def interrupted() -> None:
-            loop.remove_signal_handler(signal.SIGINT)
-            command.cancel()
-
-        loop.add_signal_handler(signal.SIGINT, interrupted)
-        return await work
-
-    try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-async def _opened(url: str | None, create: bool) -> Fleet:
+async def _use_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], create: bool) -> Value:
     from asterism.fleet.fleet import Fleet
-    from asterism.store.store_errors import StoreMissing
+    from asterism.store.store_errors import StoreNotFound
 
     try:
-        return await Fleet.open(url, by=whoami(), create=create)
-    except StoreMissing as error:
-        if create or "there is no store" not in str(error):  # but a wrong address, a refused login, a driver
-            raise
-        raise StoreMissing(f"{error}; {MAKES_ONE}") from None
+        fleet = await Fleet.open(url, by=current_user(), create=create)
+    except StoreNotFound as error:
+        raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
+    async with fleet:
+        return await use(fleet)
 
 
-def whoami() -> str:
-    """Who acts, for the stories."""
+def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:
+    """Run a coroutine. The first Ctrl-C cancels it between two steps of its loop; the second one interrupts any step.
+
+    asyncio's own handler would cancel within a step, and a future that is about to get its result would complain."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(work)
+
+        def interrupt() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+def current_user() -> str:
+    """The name of the user, for stories."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user without a name
@@ -131,13 +126,13 @@ def whoami() -> str:
     return name if name.isprintable() and name else "user"
 
 
-def tell_json(document: Any) -> None:
-    """One JSON document. Where the terminal cannot show a letter, none beyond ASCII is used."""
+def print_json(document: Any) -> None:
+    """Print one JSON document, in ASCII where the terminal cannot show other letters."""
     click.echo(json_text(document, encoding=sys.stdout.encoding))
 
 
 def note(text: str) -> None:
-    """Something to know beside the answer: it does not get in the way of whoever reads the answer."""
+    """Print a note to standard error, apart from the answer on standard output."""
     click.echo(clean(text), err=True)
 
 
@@ -145,35 +140,35 @@ def note(text: str) -> None:
 
 
 async def find_run(fleet: Fleet, text: str) -> Run:
-    """The run that has this id, or the only one that has it as a part of its id. Raises NotOneRun."""
+    """The run with this id, or the only run with this text in its id. Raises AmbiguousRun."""
     from asterism.store.protocol import Query
 
     wanted = text.strip().lower()
     if not wanted:
-        raise NotOneRun("a run is named by its id or a part of it, not by nothing")
+        raise AmbiguousRun("the id of the run is empty")
     exact = await fleet.store.run(wanted)
     if exact is not None:
         return exact
-    if len(wanted) < FEWEST:
-        raise NotOneRun(f"{text!r} is too little of an id to go by: give at least {FEWEST} letters of it")
+    if len(wanted) < FEWEST_LETTERS:
+        raise AmbiguousRun(f"{text!r} is too short: give at least {FEWEST_LETTERS} letters of the run's id")
     found = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
     if not found:
-        raise NotOneRun(f"there is no run with {text!r} in its id; `asterism runs list` shows those there are")
+        raise AmbiguousRun(f"no run has {text!r} in its id; list the runs with: asterism runs list")
     if len(found) == 1:
         return found[0]
     more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
     lines = "".join(f"\n  {run.id}  {run.workflow}  {run.reported_status}" for run in found[:MOST_CANDIDATES])
-    raise NotOneRun(f"{text!r} is in the ids of several runs; give more of the id:{lines}{more}")
+    raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
 
 
 async def find_runs(fleet: Fleet, texts: tuple[str, ...]) -> list[Run]:
-    """Each once, in the order in which they were named."""
+    """Each run once, in the order in which they are named."""
     found = [await find_run(fleet, text) for text in texts]
     return list({run.id: run for run in found}.values())
 
 
 async def find_workflow(fleet: Fleet, text: str) -> Workflow:
-    """The latest version of a name, or ``NAME@VERSION``. Raises UnknownWorkflow."""
+    """The latest version of a workflow, or the version in ``NAME@VERSION``. Raises UnknownWorkflow."""
     from asterism.fleet.workflows import UnknownWorkflow
 
     name, at, version = text.rpartition("@")
@@ -186,4 +181,5 @@ async def find_workflow(fleet: Fleet, text: str) -> Workflow:
 
 
 def short(run_id: str) -> str:
-    return run_id[-SHORT:]
+    """The end of a run's id, for tables and messages."""
+    return run_id[-SHORT_ID:]

@@ -1,4 +1,6 @@
-"""``asterism device``: what executes runs."""
+"""``asterism device``: what executes runs.
+
+``asterism monitor``: watch over a fleet and do no work."""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from asterism.cli.cli_context import (
     find_run,
     find_workflow,
     fleet_options,
-    tell_json,
+    print_json,
     with_fleet,
 )
-from asterism.cli.option_types import capabilities, duration, longer_than_nothing, pair
+from asterism.cli.option_types import capabilities, duration, pair, positive_duration
 
 if TYPE_CHECKING:
     from asterism.core.run.run import Run
@@ -58,7 +60,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option(
     "--monitor-every",
     type=duration,
-    callback=longer_than_nothing,
+    callback=positive_duration,
     default="5s",
     show_default=True,
     metavar="DURATION",
@@ -80,12 +82,12 @@ def join(
     \b
     asterism device join kitchen-pc --can gpu --slots 2
     asterism device join laptop --hands-back 'battery < 0.2 && !plugged'"""
-    from asterism.cli.device_process import Terms, join_fleet
+    from asterism.cli.device_process import DeviceOptions, join_fleet
 
     if terms["timeout"] < 2 * terms["heartbeat"]:
         raise click.UsageError("--timeout is at least twice --heartbeat, or one late heartbeat would count as a loss.")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
-    wanted = Terms(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
+    wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
     return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True)
 
 
@@ -100,14 +102,14 @@ def list_(store: str | None, as_json: bool) -> None:
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import device_json
         from asterism.cli.fleet_tables import devices_table
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         outlook, coordinator = await fleet.outlook(fresh=True), await fleet.coordinator()
         found, now, ranks = await fleet.devices(), fleet.store.clock(), outlook.ranks
         if as_json:
-            tell_json([device_json(one, now, ranks.get(one.device, 0.0), coordinator) for one in found])
+            print_json([device_json(one, now, ranks.get(one.device, 0.0), coordinator) for one in found])
         elif found:
-            say_lines(lambda width: devices_table(found, now, ranks, coordinator, width))
+            print_lines(lambda width: devices_table(found, now, ranks, coordinator, width))
         else:
             click.echo("No device has joined yet: asterism device join NAME")
 
@@ -126,7 +128,7 @@ def drain(name: str, store: str | None, as_json: bool) -> None:
         asked, now = await fleet.drain(name), fleet.store.clock()
         if as_json:
             ranks = (await fleet.outlook(fresh=True)).ranks
-            tell_json(device_json(asked, now, ranks.get(name, 0.0), await fleet.coordinator()))
+            print_json(device_json(asked, now, ranks.get(name, 0.0), await fleet.coordinator()))
         elif state_of(asked, now) == "silent":
             click.echo(
                 f"{name} has not been heard of for {now - asked.beat_at:.0f} s; if it comes back, it will leave."
@@ -159,18 +161,18 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
         if as_json:
             told = {"workflow": flow.name, "version": flow.version, "strategy": flow.strategy}
             now = [one.to_json() for one in found]
-            tell_json({**told, "run": run.id if run is not None else None, "devices": now, "assignment": kept})
+            print_json({**told, "run": run.id if run is not None else None, "devices": now, "assignment": kept})
             return
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
-        say_lines(lambda width: scores_lines(flow, run, found, width))
+        print_lines(lambda width: scores_lines(flow, run, found, width))
 
     with_fleet(store, tell)
 
 
 async def _meant(fleet: Fleet, subject: str) -> Run | None:
-    """The run, or None if it is a workflow. Raises NotOneRun if it is neither."""
-    from asterism.cli.cli_context import NotOneRun
+    """The run, or None if it is a workflow. Raises AmbiguousRun if it is neither."""
+    from asterism.cli.cli_context import AmbiguousRun
     from asterism.fleet.workflows import UnknownWorkflow
 
     try:
@@ -178,6 +180,45 @@ async def _meant(fleet: Fleet, subject: str) -> Run | None:
     except UnknownWorkflow:
         try:
             return await find_run(fleet, subject)
-        except NotOneRun as error:
-            raise NotOneRun(f"there is no workflow {subject!r}, and as a run: {error.message}") from None
+        except AmbiguousRun as error:
+            raise AmbiguousRun(f"there is no workflow {subject!r}, and as a run: {error.message}") from None
     return None
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--every",
+    type=duration,
+    callback=positive_duration,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to look.",
+)
+@click.option(
+    "--heartbeat",
+    type=duration,
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to say it lives.",
+)
+@click.option(
+    "--timeout", type=duration, default="90s", show_default=True, metavar="DURATION", help="When it counts as gone."
+)
+@click.option("--policy", metavar="FILE", help="Whom it may tell; asterism/policy.yaml in your configuration.")
+@fleet_options
+def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
+    """Watch over the devices of a fleet without doing work.
+
+    Every device can do that beside its work, and one is elected to. This is for fleets whose devices come and go: it
+    takes away what has run out, hands out what waits, and gives up what nobody can do. Several at once do no harm. NAME
+    is monitor- and the name of this machine if left out."""
+    import platform
+
+    from asterism.cli.device_process import DeviceOptions, join_fleet
+
+    given = name or f"monitor-{platform.node() or 'local'}"
+    wanted = DeviceOptions(given, slots=0, monitor_every=every, **terms)
+    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)

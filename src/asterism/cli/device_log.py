@@ -16,7 +16,7 @@ from asterism.base.durations import format_age
 from asterism.base.safe_text import json_text
 from asterism.base.text import clean, shorten
 from asterism.cli.cli_context import short
-from asterism.cli.short_spans import hour
+from asterism.cli.formats import format_clock
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
@@ -29,12 +29,12 @@ LONGEST = 300
 FIELDS = ("run", "workflow", "device")
 
 
-class Narrated:
+class LoggingExecutor:
     """An executor that says what it does. ``stopping`` is why the execution of a run is being stopped."""
 
     def __init__(self, executor: Executor, stopping: Callable[[str], str | None]) -> None:
         self._executor, self._stopping = executor, stopping
-        self.begun = 0
+        self.started = 0
 
     def objection(self, workflow: Workflow) -> str | None:
         return self._executor.objection(workflow)
@@ -61,7 +61,7 @@ class Narrated:
         attempt = attempt_of(run)
         again = f", attempt {attempt}" if attempt > 1 else ""
         log.info("started %s%s", name, again, extra=fields)
-        self.begun += 1
+        self.started += 1
         try:
             value = await self._executor.execute(work)
         except asyncio.CancelledError:
@@ -95,7 +95,7 @@ class _Lines(logging.Formatter):
             said = f"run {short(run)}: {said}"
         if record.exc_info and record.exc_info[1] is not None:
             said = f"{said}: {record.exc_info[1]!r}"
-        return f"{hour(record.created)}  {clean(said)}"
+        return f"{format_clock(record.created)}  {clean(said)}"
 
 
 class _Objects(logging.Formatter):
@@ -115,7 +115,7 @@ class _Objects(logging.Formatter):
 
 
 @contextmanager
-def told(*, as_json: bool) -> Iterator[None]:
+def log_to_stderr(*, as_json: bool) -> Iterator[None]:
     """What Asterism logs goes to the standard error stream while the block runs."""
     logger = logging.getLogger("asterism")
     handler = logging.StreamHandler()

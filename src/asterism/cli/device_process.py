@@ -1,8 +1,18 @@
-"""A device as a command: it joins, says what it does, and leaves when it is told to."""
+"""The process of a device: join the fleet, execute runs, and leave when a signal or the store says so.
+
+The first signal lets running work finish, the second hands it back, the third ends the process. ``asterism device
+drain`` has the same effect as the first signal.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -10,22 +20,24 @@ import click
 
 from asterism.base import expressions
 from asterism.base.gc_tuning import tune_gc
-from asterism.cli.cli_context import tell_json, with_fleet
-from asterism.cli.device_log import Narrated, told
-from asterism.cli.device_signals import Leaving
-from asterism.cli.policy_lookup import find_policy
-from asterism.cli.user_modules import allow_imports
+from asterism.base.text import plural
+from asterism.cli.cli_context import print_json, with_fleet
+from asterism.cli.device_log import LoggingExecutor, log_to_stderr
+from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a device is like. ``policy`` is the path of a file, ``monitor_every`` None for one that never watches over
-    the others. ``peers`` are names or addresses of those it stays in touch with, ``listen`` where it answers them."""
+class DeviceOptions:
+    """The options of a device. ``policy`` is the path of a device policy file; ``monitor_every`` is None for a device
+    that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them."""
 
     name: str
     can: tuple[str, ...] = ()
@@ -43,63 +55,141 @@ class Terms:
     listen: str | None = None
 
 
-def join_fleet(store: str | None, terms: Terms, *, drain_for: float, as_json: bool, create: bool) -> int:
-    """Until it has left. Returns the exit code. ``create`` is whether a store is made that is not there."""
-    for option, expression in (("--accepts", terms.accepts), ("--hands-back", terms.hands_back)):
+def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
+    """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created."""
+    for option, expression in (("--accepts", options.accepts), ("--hands-back", options.hands_back)):
         problem = expressions.check(expression) if expression is not None else None
         if problem is not None:
-            raise click.BadParameter(f"it is not valid: {problem}", param_hint=option)
-    policy, about = find_policy(terms.policy)  # who does no work may still run the command that is told of notices
+            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=option)
+    policy, about_policy = find_device_policy(options.policy)  # also without slots: it guards the notify command
     allow_imports()
 
     async def work(fleet: Fleet) -> int:
         tune_gc()
-        async with _in_touch(fleet, terms):
-            agent = _agent(fleet, terms, policy)
-            narrated = Narrated(agent.desk.executor, lambda run_id: _stopping(agent, run_id))
-            agent.desk.executor = narrated
-            leaving = Leaving(agent, drain_for)
-            with leaving.heard():
-                log.info("joining %s as %s", fleet.store.url, terms.name)
-                if terms.slots or not policy.everything:
-                    log.info(about)
-                code = await leaving.run()
+        async with _peer_connection(fleet, options):
+            agent = _agent(fleet, options, policy)
+            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+            agent.worker.executor = executor
+            shutdown = DeviceShutdown(agent, drain_for)
+            with shutdown.on_signals():
+                log.info("joining %s as %s", fleet.store.url, options.name)
+                if options.slots or not policy.everything:
+                    log.info(about_policy)
+                code = await shutdown.run()
         if as_json:
             session = agent.session
-            tell_json({"name": session.device, "session": session.id, "store": fleet.store.url, "runs": narrated.begun})
+            started = {"runs": executor.started}
+            print_json({"name": session.device, "session": session.id, "store": fleet.store.url, **started})
         return code
 
-    with told(as_json=as_json):
+    with log_to_stderr(as_json=as_json):
         return with_fleet(store, work, create=create)
 
 
-def _agent(fleet: Fleet, terms: Terms, policy: Policy) -> DeviceAgent:
+def _agent(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> DeviceAgent:
     return DeviceAgent(
         fleet,
-        terms.name,
-        can=terms.can,
-        slots=terms.slots,
-        backlog=terms.backlog,
-        labels=terms.labels,
-        accepts=terms.accepts,
-        hands_back=terms.hands_back,
+        options.name,
+        can=options.can,
+        slots=options.slots,
+        backlog=options.backlog,
+        labels=options.labels,
+        accepts=options.accepts,
+        hands_back=options.hands_back,
         policy=policy,
-        heartbeat=terms.heartbeat,
-        timeout=terms.timeout,
-        monitor_every=terms.monitor_every,
-        replace=terms.replace,
+        heartbeat=options.heartbeat,
+        timeout=options.timeout,
+        monitor_every=options.monitor_every,
+        replace=options.replace,
     )
 
 
-def _in_touch(fleet: Fleet, terms: Terms) -> AbstractAsyncContextManager[None]:
-    """While a device works, its peers are met and answered, if it has any."""
-    if not terms.peers and terms.listen is None:
+def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[None]:
+    """While a device works, it syncs with its peers and answers them, if the options name any."""
+    if not options.peers and options.listen is None:
         return nullcontext()
-    from asterism.peers.service import peer_connections  # what it takes to have peers need not be installed
+    from asterism.peers.service import peer_connections  # the dependencies of peers are optional
 
-    return peer_connections(fleet, terms.peers, terms.listen)
+    return peer_connections(fleet, options.peers, options.listen)
 
 
-def _stopping(agent: DeviceAgent, run_id: str) -> str | None:
-    holding = agent.desk.get(run_id)
-    return holding.stopping if holding is not None else None
+def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
+    held = agent.worker.get(run_id)
+    return held.stopping if held is not None else None
+
+
+class DeviceShutdown:
+    """Stops a device by signals. ``drain_for`` is how many seconds running work may take to finish."""
+
+    def __init__(self, agent: DeviceAgent, drain_for: float) -> None:
+        self._agent, self._drain_for = agent, drain_for
+        self._requests = 0  # signals, or a request from the store
+        self._work: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM while the block runs."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.request)
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def run(self) -> int:
+        """Run the device until it has left. Returns the exit code."""
+        if self._requests:
+            return INTERRUPTED
+        self._work = asyncio.create_task(self._agent.run())
+        drain_requests = asyncio.create_task(self._wait_for_drain_request())
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._agent.joined.is_set():
+                raise
+            return INTERRUPTED
+        finally:
+            drain_requests.cancel()
+        return 0
+
+    async def _wait_for_drain_request(self) -> None:
+        """The store may ask the device to leave, too."""
+        await self._agent.draining.wait()
+        if not self._requests:
+            self._requests = 1
+            self._leave("a")
+
+    def request(self) -> None:
+        """A signal has arrived."""
+        self._requests += 1
+        if not self._agent.joined.is_set():  # it has no work to finish
+            if self._work is not None:
+                self._work.cancel()
+        elif self._requests == 1:
+            self._leave()
+        elif self._requests == 2:
+            self._hand_back()
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(INTERRUPTED)  # its child processes end with it
+
+    def _leave(self, next_signal: str = "a second") -> None:
+        held = len(self._agent.worker)
+        if held:
+            runs = plural(held, "run")
+            log.info("leaving: %s may take %g s; %s signal hands back now", runs, self._drain_for, next_signal)
+        else:
+            log.info("leaving")
+        self._agent.drain()
+        self._timer = asyncio.get_running_loop().call_later(self._drain_for, self._hand_back)
+
+    def _hand_back(self) -> None:
+        if len(self._agent.worker):
+            log.info("handing back unfinished runs")
+        self._agent.drain(hand_back=True)

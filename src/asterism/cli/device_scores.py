@@ -21,7 +21,7 @@ PARTS = ("load", "connection", "rank", "capability")
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class DeviceScore:
     """A device as selection sees it. ``parts`` is None for one that is no candidate; ``why`` says why, or that it has
     no free slot just now."""
 
@@ -45,7 +45,7 @@ class Scored:
         }
 
 
-async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[Scored]:
+async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
     """For a run, or for one that might be created now: candidates first, the best at the top."""
     meant = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
     outlook = await fleet.outlook(fresh=True)
@@ -56,11 +56,11 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
         refusal = choice.refused.get(session.device)
         parts = outlook.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else "")
-        found.append(Scored(session.device, parts, why, session.device == chosen))
+        found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
         if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
             quiet = f"not heard of for {format_age(outlook.now - session.beat_at)}"
-            found.append(Scored(session.device, None, quiet, False))
+            found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 
 
@@ -73,7 +73,7 @@ _COLUMNS = (
 )
 
 
-def scores_table(found: list[Scored], width: int | None) -> list[Text]:
+def scores_table(found: list[DeviceScore], width: int | None) -> list[Text]:
     rows: list[list[Cell]] = []
     for one in found:
         figures = [f"{one.parts[part]:.1f}" for part in PARTS] if one.parts is not None else [""] * len(PARTS)
@@ -84,7 +84,7 @@ def scores_table(found: list[Scored], width: int | None) -> list[Text]:
     return table(_COLUMNS, rows, width)
 
 
-def scores_lines(workflow: Workflow, run: Run | None, found: list[Scored], width: int | None) -> Iterator[Text]:
+def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], width: int | None) -> Iterator[Text]:
     """For people: what holds now, and for a run what held when it was assigned."""
     about = f"{workflow.name}@{workflow.version}"
     yield Text(f"{f'Run {run.id} of ' if run is not None else ''}{about}, strategy {workflow.strategy}", BOLD)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import CommandGroup, fleet_options, tell_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, with_fleet
 from asterism.cli.option_types import duration, pair, size, words
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def _number(name: str, text: str) -> float:
 
 
 def _tell(settings: Settings, as_json: bool) -> None:
+    from asterism.cli.screen import print_lines
     from asterism.cli.store_contents import settings_lines
-    from asterism.cli.text_output import say_lines
 
     if as_json:
-        tell_json(settings.to_json())
+        print_json(settings.to_json())
     else:
-        say_lines(lambda width: settings_lines(settings))
+        print_lines(lambda width: settings_lines(settings))

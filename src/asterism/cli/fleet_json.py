@@ -18,7 +18,7 @@ from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import Why
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import Notice, Report
+from asterism.store.protocol import Notice, ProgressReport
 
 _SAME = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
@@ -29,7 +29,9 @@ _SAME = (
 """The fields of a run that are what they are."""
 
 
-def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Report], mask: Mask) -> dict[str, Any]:
+def run_json(
+    run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
+) -> dict[str, Any]:
     """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run. ``mask`` is that
     of the run (``masks_of``)."""
     owner = sessions.get(run.session) if run.session is not None else None
@@ -48,7 +50,7 @@ def run_json(run: Run, sessions: Mapping[str, Session], reports: Mapping[str, Re
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": mask.shown(plain_json(run.input)),
+        "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
@@ -95,7 +97,7 @@ def waited(run: Run) -> float | None:
     return max(0.0, begun - run.created_at - tried)
 
 
-def progress_of(run: Run, reports: Mapping[str, Report]) -> Progress | None:
+def progress_of(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
     """How far it has come: what its device said last, or what is kept in the record."""
     report = reports.get(run.id)
     told = report.progress if report is not None and report.epoch == run.epoch else None
@@ -137,7 +139,7 @@ def state_of(session: Session, now: float) -> str:
 
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.shown(rank)
+    shown = session.expression_names(rank)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,

@@ -3,18 +3,21 @@
 However large the fleet is, a look asks for no more rows than are shown, but for a bounded number of failed ones, to
 tell them from those that were cancelled. It finds what is owned by way of the devices
 that own it, since that is quick in every store.
-"""
+
+How many of the failed runs were cancelled by somebody: a store counts both as failed.
+
+A run that has ended does not change, so they are read once and again when there are others. A store that has more than
+are worth reading is not asked: then it is not known how many they are, and nobody says otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from asterism.cli.cancelled_count import Tally
 from asterism.core.run.run import FAILED, OWNED, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Query, Report
+from asterism.store.protocol import ProgressReport, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Look:
     owned: Sequence[Run]
     waiting: Sequence[Run]
     ended: Sequence[Run]
-    reports: Mapping[str, Report]
+    reports: Mapping[str, ProgressReport]
 
     @property
     def open(self) -> int:
@@ -43,7 +46,7 @@ class Look:
         return [*self.owned, *self.waiting, *self.ended]
 
 
-async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: Tally | None = None) -> Look:
+async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: CancelledCount | None = None) -> Look:
     """At most ``limit`` runs of each sort. ``before`` are runs that were there at the last look: those that have ended
     since are among the ended ones, however old they are. ``tally`` counts those that were cancelled."""
     store = fleet.store
@@ -75,3 +78,40 @@ async def _owned(
     if len(found) < min(limit, total):  # some are owned by a device that has gone
         found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
     return sorted(found.values(), key=lambda run: run.id)[:limit]
+
+
+MOST_FAILED_RUNS = 1000
+"""How many failed runs are read to count those that were cancelled."""
+
+PAGE = 250
+"""How many are read at a time: each may have a large input."""
+
+
+class CancelledCount:
+    """Kept from one look to the next."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[str, bool] = {}
+
+    async def cancelled(self, fleet: Fleet, failed: int, seen: Sequence[Run]) -> int | None:
+        """How many of the ``failed`` runs were cancelled; None if they are too many to tell. ``seen`` are runs of which
+        this much is known: one among them that is not counted yet tells that another was forgotten meanwhile."""
+        if failed > MOST_FAILED_RUNS:
+            return None
+        known = {run.id: run.cancelled for run in seen if run.status is FAILED}
+        if len(known) == failed:  # all of them are in sight
+            self._cancelled = known
+        elif len(self._cancelled) != failed or not known.keys() <= self._cancelled.keys():
+            self._cancelled = await self._read(fleet)
+        return min(failed, sum(self._cancelled.values()))  # one may have ended since they were counted
+
+    async def _read(self, fleet: Fleet) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        after: str | None = None
+        while len(found) <= MOST_FAILED_RUNS:
+            page = await fleet.runs(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
+            found |= {run.id: run.cancelled for run in page}
+            if len(page) < PAGE:
+                break
+            after = page[-1].id
+        return found

@@ -22,7 +22,7 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
 from asterism.report.status_style import BOLD, DIM, mark, tone
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 
 _LOOKS = {
     CREATED: "pending",
@@ -97,7 +97,7 @@ RUN_COLUMNS = (
 )
 
 
-def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, Report]) -> list[Cell]:
+def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport]) -> list[Cell]:
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
     progress = progress_of(run, reports)
@@ -127,7 +127,7 @@ def runs_table(
     runs: Sequence[Run],
     now: float,
     sessions: Mapping[str, Session],
-    reports: Mapping[str, Report],
+    reports: Mapping[str, ProgressReport],
     width: int | None,
 ) -> list[Text]:
     return table(RUN_COLUMNS, [run_row(run, now, sessions, reports) for run in runs], width)
@@ -156,7 +156,7 @@ def devices_table(
         state = state_of(session, now)
         there = state not in ("left", "replaced")
         rank = ranks.get(session.device, 0.0)
-        shown = session.shown(rank)
+        shown = session.expression_names(rank)
         rows.append(
             [
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),

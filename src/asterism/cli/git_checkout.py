@@ -17,7 +17,7 @@ import click
 
 _HANDED_ON = r"^(http\.|credential\.|url\.|ssh\.|core\.sshcommand$)"
 _LISTED = re.compile(r"\.(helper|extraheader)$")
-"""Settings that are lists, of which every value counts; of all others it is the last."""
+"""SyncSettings that are lists, of which every value counts; of all others it is the last."""
 _ELSEWHERE = re.compile(r"\w[\w+.-]*://|[^/]*:|/")
 """How an address begins that is no path from here: with a scheme, with a machine, or at the root."""
 

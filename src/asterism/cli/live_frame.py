@@ -13,7 +13,7 @@ from asterism.cli.plan_progress import Progress
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TaskStatus
 from asterism.report.event_text import names, reason
-from asterism.report.run_figures import state_tone
+from asterism.report.result_summary import state_tone
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
 MOST_DEVICES = 6
@@ -118,7 +118,7 @@ def _seconds(seconds: float) -> str:
 
 def _devices(progress: Progress, width: int) -> list[Text]:
     """One line for each device: how many of its slots are taken, and by what."""
-    places = list(progress.orchestrator.roster)
+    places = list(progress.orchestrator.scheduler.roster)
     wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
     most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
     lines = []

@@ -18,8 +18,8 @@ from asterism.cli.live_frame import frame
 from asterism.cli.plan_progress import Progress
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
+from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.events import Event
-from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import sentence
 
@@ -32,7 +32,7 @@ SLOWEST = 0.5
 
 @contextlib.asynccontextmanager
 async def watched(
-    orchestrator: Orchestrator, plan: Constellation, console: Screen, *, plain: bool = False
+    orchestrator: PlanCommands, plan: Constellation, console: Screen, *, plain: bool = False
 ) -> AsyncIterator[None]:
     """Show what happens to ``plan`` while the block runs it. ``plain``, or no terminal, gives a line for each event."""
     secrets = PlanMask(plan)
@@ -97,7 +97,7 @@ class _Lines:
 class _View:
     """The picture, drawn again when something happened, but not too often."""
 
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, console: Screen, secrets: PlanMask) -> None:
+    def __init__(self, orchestrator: PlanCommands, plan: Constellation, console: Screen, secrets: PlanMask) -> None:
         self._orchestrator, self._plan, self._console = orchestrator, plan, console
         self._progress = Progress(orchestrator, plan, secrets)
         self._changed, self._over = asyncio.Event(), asyncio.Event()

@@ -1,11 +1,12 @@
-"""The command ``asterism``.
+"""The command ``asterism``: the list of all commands, exit codes, and errors as messages.
 
-Exit codes: 0, 1, 2 and 130 say how a plan ended (completed, failed, partially failed, cancelled); 130 also that a
-constellation was left, to be resumed, and 1 that an edit was rejected. Of the commands on a fleet those that wait for
-runs exit with 1 if one failed, and 130 says that they were interrupted. 64 says that the command, the plan or the store
-was not usable, 69 that the store is out of reach; why stands on the standard error stream.
+Exit codes: 0, 1, 2 and 130 are the result of a plan (completed, failed, partially failed, cancelled). 130 also means
+that Ctrl-C stopped the command, and 1 that an edit was rejected or a run failed that the command waited for. 64 means
+that the command, the plan file or the store cannot be used, 69 that the store cannot be reached; standard error says
+why. 141 means that the reader of standard output has gone away.
 
-A command is imported when it is asked for: what runs plans is of no use to who lists runs, and both take their time.
+The module of a command is imported when the command is used: most commands need neither the orchestrator nor rich.
+To add a command group, write a module ``<noun>_commands.py`` and add a line to ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import click
 
 from asterism import __version__
 from asterism.base.safe_text import clean, clean_error, clean_streams, clean_streams_for_good
+from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreError, StoreMissing, StoreUnavailable
 
 UNUSABLE = 64
 OUT_OF_REACH = 69
 CANCELLED = 130
-NOBODY_READS = 141
+READER_GONE = 141
 
 
 class CommandEntry(NamedTuple):
@@ -41,7 +43,7 @@ class CommandEntry(NamedTuple):
 PLAN_FILES, PLANS, FLEETS, SERIES = "Plan files", "Plans in a store", "Fleets", "Series"
 
 COMMANDS = (
-    CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "run_command"),
+    CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
     CommandEntry("check", "Report every mistake in a plan file, with line numbers.", PLAN_FILES, "plan_file_commands"),
     CommandEntry("show", "Draw the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
     CommandEntry("schema", "Print the JSON Schema of plan files.", PLAN_FILES, "plan_file_commands"),
@@ -51,7 +53,7 @@ COMMANDS = (
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
-    CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "monitor_command"),
+    CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
     CommandEntry("peer", "Connect stores: invite, accept, sync, serve, list, remove.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
@@ -59,55 +61,55 @@ COMMANDS = (
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported from its module when it is asked for."""
+    """The commands by name, each imported from its module on first use."""
 
     def __init__(self) -> None:
-        self._known: dict[str, click.Command | None] = {entry.name: None for entry in COMMANDS}
         self._modules = {entry.name: entry.module for entry in COMMANDS}
+        self._loaded: dict[str, click.Command | None] = dict.fromkeys(self._modules)
 
     def __getitem__(self, name: str) -> click.Command:
-        known = self._known[name]
-        if known is None:
-            module = import_module(f"asterism.cli.{self._modules[name]}")
-            known = getattr(module, name)
-            self._known[name] = known
-        return known
+        command = self._loaded[name]
+        if command is None:
+            command = getattr(import_module(f"asterism.cli.{self._modules[name]}"), name)
+            self._loaded[name] = command
+        return command
 
     def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
+        self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._known[name]
+        del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._loaded)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._loaded)
 
 
-class CommandLine(click.Group):
-    """A group whose mistakes never look like the end of a plan: click's own code for them is 2."""
+class CommandLine(CommandGroup):
+    """The group of all commands. An error never exits with 2, click's own code: that is a result of a plan."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with clean_streams():
-            return self._main(*args, **kwargs)
+            self.execute(*args, **kwargs)
 
-    def _main(self, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, *args: Any, **kwargs: Any) -> None:
+        """Run the command of the arguments, print its error, and exit with its code."""
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.ClickException as error:
             if not hasattr(error, "several_lines"):
-                vars(error)["message"] = clean_error(error.message)  # which nobody else may assign
+                vars(error)["message"] = clean_error(error.message)  # the attribute is read-only
             error.show()
             sys.exit(UNUSABLE)
-        except StoreError as error:  # one sentence, with the name of a file or a server in it
+        except StoreError as error:  # one sentence that may quote the name of a file or server
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)
         except (AsterismError, OSError) as error:
-            # mistakes in a file have a line each, which was cleaned
-            told = str(error) if hasattr(error, "mistakes") else clean_error(str(error))
-            click.echo(f"Error: {told}", err=True)
+            # the mistakes of a file have a line each, already cleaned
+            message = str(error) if hasattr(error, "mistakes") else clean_error(str(error))
+            click.echo(f"Error: {message}", err=True)
             sys.exit(UNUSABLE)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(CANCELLED)
@@ -116,17 +118,14 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # a level higher, click would make it the end of a failed plan
+        except BrokenPipeError:  # one level higher, click would exit with 1, the result of a failed plan
             from asterism.cli.screen import forget_output
 
             forget_output(sys.stdout)
-            return NOBODY_READS
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+            return READER_GONE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In several lists, without importing any of them."""
+        """List the commands by section, without importing any of them."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS):
             with formatter.section(section):
                 formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS if entry.section == section])
@@ -139,10 +138,12 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entry point. A letter that the terminal cannot show is told by its number, and ends no command. Nothing that
-    is printed acts on the terminal, not even the traceback of a mistake of ours."""
+    """The entry point of the process.
+
+    A letter that the terminal cannot show is escaped and ends no command. Nothing that is printed acts on the terminal,
+    not even the traceback of a bug."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
     clean_streams_for_good()
-    commands()
+    commands.execute()

@@ -28,14 +28,14 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{error}.") from None
 
 
-def longer_than_nothing(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+def positive_duration(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
     """A ``duration`` of which there has to be some."""
     if given is not None and given <= 0:
         raise click.BadParameter("it is longer than nothing.")
     return given
 
 
-def can_be_written(context: click.Context, option: click.Parameter, given: Any) -> Any:
+def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:
     """A file that is going to be written, asked before the work begins and not after it. ``-`` is standard output."""
     if given is None or str(given) == "-":
         return given
@@ -90,7 +90,7 @@ def capabilities(context: click.Context, option: click.Parameter, given: tuple[s
     return tuple(dict.fromkeys(words))
 
 
-def any_json(text: str) -> Any:
+def json_value(text: str) -> Any:
     """JSON as it stands, in a file (``@file``), or on the standard input (``-``)."""
     try:
         return _parsed(text)
@@ -101,8 +101,8 @@ def any_json(text: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """``any_json``, and only named values."""
-    given = any_json(text)
+    """``json_value``, and only named values."""
+    given = json_value(text)
     if not isinstance(given, dict):
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(given), "a bare value")
         raise click.BadParameter(f'{_source(text)} is {kind}: write an object of named values, such as {{"n": 1}}.')

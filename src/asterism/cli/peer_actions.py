@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import click
 
 from asterism.base.durations import format_age
-from asterism.cli.cli_context import note, tell_json
+from asterism.cli.cli_context import note, print_json
 from asterism.cli.peer_tables import RefusalLog, sync_json, sync_lines
-from asterism.cli.text_output import say_lines
+from asterism.cli.screen import print_lines
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
 from asterism.peers.exchange import Exchange
@@ -52,7 +52,7 @@ async def invite_peer(
     line = invitation.line()
     if as_json:
         expires_at = fleet.store.clock() + valid
-        tell_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": expires_at})
+        print_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": expires_at})
         return
     note(f"On the other machine, run `asterism peer accept -` within {format_age(valid)} and paste this line.")
     click.echo(line)
@@ -86,9 +86,9 @@ async def sync_with(fleet: Fleet, name_or_url: str, *, as_json: bool) -> None:
 async def _print_result(name: str, result: SyncResult, refusals: RefusalLog, as_json: bool) -> None:
     found = await refusals.new()
     if as_json:
-        tell_json(sync_json(name, result, found))
+        print_json(sync_json(name, result, found))
     else:
-        say_lines(lambda width: sync_lines(name, result, found, width))
+        print_lines(lambda width: sync_lines(name, result, found, width))
 
 
 async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> int:
@@ -104,5 +104,5 @@ async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> in
                 loop.remove_signal_handler(number)
         log.info("stopping")
     if as_json:
-        tell_json({"store": fleet.store.url, "url": url})
+        print_json({"store": fleet.store.url, "url": url})
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import find_run, fleet_options, note, tell_json, with_fleet
+from asterism.cli.cli_context import find_run, fleet_options, note, print_json, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ def list_(store: str | None, as_json: bool) -> None:
 
     async def print_peers(fleet: Fleet) -> None:
         from asterism.cli.peer_tables import peer_statuses, peers_table
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         found = await peer_statuses(fleet)
         if as_json:
-            tell_json([one.to_json() for one in found])
+            print_json([one.to_json() for one in found])
         elif found:
-            say_lines(lambda width: peers_table(found, fleet.store.clock(), width))
+            print_lines(lambda width: peers_table(found, fleet.store.clock(), width))
         else:
             note("There are no peers. Invite one with: asterism peer invite NAME")
 
@@ -159,7 +159,7 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
         TokenFile(fleet.store).remove(name)
         if as_json:
             listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
-            tell_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
+            print_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
             return
         click.echo(f"Removed peer {name}. Remove this store on the other machine as well.")
         for run in removed.held:
@@ -192,9 +192,9 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 
         return await serve_until_signal(fleet, listen, as_json=as_json)
 
-    from asterism.cli.device_log import told
+    from asterism.cli.device_log import log_to_stderr
 
-    with told(as_json=as_json):
+    with log_to_stderr(as_json=as_json):
         return with_fleet(store, answer)
 
 
@@ -213,7 +213,7 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)
         if as_json:
-            tell_json(await run_in(fleet, new))
+            print_json(await run_in(fleet, new))
         else:
             click.echo(new.id)
             note(f"Only {new.pinned} can take it. It is independent of {old.id}.")

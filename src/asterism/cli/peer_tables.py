@@ -10,8 +10,8 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean, plural
-from asterism.cli.short_spans import size
-from asterism.cli.text_output import wrapped
+from asterism.cli.formats import format_size
+from asterism.cli.screen import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import expires_at
@@ -97,7 +97,7 @@ def peers_table(statuses: Sequence[PeerStatus], now: float, width: int | None) -
 def _stored(usage: Usage) -> str:
     if not any(usage):
         return ""
-    return f"{plural(usage.runs, 'run')}, {size(usage.bytes + usage.blobs)}"
+    return f"{plural(usage.runs, 'run')}, {format_size(usage.bytes + usage.blobs)}"
 
 
 def _note(one: PeerStatus, now: float) -> str:

@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.safe_text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, tell_json, with_fleet
-from asterism.cli.local_execution import LocalCommand, here_of, local_options
+from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
 from asterism.cli.option_types import capabilities, json_object
-from asterism.cli.plan_drawing import check_drawing_options, draw, drawing_options
-from asterism.cli.run_output import (
-    Wishes,
+from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
+from asterism.cli.run_options import (
+    LocalCommand,
+    OutputOptions,
     concurrency_option,
     editor_option,
-    load_editor,
+    local_options,
+    local_work,
     plain_option,
-    quiet_log,
     report_option,
 )
-from asterism.cli.user_modules import allow_imports
+from asterism.cli.run_output import quiet_log
+from asterism.cli.user_files import allow_imports, load_editor
 
 if TYPE_CHECKING:
-    from asterism.cli.plan_follower import Followed
+    from asterism.cli.plan_execution import WatchedOrchestrator
+    from asterism.core.plan.edits import EditBatch
     from asterism.fleet.fleet import Fleet
 
 REJECTED = 1
@@ -39,7 +41,7 @@ def plan() -> None:
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
 
-_orchestrating = options(
+_run_options = options(
     editor_option,
     concurrency_option,
     local_options,
@@ -48,7 +50,7 @@ _orchestrating = options(
         multiple=True,
         callback=capabilities,
         metavar="WORD",
-        help="What this process can do, if it does tasks; whatever the tasks need if left out.",
+        help="A capability of this process, if it executes tasks; default: whatever the tasks need.",
     ),
     report_option,
     plain_option,
@@ -65,20 +67,20 @@ def list_(store: str | None, as_json: bool) -> None:
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
 
-    async def tell(fleet: Fleet) -> None:
-        from asterism.cli.plan_views import constellations_table, summary_json
-        from asterism.cli.stored_plans import see_all
-        from asterism.cli.text_output import say_lines
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.plan_views import plans_table, summary_json
+        from asterism.cli.screen import print_lines
+        from asterism.cli.stored_plans import list_plans
 
-        found = await see_all(fleet)
+        found = await list_plans(fleet)
         if as_json:
-            tell_json([summary_json(one) for one in found])
+            print_json([summary_json(one) for one in found])
         elif found:
-            say_lines(lambda width: constellations_table(found, fleet.store.clock(), width))
+            print_lines(lambda width: plans_table(found, fleet.store.clock(), width))
         else:
-            note("There are no constellations yet: asterism run PLAN.YAML --store …")
+            note("The store has no plans. Start one with: asterism run PLAN.YAML --store URL")
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @plan.command()
@@ -89,22 +91,22 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
     """Draw a plan as it is now, with the states of its tasks."""
     check_drawing_options(svg_path, as_mermaid, as_json)
 
-    async def tell(fleet: Fleet) -> None:
-        from asterism.cli.plan_views import details_json, lines_about
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.plan_views import details_json, status_lines
         from asterism.cli.screen import Screen
-        from asterism.cli.stored_plans import see
+        from asterism.cli.stored_plans import read_plan
 
-        seen = await see(fleet, name)
+        stored = await read_plan(fleet, name)
         if as_json:
-            tell_json(details_json(seen))
+            print_json(details_json(stored))
             return
-        draw(seen.kept.plan, svg_path, as_mermaid)
+        draw(stored.kept.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
             screen = Screen()
-            for line in ["", *lines_about(seen, fleet.store.clock())]:
+            for line in ["", *status_lines(stored, fleet.store.clock())]:
                 screen.say(line)
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @plan.command()
@@ -114,26 +116,26 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
 def story(name: str, task: str | None, store: str | None, as_json: bool) -> None:
     """Print everything that happened to a plan, or to one task."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import story_json, story_lines
-        from asterism.cli.stored_plans import see
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
+        from asterism.cli.stored_plans import read_plan
         from asterism.core.errors import UnknownTask
         from asterism.orchestrator.plan_mask import PlanMask
 
-        found = (await see(fleet, name)).kept.plan
+        found = (await read_plan(fleet, name)).kept.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
             raise UnknownTask(task)
         secrets = PlanMask(found)
         if as_json:
-            tell_json(story_json(entries, secrets))
+            print_json(story_json(entries, secrets))
         elif entries:
-            say_lines(lambda width: story_lines(entries, secrets))
+            print_lines(lambda width: story_lines(entries, secrets))
         else:
-            note(f"Nothing has happened to {task or name} yet.")
+            note(f"Nothing has happened to {task or name!r} yet.")
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @plan.command()
@@ -146,17 +148,17 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
     the fleet, what holds that run."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.screen import print_lines
         from asterism.cli.task_explanation import explain_task, explanation_json, explanation_lines
-        from asterism.cli.text_output import say_lines
 
         found = await explain_task(fleet, name, task)
         if as_json:
-            tell_json(explanation_json(found))
+            print_json(explanation_json(found))
         else:
-            say_lines(lambda width: explanation_lines(found, width))
+            print_lines(lambda width: explanation_lines(found, width))
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @plan.command()
@@ -167,17 +169,17 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     type=json_object,
     multiple=True,
     metavar="JSON",
-    help="A task, as an object with its id, what to do, and what it comes after.",
+    help="Add a task: an object with its id, its action, and the tasks that it comes after.",
 )
-@click.option("--remove", "removed", multiple=True, metavar="ID", help="A task that has not started.")
+@click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started.")
 @click.option(
     "--dependents",
     type=click.Choice(["remove", "bridge"]),
-    help="With --remove, what becomes of the tasks below: they go too, or wait for what it waited for.",
+    help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
 )
-@click.option("--file", metavar="BATCH.JSON", help="A whole batch of edits; - for the standard input.")
-@click.option("--reason", metavar="TEXT", help="Why, for the story.")
-@click.option("--dry-run", is_flag=True, help="Only say what would become of it.")
+@click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input.")
+@click.option("--reason", metavar="TEXT", help="The reason, for the story.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @fleet_options
 def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, **wanted: Any) -> int:
     """Edit a plan that no process runs, all or nothing.
@@ -187,26 +189,26 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     Exits with 1 if the edit is rejected, and prints every reason."""
-    from asterism.cli.plan_edits import by
+    from asterism.cli.plan_edits import signed
 
     batch = _batch(**wanted)
 
     async def change(fleet: Fleet) -> int:
         from asterism.cli.plan_edits import applied_json, applied_lines, rejected_json
-        from asterism.cli.stored_plans import known
+        from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import EditRejected
         from asterism.durable import admin
 
-        await known(fleet, name)
+        await find_plan(fleet, name)
         try:
-            applied = await admin.edit(fleet, name, by(batch, fleet.by, reason), dry_run=dry_run)
+            applied = await admin.edit(fleet, name, signed(batch, fleet.by, reason), dry_run=dry_run)
         except EditRejected as rejected:
             note(str(rejected))
             if as_json:
-                tell_json(rejected_json(name, rejected, dry_run))
+                print_json(rejected_json(name, rejected, dry_run))
             return REJECTED
         if as_json:
-            tell_json(applied_json(name, applied, dry_run))
+            print_json(applied_json(name, applied, dry_run))
         else:
             click.echo("\n".join(applied_lines(name, applied, dry_run)))
         return 0
@@ -216,21 +218,21 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
 
 def _batch(
     added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
-) -> Any:
-    from asterism.cli.plan_edits import batch_in, batch_of
+) -> EditBatch:
+    from asterism.cli.plan_edits import batch_of, read_batch
 
     if file is not None and (added or removed):
-        raise click.UsageError("--file has a whole batch: give that, or --add and --remove.")
+        raise click.UsageError("--file excludes --add and --remove.")
     if file is None and not added and not removed:
-        raise click.UsageError("Say what to change: --add, --remove, or a --file with a batch.")
+        raise click.UsageError("No edit is given: use --add, --remove or --file.")
     if dependents is not None and not removed:
-        raise click.UsageError("--dependents says what becomes of the tasks below one that --remove takes away.")
-    return batch_in(file) if file is not None else batch_of(added, removed, dependents)
+        raise click.UsageError("--dependents needs --remove.")
+    return read_batch(file) if file is not None else batch_of(added, removed, dependents)
 
 
 @plan.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever meets it.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the plan.")
 @fleet_options
 def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Start no more tasks of a plan until it is resumed.
@@ -238,24 +240,24 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
     Running tasks continue. The process that runs the plan stays, and waits."""
 
     async def ask(fleet: Fleet) -> None:
-        from asterism.cli.stored_plans import known
+        from asterism.cli.stored_plans import find_plan
         from asterism.durable import admin
 
-        await known(fleet, name)
-        before = await admin.paused(fleet.store, name)
+        await find_plan(fleet, name)
+        before = await admin.pause_reason(fleet.store, name)
         await admin.pause(fleet, name, reason)
-        now = await admin.paused(fleet.store, name)
+        now = await admin.pause_reason(fleet.store, name)
         if as_json:
-            tell_json({"name": name, "paused": now})
+            print_json({"name": name, "paused": now})
         else:
-            click.echo(clean(f"{name} is paused{' already' if before is not None else ''}, {now}"))
+            click.echo(clean(f"Plan {name!r} {'was already' if before is not None else 'is'} paused, {now}."))
 
     with_fleet(store, ask)
 
 
 @plan.command(cls=LocalCommand)
 @name_argument
-@_orchestrating
+@_run_options
 def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Resume a plan that was stopped or paused.
 
@@ -263,35 +265,35 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     prints its result and returns its exit code. Ctrl-C stops it again. `asterism resume` is short for `asterism plan
     resume`."""
 
-    async def work(fleet: Fleet, orchestrator: Followed) -> int:
-        from asterism.cli.plan_follower import follow
-        from asterism.cli.stored_plans import known
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan_execution import follow
+        from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import AlreadyRunning
-        from asterism.durable.admin import owner_of, unpause
+        from asterism.durable.admin import live_owner, unpause
 
-        found = await known(fleet, name)
+        found = await find_plan(fleet, name)
         if found.ended:
-            note(f"{name} has ended already: nothing is left to do.")
+            note(f"Plan {name!r} has already ended.")
         unpaused = not found.ended and await unpause(fleet, name)
         try:
-            return await follow(orchestrator, name, lambda: orchestrator.go_on(name))
+            return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
         except AlreadyRunning:
             if not unpaused:
                 raise
-        owner = await owner_of(fleet.store, await known(fleet, name))
+        owner = await live_owner(fleet.store, await find_plan(fleet, name))
         where = owner.device if owner is not None else found.device
         if as_json:
-            tell_json({"id": name, "state": found.state, "resumed": True, "owner": where})
+            print_json({"id": name, "state": found.state, "resumed": True, "owner": where})
         else:
-            click.echo(clean(f"{name} is not paused any more; it goes on where it is run, by {where}"))
+            click.echo(clean(f"Plan {name!r} is resumed; {where} runs it."))
         return 0
 
-    return _orchestrate(store, as_json, terms, work)
+    return _run_in_store(store, as_json, terms, work)
 
 
 @plan.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the story.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
 @fleet_options
 def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
     """Cancel a plan for good.
@@ -301,7 +303,7 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
     cancellation."""
 
     async def end(fleet: Fleet) -> int:
-        from asterism.cli.plan_cancellation import cancel
+        from asterism.cli.plan_execution import cancel
 
         return await cancel(fleet, name, reason, as_json)
 
@@ -311,38 +313,41 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
 
 @plan.command(cls=LocalCommand)
 @name_argument
-@_orchestrating
+@_run_options
 def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Wait until no process runs a plan, then take it over.
 
     That is the case when its process has stopped, or has sent no heartbeat for its --takeover-after. Returns the exit
     code of the plan when the plan has ended."""
 
-    async def work(fleet: Fleet, orchestrator: Followed) -> int:
-        from asterism.cli.plan_follower import follow
-        from asterism.cli.stored_plans import known
-        from asterism.durable.admin import owner_of
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan_execution import follow
+        from asterism.cli.stored_plans import find_plan
+        from asterism.durable.admin import live_owner
 
-        owner = await owner_of(fleet.store, await known(fleet, name))
+        owner = await live_owner(fleet.store, await find_plan(fleet, name))
         if owner is not None:
-            note(f"Standing by: {name} is run by {owner.device}.")
+            note(f"Standing by: {owner.device} runs {name!r}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
 
-    return _orchestrate(store, as_json, terms, work)
+    return _run_in_store(store, as_json, terms, work)
 
 
-def _orchestrate(
-    store: str | None, as_json: bool, terms: dict[str, Any], work: Callable[[Fleet, Followed], Awaitable[int]]
+def _run_in_store(
+    store: str | None,
+    as_json: bool,
+    terms: dict[str, Any],
+    work: Callable[[Fleet, WatchedOrchestrator], Awaitable[int]],
 ) -> int:
-    from asterism.cli.plan_follower import Followed
+    from asterism.cli.plan_execution import WatchedOrchestrator
 
     allow_imports()
-    wishes = Wishes(terms.pop("report"), as_json, terms.pop("plain"))
-    here = here_of(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
+    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"))
+    local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
     editor = load_editor(terms.pop("editor"))
 
     async def begin(fleet: Fleet) -> int:
-        return await work(fleet, Followed(fleet, here, wishes, editor=editor, **terms))
+        return await work(fleet, WatchedOrchestrator(fleet, local, output, editor=editor, **terms))
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_fleet(store, begin)

@@ -1,4 +1,4 @@
-"""Edits from the command line: as a batch, and what became of it."""
+"""``asterism plan edit``: the batch of edits from the options, and its outcome as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, Re
 from asterism.core.plan.task import Task, dependencies_of
 
 
-def batch_in(path: str) -> EditBatch:
-    """The batch in a file, ``-`` for the standard input. Raises BadParameter."""
+def read_batch(path: str) -> EditBatch:
+    """The batch in a file, or on standard input for ``-``. Raises BadParameter."""
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint="--file") from None
-    source = "the standard input" if path == "-" else path
+    source = "standard input" if path == "-" else path
     try:
         return EditBatch.from_json(json.loads(content.decode("utf-8-sig")))
     except json.JSONDecodeError as error:
@@ -33,12 +33,14 @@ def batch_in(path: str) -> EditBatch:
     except (UnicodeDecodeError, RecursionError):
         raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint="--file") from None
     except PlanError as error:
-        raise click.BadParameter(f"{source} is no batch of edits: {error}.", param_hint="--file") from None
+        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint="--file") from None
 
 
 def batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:
-    """What is removed goes first, so that a task may take the place of one of the same name; tasks that were added may
-    wait for each other in any order. Raises BadParameter."""
+    """The batch for ``--add`` and ``--remove``. Raises BadParameter.
+
+    Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
+    each other in any order."""
     edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
     edges: list[Edit] = []
     for one in added:
@@ -46,27 +48,28 @@ def batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], depende
         after = fields.pop("after", None)
         try:
             task = Task.from_json(fields)
-            waits = dependencies_of(task.id, after)
+            dependencies = dependencies_of(task.id, after)
         except (InvalidTask, TypeError) as error:
             raise click.BadParameter(f"{error}.", param_hint="--add") from None
         edits.append(AddTask(task))
-        edges += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in waits]
+        edges += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in dependencies]
     return EditBatch((*edits, *edges))
 
 
-def by(batch: EditBatch, author: str, reason: str | None) -> EditBatch:
-    """Signed, unless its author has done so."""
+def signed(batch: EditBatch, author: str, reason: str | None) -> EditBatch:
+    """The batch with its author, unless it names one, and with the reason, if one is given."""
     return replace(batch, author=batch.author or author, reason=reason if reason is not None else batch.reason)
 
 
 def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
     edits = applied.batch.edits
-    told = [clean(str(edit)) for edit in edits]
-    stopped = [f"stops task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
+    changes = [clean(str(edit)) for edit in edits]
+    stopped = [f"stop task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
     if not edits:
-        return [f"{name} stays at version {applied.version}: there is nothing to change"]
+        return [f"Plan {name!r} stays at version {applied.version}: the batch changes nothing."]
     version = f"version {applied.version - 1} -> {applied.version}"
-    return [*told, *stopped, f"{name} would change: {version}" if dry_run else f"{name} changed: {version}"]
+    outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
+    return [*changes, *stopped, outcome]
 
 
 def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:

@@ -1,25 +1,47 @@
-"""``asterism check``, ``show`` and ``schema``, and how every command reads a plan file."""
+"""``asterism run``, ``check``, ``show`` and ``schema``: commands on plan files.
+
+With ``--store`` a run is durable: the plan is stored, and another process can resume it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from asterism.base.safe_text import clean
-from asterism.base.text import plural
-from asterism.cli.cli_context import json_option, tell_json
-from asterism.cli.plan_drawing import check_drawing_options, draw, drawing_options
-from asterism.cli.user_modules import allow_imports
-from asterism.planfile import BadPlan, Mistake, PlanFile, json_schema, load
-from asterism.planfile import check as check_file
+from asterism.cli.cli_context import json_option, print_json, with_fleet
+from asterism.cli.option_types import duration
+from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
+from asterism.cli.run_options import (
+    LocalCommand,
+    OutputOptions,
+    concurrency_option,
+    editor_option,
+    local_options,
+    local_work,
+    plain_option,
+    report_option,
+)
+from asterism.cli.user_files import allow_imports, load_editor
+from asterism.core.plan.lock import POLICIES
+from asterism.core.run.placement import STRATEGIES
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+    from asterism.planfile import Mistake, PlanFile
+
+STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
+"""The options of ``run`` that need ``--store``."""
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 
-class Unusable(click.ClickException):
-    """A plan that cannot be used; the message stands for itself. It is made of lines that were cleaned."""
+class UnusablePlanFile(click.ClickException):
+    """A plan file that cannot be used. The message has a line for each mistake, already cleaned."""
 
     several_lines = True
 
@@ -27,47 +49,135 @@ class Unusable(click.ClickException):
         click.echo(self.message, err=True)
 
 
-def usable(path: str) -> PlanFile:
-    """The plan in a file, with warnings told. Raises Unusable with every mistake."""
-    try:
-        found = load(path)
-    except BadPlan as bad:
-        raise Unusable(f"{bad}\n{count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
-    except OSError as error:
-        raise Unusable(f"{clean(path)} cannot be read: {error.strerror}.") from None
-    for warning in found.warnings:
-        click.echo(warning.format(path), err=True)
-    return found
+@click.command(cls=LocalCommand)
+@plan_argument
+@click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
+@editor_option
+@concurrency_option
+@click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="score", help="How to choose a device.")
+@click.option(
+    "--no-device-timeout",
+    type=duration,
+    default="5m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long a task waits for a device that can execute it.",
+)
+@click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
+@click.option("--id", "name", metavar="NAME", help="With --store: the plan's name there; default: the plan's id.")
+@local_options
+@report_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
+@plain_option
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    plan: str,
+    policy: str | None,
+    editor: str | None,
+    report: str | None,
+    as_json: bool,
+    plain: bool,
+    store: str | None,
+    **terms: Any,
+) -> int:
+    """Run the plan in a plan file.
+
+    Exits with 0 if the plan completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled or stopped, 64
+    if it could not start. Ctrl-C cancels the plan: running tasks are asked to stop. A second Ctrl-C does not wait for
+    them.
+
+    With --store the plan is stored, and its tasks are runs of a fleet. Ctrl-C then stops only this process: tasks on
+    other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
+    crash."""
+    _check_store_options(context, store)
+    allow_imports(plan)
+    found = load_plan_file(plan)
+    store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
+    terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
+    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
+    output = OutputOptions(report, as_json, plain)
+    if store is not None:
+        return _run_in_store(store, found, {**terms, **store_terms}, output)
+    return _run_here(found, terms, output)
 
 
-def count(mistakes: Iterable[Mistake]) -> str:
-    """``2 mistakes and 1 warning``."""
-    mistakes = list(mistakes)
-    warnings = sum(mistake.warning for mistake in mistakes)
-    numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
-    return " and ".join(plural(number, noun) for number, noun in numbers if number)
+def _check_store_options(context: click.Context, store: str | None) -> None:
+    """Refuse options that have no effect without ``--store``."""
+    for name in STORE_OPTIONS if store is None else ():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
+            raise click.UsageError(f"{option} needs --store: without it, the plan lives and ends with this process.")
+
+
+def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+    import asyncio
+
+    from asterism.cli.interrupts import run_until_interrupted
+    from asterism.cli.live_view import watched
+    from asterism.cli.run_output import print_result, quiet_log
+    from asterism.cli.screen import Screen
+    from asterism.orchestrator.devices import LocalDevice
+    from asterism.orchestrator.orchestrator import Orchestrator
+    from asterism.report.result_report import Recording
+
+    async def run() -> int:
+        plan = found.constellation
+        devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
+        orchestrator = Orchestrator(devices, **terms)
+        recording = Recording(plan, orchestrator.events)
+        screen = Screen(stderr=output.as_json)
+        async with watched(orchestrator, plan, screen, plain=output.plain):
+            result = await run_until_interrupted(orchestrator, plan)
+        recording.close()
+        print_result(result, recording, output, screen)
+        return result.exit_code
+
+    with quiet_log():
+        return asyncio.run(run())
+
+
+def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+    from asterism.cli.plan_execution import WatchedOrchestrator, begin, follow
+    from asterism.cli.run_output import quiet_log
+
+    plan = found.constellation
+    plan.id = terms.pop("name") or plan.id
+    can = frozenset(word for line in found.devices for word in line.can)
+    local = local_work(terms.pop("local"), terms.pop("no_local"), can)
+
+    async def work(fleet: Fleet) -> int:
+        orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
+        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan))
+
+    with quiet_log(but=("asterism.journal", "asterism.device")):
+        return with_fleet(store, work, create=True)
 
 
 @click.command()
 @plan_argument
-@click.option("--imports", is_flag=True, help="Also import the functions of call tasks. That runs their modules.")
+@click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
 def check(plan: str, imports: bool) -> None:
     """Report every mistake in a plan file, with line numbers.
 
-    Exits with 0 if the plan can be run, with 64 if not."""
+    Exits with 0 if the plan can run, with 64 if not."""
+    from asterism.base.text import plural
+    from asterism.planfile import check as check_file
+
     if imports:
         allow_imports(plan)
     try:
         found, mistakes = check_file(plan, imports=imports)
     except OSError as error:
-        raise Unusable(f"{clean(plan)} cannot be read: {error.strerror}.") from None
+        raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     for mistake in mistakes:
         click.echo(mistake.format(plan), err=True)
     if found is None:
-        raise Unusable(f"{count(mistakes)} in {clean(plan)}.")
+        raise UnusablePlanFile(f"{_count(mistakes)} in {clean(plan)}.")
     tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)
-    warnings = f", with {count(mistakes)}" if mistakes else ""
-    click.echo(f"{clean(plan)} is fine: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
+    warnings = f", with {_count(mistakes)}" if mistakes else ""
+    click.echo(f"{clean(plan)} is valid: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
 
 
 @click.command()
@@ -81,12 +191,12 @@ def show(plan: str, svg_path: str | None, as_mermaid: bool, as_json: bool) -> No
     check_drawing_options(svg_path, as_mermaid, as_json)
     if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
-        raise Unusable(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
-    found = usable(plan).constellation
+        raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
+    found = load_plan_file(plan).constellation
     if as_json:
         from asterism.cli.plan_views import plan_json
 
-        tell_json(plan_json(found))
+        print_json(plan_json(found))
     else:
         draw(found, svg_path, as_mermaid)
 
@@ -98,4 +208,31 @@ def schema() -> None:
     Editors use it to complete and check plan files."""
     import json
 
+    from asterism.planfile import json_schema
+
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def load_plan_file(path: str) -> PlanFile:
+    """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
+    from asterism.planfile import BadPlan, load
+
+    try:
+        found = load(path)
+    except BadPlan as bad:
+        raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
+    except OSError as error:
+        raise UnusablePlanFile(f"{clean(path)} cannot be read: {error.strerror}.") from None
+    for warning in found.warnings:
+        click.echo(warning.format(path), err=True)
+    return found
+
+
+def _count(mistakes: Iterable[Mistake]) -> str:
+    """``2 mistakes and 1 warning``."""
+    from asterism.base.text import plural
+
+    mistakes = list(mistakes)
+    warnings = sum(mistake.warning for mistake in mistakes)
+    numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
+    return " and ".join(plural(number, noun) for number, noun in numbers if number)

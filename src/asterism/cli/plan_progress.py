@@ -10,8 +10,8 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
+from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
-from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, sentence
 
@@ -24,7 +24,7 @@ MANY = 50
 class Progress:
     """The tasks that run, those that have just ended, what the plan is doing, and the last thing an editor did."""
 
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, secrets: PlanMask) -> None:
+    def __init__(self, orchestrator: PlanCommands, plan: Constellation, secrets: PlanMask) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}

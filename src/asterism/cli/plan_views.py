@@ -1,6 +1,7 @@
-"""Constellations of a store for people, as tables and lines, and for programs, as JSON.
+"""Plans in a store as tables and lines for people, and as JSON for programs.
 
-Times in JSON are seconds since 1970 by the clock of the store. No secret is in any of it."""
+Times in JSON are seconds since 1970 by the clock of the store. Secrets are masked.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean
-from asterism.cli.short_spans import moment
-from asterism.cli.stored_plans import Seen, Unreadable
+from asterism.cli.formats import format_time
+from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
@@ -40,12 +41,12 @@ _LOOKS = {
 }
 
 
-def constellations_table(found: Sequence[Seen | Unreadable], now: float, width: int | None) -> list[Text]:
+def plans_table(found: Sequence[StoredPlan | UnreadablePlan], now: float, width: int | None) -> list[Text]:
     return table(_COLUMNS, [_row(one, now) for one in found], width)
 
 
-def _row(one: Seen | Unreadable, now: float) -> list[Cell]:
-    if isinstance(one, Unreadable):
+def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
+    if isinstance(one, UnreadablePlan):
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
     return [
@@ -58,26 +59,26 @@ def _row(one: Seen | Unreadable, now: float) -> list[Cell]:
     ]
 
 
-def lines_about(seen: Seen, now: float) -> list[str]:
-    """What the drawing of a constellation does not say."""
-    kept, owner = seen.kept, seen.owner
-    told = [
-        f"{kept.head.name} is {seen.state}, version {kept.plan.version}: {seen.done} of {len(kept.plan)} tasks done"
+def status_lines(stored: StoredPlan, now: float) -> list[str]:
+    """The state of a plan, which its drawing does not show."""
+    kept, owner = stored.kept, stored.owner
+    lines = [
+        f"{kept.head.name} is {stored.state}, version {kept.plan.version}: {stored.done} of {len(kept.plan)} tasks done"
     ]
     if owner is not None:
-        told.append(f"run by {owner.device}, heard of {format_age(now - owner.beat_at)} ago")
-    if seen.unwanted is not None and (seen.cancelling or seen.state == "cancelled"):
-        told.append(f"cancelled {seen.unwanted}")
-    if seen.paused is not None:
-        told.append(f"paused {seen.paused}")
-    return told
+        lines.append(f"run by {owner.device}, last heartbeat {format_age(now - owner.beat_at)} ago")
+    if stored.cancel_request is not None and (stored.cancelling or stored.state == "cancelled"):
+        lines.append(f"cancelled {stored.cancel_request}")
+    if stored.paused is not None:
+        lines.append(f"paused {stored.paused}")
+    return lines
 
 
 def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     wide = max((len(entry.task or "") for entry in entries), default=0)
     return [
         Text.assemble(
-            (f"{moment(entry.at)}  ", DIM),
+            (f"{format_time(entry.at)}  ", DIM),
             (f"{clean(entry.task or ''):<{wide}}  " if wide else ""),
             clean(entry.what),
             (f"  {clean(secrets.shown(entry.why))}" if entry.why else "", DIM),
@@ -89,9 +90,9 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
 # -- for programs ------------------------------------------------------------------------------------------------------
 
 
-def summary_json(one: Seen | Unreadable) -> dict[str, Any]:
-    """A line of the list."""
-    if isinstance(one, Unreadable):
+def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
+    """One plan of ``plan list``."""
+    if isinstance(one, UnreadablePlan):
         return {"name": one.name, "state": "unreadable", "error": one.why}
     kept, owner = one.kept, one.owner
     return {
@@ -124,8 +125,9 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
     }
 
 
-def details_json(seen: Seen) -> dict[str, Any]:
-    return {**summary_json(seen), **plan_json(seen.kept.plan)}
+def details_json(stored: StoredPlan) -> dict[str, Any]:
+    """The plan of ``plan show``."""
+    return {**summary_json(stored), **plan_json(stored.kept.plan)}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:

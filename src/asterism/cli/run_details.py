@@ -23,17 +23,17 @@ from asterism.cli.fleet_json import (
     why_json,
 )
 from asterism.cli.fleet_tables import look_of, since_of
-from asterism.cli.short_spans import hour, moment, size
-from asterism.cli.text_output import wrapped
+from asterism.cli.formats import format_clock, format_size, format_time
+from asterism.cli.screen import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import blob_of
+from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.run_explanation import Why, why
 from asterism.report.status_style import BOLD, DIM, mark, tone
-from asterism.store.protocol import Notice, Report
+from asterism.store.protocol import Notice, ProgressReport
 
 LONGEST = 300
 """How many letters of an input, output or reason are shown."""
@@ -46,7 +46,7 @@ class Details:
     run: Run
     now: float
     sessions: Mapping[str, Session]
-    report: Report | None
+    report: ProgressReport | None
     notices: Sequence[Notice]
     why: Why
     mask: Mask = field(default_factory=Mask)
@@ -92,7 +92,7 @@ def lines(found: Details, width: int | None) -> Iterator[Text]:
     yield from _tail(found)
     if found.notices:
         yield from _heading("Notices")
-        yield from (Text(f"  {hour(notice.at)}  {clean(notice.message)}") for notice in found.notices)
+        yield from (Text(f"  {format_clock(notice.at)}  {clean(notice.message)}") for notice in found.notices)
 
 
 def _heading(title: str) -> Iterator[Text]:
@@ -102,17 +102,17 @@ def _heading(title: str) -> Iterator[Text]:
 
 def _facts(found: Details) -> Iterator[tuple[str, str]]:
     run, now = found.run, found.now
-    yield "created", f"{moment(run.created_at)} by {run.created_by}"
+    yield "created", f"{format_time(run.created_at)} by {run.created_by}"
     yield "device", _device(found)
     if run.ended:
-        yield "ended", f"{moment(run.ended_at)}, {format_age(now - (run.ended_at or now))} ago"
+        yield "ended", f"{format_time(run.ended_at)}, {format_age(now - (run.ended_at or now))} ago"
         yield "waited", format_age(waited(run))
         yield "took", format_age(took(run))
     else:
         yield "since", format_age(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
     yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
-    yield "input", _value(found.mask.shown(run.input)) if run.input else ""
+    yield "input", _value(found.mask.data(run.input)) if run.input else ""
     yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""
     yield "paused", run.paused or ""
@@ -155,7 +155,7 @@ def _heartbeat(found: Details) -> str:
 
 def _value(value: Any) -> str:
     if blob_of(value) is not None:
-        return f"{size(value['size'])}, kept apart"
+        return f"{format_size(value['size'])}, kept apart"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -163,7 +163,7 @@ def _story(run: Run, width: int | None) -> Iterator[Text]:
     yield from _heading("Story")
     columns = (Column(""), Column(""), Column("", least=20))
     rows: list[list[Cell]] = [
-        [Text(f"  {hour(entry.at)}", DIM), entry.what, Text(shorten(entry.why, LONGEST))] for entry in run.story
+        [Text(f"  {format_clock(entry.at)}", DIM), entry.what, Text(shorten(entry.why, LONGEST))] for entry in run.story
     ]
     yield from table(columns, rows, width)[1:]
 
@@ -192,7 +192,7 @@ def _superseded(found: Details, width: int | None) -> Iterator[Text]:
     yield from _heading("Results that lost to this one when peers met")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
     rows: list[list[Cell]] = [
-        [str(one.epoch), one.device, moment(one.ended_at), shorten(_value(found.mask.result(one.output)), LONGEST)]
+        [str(one.epoch), one.device, format_time(one.ended_at), shorten(_value(found.mask.result(one.output)), LONGEST)]
         for one in found.run.superseded
     ]
     yield from table(columns, rows, width)

@@ -10,7 +10,7 @@ from asterism.core.run.run import OWNED, REPORTED_STATUSES, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.removal import held_runs
-from asterism.store.protocol import Query, Report
+from asterism.store.protocol import ProgressReport, Query
 
 PAGE = 250
 """How many runs are read at a time to find those with a status that only the whole record tells."""
@@ -23,7 +23,7 @@ class Listed:
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
-    reports: Mapping[str, Report]
+    reports: Mapping[str, ProgressReport]
     more: bool
     filtered: bool
     held: Mapping[str, str] = field(default_factory=dict)

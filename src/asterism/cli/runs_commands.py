@@ -15,8 +15,8 @@ from asterism.cli.cli_context import (
     find_runs,
     fleet_options,
     note,
+    print_json,
     short,
-    tell_json,
     with_fleet,
 )
 from asterism.cli.option_types import duration, json_object
@@ -76,7 +76,7 @@ def create(
     \b
     asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
     asterism runs create report --input @numbers.json --wait"""
-    from asterism.cli.run_creation import create_run, workflow_in
+    from asterism.cli.run_actions import create_run, workflow_in
 
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
@@ -89,7 +89,7 @@ def create(
         if as_json:
             from asterism.cli.fleet_json import run_in
 
-            tell_json(await run_in(fleet, run))
+            print_json(await run_in(fleet, run))
         return 0
 
     return with_fleet(store, make, create=file is not None)
@@ -113,15 +113,15 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
         from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
         from asterism.cli.run_list import listed
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         found = await listed(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
             told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
-            tell_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
+            print_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
         elif found.runs:
-            say_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
+            print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):
                 held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
                 note(f"Held, since peer {peer} was removed: {held}. Run them here: asterism peer remove {peer} --adopt")
@@ -143,13 +143,13 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.run_details import details, lines
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         found = await details(fleet, await find_run(fleet, run))
         if as_json:
-            tell_json(found.to_json())
+            print_json(found.to_json())
         else:
-            say_lines(lambda width: lines(found, width))
+            print_lines(lambda width: lines(found, width))
 
     with_fleet(store, tell)
 
@@ -165,17 +165,17 @@ def why(run: str, store: str | None, as_json: bool) -> None:
 
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
-        from asterism.cli.hints import hints, why_lines
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.run_hints import hints, why_lines
+        from asterism.cli.screen import print_lines
         from asterism.fleet.run_explanation import why as reasons_of
 
         found = await find_run(fleet, run)
         answer = await reasons_of(fleet, found.id)
         if as_json:
-            tell_json(why_json(answer))
+            print_json(why_json(answer))
             return
         told = await hints(fleet, found, answer)
-        say_lines(lambda width: why_lines(answer, told, width))
+        print_lines(lambda width: why_lines(answer, told, width))
 
     with_fleet(store, tell)
 
@@ -211,7 +211,7 @@ def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
     from asterism.cli.fleet_json import run_in
-    from asterism.cli.run_wait import ends
+    from asterism.cli.run_actions import ends
 
     ended = []
     async for run, sentence in ends(fleet, wanted):
@@ -220,7 +220,7 @@ async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool =
             click.echo(sentence)
     if as_json:
         told = {run.id: await run_in(fleet, run) for run in ended}
-        tell_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
+        print_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
     return FAILED if any(run.error is not None for run in ended) else 0
 
 
@@ -245,7 +245,7 @@ def output(run: str, store: str | None, as_json: bool) -> int:
             return FAILED
         value = await fleet.output(found)
         if as_json or not isinstance(value, str):
-            tell_json(value)
+            print_json(value)
         else:
             echo_data(value)
         return 0
@@ -272,7 +272,7 @@ def _asking(name: str, meaning: str, short: str | None = None) -> Callable[[Func
 def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask) -> int:
     async def ask_all(fleet: Fleet) -> int:
         from asterism.cli.fleet_json import run_in
-        from asterism.cli.run_wait import answer
+        from asterism.cli.run_actions import answer
         from asterism.core.errors import AsterismError, RunRefused
         from asterism.store.store_errors import StoreError
 
@@ -291,7 +291,7 @@ def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask
             else:
                 click.echo(answer(run, after))
         if as_json:
-            tell_json(changed)
+            print_json(changed)
         return REFUSED if refused else 0
 
     return with_fleet(store, ask_all)
@@ -334,7 +334,7 @@ def prune(older_than: float, store: str | None, as_json: bool) -> None:
     async def forget(fleet: Fleet) -> None:
         count = await fleet.prune(older_than)
         if as_json:
-            tell_json({"pruned": count})
+            print_json({"pruned": count})
         else:
             click.echo(f"{count:,} run{'s' if count != 1 else ''} forgotten.")
 

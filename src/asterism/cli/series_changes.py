@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.cli.cli_context import tell_json
-from asterism.cli.series_access import Given, Terms, fit_to_print, with_register
+from asterism.cli.series_context import Given, Terms, fit_to_print, with_register
 
 if TYPE_CHECKING:
-    from asterism.series.compare_and_swap import Counts, Outcome, Step
+    from asterism.series.compare_and_swap import UpdateCounts, Outcome, Step
     from asterism.series.register import SeriesRegister, Snapshot
 
 
@@ -52,10 +52,10 @@ async def attempt(
 ) -> Outcome:
     """Make a change with ``change``, ``mend`` or ``claim`` of series/compare_and_swap.py, and write what was
     counted, however it ended. A rehearsal is not counted."""
-    from asterism.series.compare_and_swap import Contended, Counts
+    from asterism.series.compare_and_swap import Contended, UpdateCounts
 
     target = _Rehearsal(register) if terms.dry_run else register
-    counts, contended = Counts(), False
+    counts, contended = UpdateCounts(), False
     try:
         return await make(target, *what, patience=terms.patience, counts=counts)
     except Contended:
@@ -66,10 +66,10 @@ async def attempt(
             _write_metrics(terms.metrics, counts, contended)
 
 
-def _write_metrics(path: Path, counts: Counts, contended: bool) -> None:
-    from asterism.series.sync_metrics import Metrics
+def _write_metrics(path: Path, counts: UpdateCounts, contended: bool) -> None:
+    from asterism.series.series_metrics import SeriesMetrics
 
-    metrics = Metrics()
+    metrics = SeriesMetrics()
     metrics.add("contended", contended)
     for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
         metrics.add(name, getattr(counts, name))
@@ -100,7 +100,7 @@ class _Rehearsal:
 
 
 def tell_outcome(outcome: Outcome, terms: Terms, **first: Any) -> None:
-    tell_json(
+    print_json(
         {
             **first,
             "active": outcome.after.active,

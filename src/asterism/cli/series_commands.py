@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import note, tell_json
+from asterism.cli.cli_context import note, print_json
 from asterism.cli.option_types import duration
-from asterism.cli.series_access import (
+from asterism.cli.series_context import (
     QUEUED,
     UNREADABLE,
     Terms,
@@ -22,15 +22,15 @@ from asterism.cli.series_access import (
     taken_from,
     with_register,
 )
-from asterism.cli.series_changes import attempt, make_change, now_active, nowhere, tell_outcome, would
-from asterism.cli.series_serve_command import serve
-from asterism.cli.series_sync_command import sync
+from asterism.cli.series_context import attempt, make_change, now_active, nowhere, tell_outcome, would
+from asterism.cli.series_sync_commands import serve
+from asterism.cli.series_sync_commands import sync
 
 if TYPE_CHECKING:
     from asterism.cli.series_views import Looked
     from asterism.core.series.machine import Live, Series
     from asterism.series.compare_and_swap import Outcome
-    from asterism.series.github.observed_state import Fate
+    from asterism.series.github.observed_state import Departure
     from asterism.series.register import SeriesRegister, Snapshot
 
 
@@ -95,11 +95,11 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) 
     return with_register(given, use, create=True)
 
 
-def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Fate]]:
+def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Departure]]:
     """How to claim in a repository on GitHub, and where it is noted who has left."""
-    from asterism.series.github.open_claims import OpenClaims
+    from asterism.series.github.issue_claims import IssueClaims
 
-    claims = OpenClaims(register.client)
+    claims = IssueClaims(register.client)
     return claims.claim, claims.left
 
 
@@ -135,8 +135,8 @@ def status(name: str | None, **said: Any) -> int:
     given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
+        from asterism.cli.screen import print_lines
         from asterism.cli.series_views import status_json, status_lines, status_table
-        from asterism.cli.text_output import say_lines
         from asterism.series.register import read_all
 
         seen = {name: await register.read(name)} if name is not None else await read_all(register)
@@ -144,13 +144,13 @@ def status(name: str | None, **said: Any) -> int:
         now = register.clock()
         if given.as_json:
             told = [status_json(one, now) for one in found]
-            tell_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
+            print_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
         elif name is not None and seen[name].token is None:
             note(f"There is no series {name} in {register.url} yet: the first claim makes it.")
         elif name is not None:
-            say_lines(lambda width: status_lines(found[0], now))
+            print_lines(lambda width: status_lines(found[0], now))
         elif found:
-            say_lines(lambda width: status_table(found, now, width))
+            print_lines(lambda width: status_table(found, now, width))
         else:
             note(f"There is no series in {register.url} yet: the first claim makes one.")
         return UNREADABLE if name is not None and found[0].series is None else 0
@@ -368,18 +368,18 @@ def rebuild(
 async def _open_issues(
     register: Any, name: str, pattern: str | None, label_pattern: str | None, label: str | None, assignee: str | None
 ) -> list[Live]:
-    """The issues of a series that are open on GitHub. Raises NoneFound."""
-    from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, Finder
-    from asterism.series.github.observed_state import Looking
+    """The issues of a series that are open on GitHub. Raises CannotRebuild."""
+    from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, SeriesMatcher
+    from asterism.series.github.observed_state import IssueObserver
 
     who = Assignee(assignee) if assignee else None
-    finder = Finder(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
-    return await Looking(register.client, finder).live(name, who is not None)
+    finder = SeriesMatcher(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
+    return await IssueObserver(register.client, finder).live(name, who is not None)
 
 
 async def _revision_known(register: Any, name: str) -> int:
     """What the ref beside the state on GitHub tells of its revision."""
-    from asterism.series.github.discovery_rules import remains_of
+    from asterism.series.github.tracking_record import remains_of
     from asterism.series.github.github_register import GitHubRegister
 
     return remains_of((await GitHubRegister(register.client, "tracking").read(name)).text, name).revision
@@ -394,14 +394,14 @@ def history(name: str, limit: int, **said: Any) -> int:
     given = taken_from(said)
 
     async def use(register: SeriesRegister) -> int:
+        from asterism.cli.screen import print_lines
         from asterism.cli.series_views import history_json, history_table
-        from asterism.cli.text_output import say_lines
 
         changes = await register.history(name, limit)
         if given.as_json:
-            tell_json(history_json(name, changes))
+            print_json(history_json(name, changes))
         elif changes:
-            say_lines(lambda width: history_table(name, changes, width))
+            print_lines(lambda width: history_table(name, changes, width))
         else:
             note(f"Nothing has happened in {name} yet.")
         return 0

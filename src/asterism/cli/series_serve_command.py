@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.extras import install_hint
+from asterism.base.extras import extra_advice
 from asterism.cli.option_types import duration, longer_than_nothing
-from asterism.cli.series_access import fit_to_print
-from asterism.cli.series_sync_command import opened, service_options, write_figures
+from asterism.cli.series_context import fit_to_print
+from asterism.cli.series_sync_commands import opened, service_options, write_figures
 
 if TYPE_CHECKING:
-    from asterism.series.github.sync_reports import SyncReport
+    from asterism.series.github.sync_report import SyncReport
 
 SHORTEST_SECRET = 16
 
@@ -33,7 +33,7 @@ SHORTEST_SECRET = 16
 @click.option(
     "--every",
     type=duration,
-    callback=longer_than_nothing,
+    callback=positive_duration,
     default="10m",
     show_default=True,
     help="Sync everything this often, come what may.",
@@ -68,8 +68,8 @@ def _secret(file: Path | None) -> bytes:
 async def _served(
     listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, options: dict[str, Any]
 ) -> None:
-    from asterism.series.github.sync_worker import Worker
-    from asterism.series.github.webhook_endpoint import Endpoint
+    from asterism.series.github.sync_worker import SyncWorker
+    from asterism.series.github.webhook_server import WebhookEndpoint
     from asterism.series.github.webhook_server import listening_at
     from asterism.series.github.webhook_server import serve as serve_until_stopped
 
@@ -87,8 +87,8 @@ async def _served(
             told[one.name] = lines
         write_figures(service, options)
 
-    worker = Worker(service, every, after)
-    endpoint = Endpoint(
+    worker = SyncWorker(service, every, after)
+    endpoint = WebhookEndpoint(
         worker,
         options["repository"],
         service.finder,

@@ -77,7 +77,7 @@ def status_lines(found: Looked, now: float) -> list[Text]:
 
     from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.series_access import MENDED
+    from asterism.cli.series_context import MENDED
     from asterism.cli.short_spans import moment
     from asterism.report.status_style import BOLD, DIM, tone
 
@@ -95,7 +95,7 @@ def status_lines(found: Looked, now: float) -> list[Text]:
     why = why_not_promoted(series, now)
     if why is not None and series.paused is None:
         told.append(("waits", why))
-    changed = f"{moment(series.updated_at)}, revision {series.revision}" if series.revision else "never"
+    changed = f"{format_time(series.updated_at)}, revision {series.revision}" if series.revision else "never"
     told.append(("changed", changed))
     head = Text(clean(heading(series.name)), BOLD)
     return [head, *(Text(f"  {name:<8} ", DIM).append(clean(text), "") for name, text in told)]
@@ -160,7 +160,7 @@ def history_json(name: str, changes: Sequence[Change]) -> dict[str, Any]:
 def history_table(name: str, changes: Sequence[Change], width: int | None) -> list[Text]:
     from rich.text import Text
 
-    from asterism.cli.short_spans import moment
+    from asterism.cli.formats import format_time
     from asterism.cli.text_table import Cell, Column, table
     from asterism.report.status_style import DIM
 
@@ -175,10 +175,10 @@ def history_table(name: str, changes: Sequence[Change], width: int | None) -> li
     for one in changes:
         series = _series(name, one)
         if series is None:
-            rows.append([moment(one.at), "?", one.message, "?", Text("cannot be read", DIM)])
+            rows.append([format_time(one.at), "?", one.message, "?", Text("cannot be read", DIM)])
             continue
         active = "-" if series.active is None else issue(series.active)
-        rows.append([moment(one.at), str(series.revision), one.message, active, line_of_queue(series.queue)])
+        rows.append([format_time(one.at), str(series.revision), one.message, active, line_of_queue(series.queue)])
     return table(columns, rows, width)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.safe_text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, tell_json, with_fleet
-from asterism.cli.option_types import can_be_written
+from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, with_fleet
+from asterism.cli.option_types import writable_file
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -28,14 +28,14 @@ def info(store: str | None, as_json: bool) -> None:
     """Say which store this is, and what is in it."""
 
     async def tell(fleet: Fleet) -> None:
+        from asterism.cli.screen import print_lines
         from asterism.cli.store_contents import contents, contents_lines
-        from asterism.cli.text_output import say_lines
 
         found = await contents(fleet)
         if as_json:
-            tell_json(found)
+            print_json(found)
         else:
-            say_lines(lambda width: contents_lines(found))
+            print_lines(lambda width: contents_lines(found))
 
     with_fleet(store, tell)
 
@@ -57,7 +57,7 @@ def check(store: str | None, as_json: bool) -> int:
     except StoreCorrupt as error:
         url, problems, runs = "the store", [error.problem], 0
     if as_json:
-        tell_json({"problems": problems, "runs": runs})
+        print_json({"problems": problems, "runs": runs})
     elif problems:
         for problem in problems:
             click.echo(clean(problem))
@@ -69,9 +69,9 @@ def check(store: str | None, as_json: bool) -> int:
 
 async def _unreadable(fleet: Fleet) -> list[str]:
     """Constellations whose journal is cut or damaged: to the store itself it is as good as any other."""
-    from asterism.cli.stored_plans import Unreadable, see_all
+    from asterism.cli.stored_plans import UnreadablePlan, list_plans
 
-    found = [one for one in await see_all(fleet) if isinstance(one, Unreadable)]
+    found = [one for one in await list_plans(fleet) if isinstance(one, UnreadablePlan)]
     return [f"constellation {one.name} cannot be read: {one.why}" for one in found]
 
 
@@ -82,7 +82,7 @@ def _count(number: int, what: str) -> str:
 
 
 @store.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=can_be_written)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=writable_file)
 @fleet_options
 def backup(file: Path, store: str | None, as_json: bool) -> None:
     """Write everything into FILE, as it is at one moment.
@@ -91,7 +91,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     whole, and only you can read it. It can be restored into a store of any kind."""
 
     async def write(fleet: Fleet) -> int:
-        from asterism.cli.backups import write_backup
+        from asterism.cli.backup_file import write_backup
 
         return await write_backup(fleet.store, file)
 
@@ -101,11 +101,11 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
         raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
     written = file.stat().st_size
     if as_json:
-        tell_json({"file": str(file), "runs": runs, "size": written})
+        print_json({"file": str(file), "runs": runs, "size": written})
         return
-    from asterism.cli.short_spans import size
+    from asterism.cli.formats import format_size
 
-    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {size(written)}.")
+    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {format_size(written)}.")
 
 
 @store.command()
@@ -118,17 +118,17 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
     anew."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.backups import restore_backup
+        from asterism.cli.backup_file import restore_backup
 
         runs = await restore_backup(fleet.store, file)
         if as_json:
-            tell_json({"file": str(file), "runs": runs, "store": fleet.store.url})
+            print_json({"file": str(file), "runs": runs, "store": fleet.store.url})
         else:
             click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")
-    from asterism.cli.backups import check_backup
+    from asterism.cli.backup_file import check_backup
 
     check_backup(file)  # before a store is made for it
     with_fleet(store, read, create=True)

@@ -14,9 +14,9 @@ from rich.text import Text
 from asterism.base.durations import format_age
 from asterism.base.text import clean
 from asterism.base.url_text import masked_url
-from asterism.cli.cancelled_count import Tally
 from asterism.cli.fleet_json import state_of
-from asterism.cli.short_spans import moment, size
+from asterism.cli.fleet_snapshot import CancelledCount
+from asterism.cli.formats import format_size, format_time
 from asterism.core.run.run import FAILED, RunStatus
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.settings import Settings
@@ -26,7 +26,7 @@ from asterism.report.status_style import DIM
 async def contents(fleet: Fleet) -> dict[str, Any]:
     store = fleet.store
     counts = await store.counts()
-    cancelled = await Tally().cancelled(fleet, counts.get(FAILED, 0), ())
+    cancelled = await CancelledCount().cancelled(fleet, counts.get(FAILED, 0), ())
     now = store.clock()
     devices = Counter(state_of(one, now) for one in await fleet.devices())
     series = await store.registers("series/")
@@ -59,7 +59,7 @@ def contents_lines(found: Mapping[str, Any]) -> list[Text]:
     way = "ahead of" if found["clock_ahead"] > 0 else "behind"
     facts = {
         "store": found["store"],
-        "clock": moment(found["clock"]) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
+        "clock": format_time(found["clock"]) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
         "runs": _counted(runs),
         "devices": _counted(found["devices"]),
         "coordinator": found["coordinator"] or "none",
@@ -82,15 +82,15 @@ def settings_lines(settings: Settings) -> list[Text]:
     weights = ", ".join(f"{name} {value:g}" for name, value in asdict(settings.weights).items())
     facts = {
         "keep": f"{format_age(settings.keep)} after their end runs are forgotten",
-        "large": f"beyond {size(settings.large)} inputs and outputs are kept apart",
-        "most": f"beyond {size(settings.most)} they are refused",
+        "large": f"beyond {format_size(settings.large)} inputs and outputs are kept apart",
+        "most": f"beyond {format_size(settings.most)} they are refused",
         "lease": f"{format_age(settings.lease)} is how long a coordinator that is not heard of stays in office",
         "hold": f"{format_age(settings.hold)} is how long nothing is taken away when most devices vanish at once",
         "peer_timeout": f"{format_age(settings.peer_timeout)} after the last word of a peer what is left to it is "
         "taken over",
         "peer_runs": f"{settings.peer_runs:,} runs are kept of each peer at most",
-        "peer_bytes": f"{size(settings.peer_bytes)} of records are kept of each peer at most",
-        "peer_blobs": f"{size(settings.peer_blobs)} of large inputs and outputs are kept of each peer at most",
+        "peer_bytes": f"{format_size(settings.peer_bytes)} of records are kept of each peer at most",
+        "peer_blobs": f"{format_size(settings.peer_blobs)} of large inputs and outputs are kept of each peer at most",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
         "notify_url": masked_url(settings.notify_url or "none"),
         "weights": weights,

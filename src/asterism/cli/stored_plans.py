@@ -1,7 +1,6 @@
-"""Constellations of a store as people look at them: each with who runs it, whether it is paused or being
-cancelled, and what it has done.
+"""Plans in a store as commands see them: each with its owner, its progress, and whether it is paused or cancelled.
 
-What cannot be read is named with the reason, and does not hide the others.
+A plan that cannot be read is listed with the reason, and does not hide the others.
 """
 
 from __future__ import annotations
@@ -14,95 +13,106 @@ from asterism.base.text import join_names
 from asterism.core.errors import AsterismError
 from asterism.core.plan.status import TERMINAL
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancelling, look, owner_of, paused
-from asterism.durable.journal_store import ENDED, Head, Kept, UnknownConstellation, head, head_key, head_of
+from asterism.durable.admin import cancel_reason, live_owner, pause_reason
+from asterism.durable.journal_store import (
+    ENDED,
+    Head,
+    StoredConstellation,
+    UnknownConstellation,
+    decode_head,
+    head_key,
+    load,
+    read_head,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Register
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 10
+"""How many plans a message names."""
+
 PREFIX = head_key("")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """``owner`` is the living session that runs it, ``paused`` by whom and why, and ``unwanted`` likewise: somebody
-    with the store has asked for its end."""
+class StoredPlan:
+    """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
 
-    kept: Kept
+    kept: StoredConstellation
     owner: Session | None
     paused: str | None = None
-    unwanted: str | None = None
+    cancel_request: str | None = None
 
     @property
     def state(self) -> str:
-        """The state, or what says more: one that has begun, and that nobody runs now, is at rest."""
+        """The state of the plan, or ``at rest`` if it has started and no process runs it, or ``cancelling``."""
         if self.cancelling:
             return "cancelling"
-        resting = self.owner is None and str(self.kept.plan.state) == "executing"
-        return "at rest" if resting else str(self.kept.plan.state).replace("_", " ")
+        at_rest = self.owner is None and str(self.kept.plan.state) == "executing"
+        return "at rest" if at_rest else str(self.kept.plan.state).replace("_", " ")
 
     @property
     def cancelling(self) -> bool:
-        """Whether it is being cancelled, or will be by whoever takes it up."""
-        return self.kept.plan.state not in ENDED and (self.kept.head.cancelling or self.unwanted is not None)
+        """Whether the plan has not ended and its owner, or its next owner, cancels it."""
+        return self.kept.plan.state not in ENDED and (self.kept.head.cancelling or self.cancel_request is not None)
 
     @property
     def done(self) -> int:
+        """How many tasks have ended."""
         return sum(self.kept.plan.counts[status] for status in TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadablePlan:
     name: str
     why: str
 
 
-def _name(register: Register) -> str:
-    return register.key.removeprefix(PREFIX)
-
-
-async def known(fleet: Fleet, name: str) -> Head:
-    """The head of a constellation. One that is not there is told with the names of those that are."""
+async def find_plan(fleet: Fleet, name: str) -> Head:
+    """The head of a plan. If there is no such plan, the error names those that exist."""
     try:
-        return (await head(fleet.store, name))[0]
+        return (await read_head(fleet.store, name))[0]
     except UnknownConstellation as error:
-        there = [_name(one) for one in await fleet.store.registers(PREFIX)]
-        if not there:
+        names = [_name(register) for register in await fleet.store.registers(PREFIX)]
+        if not names:
             raise click.ClickException(
-                f"{error}, nor any other: `asterism run PLAN.YAML --store …` begins one"
+                f"{error}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
             ) from None
-        are = "is" if len(there) == 1 else "are"
-        raise click.ClickException(f"{error}; there {are} {join_names(there, MOST_NAMES)}") from None
+        raise click.ClickException(f"{error}. The plans are: {join_names(names, MOST_NAMES)}") from None
 
 
-async def see(fleet: Fleet, name: str) -> Seen:
-    await known(fleet, name)
-    return await _seen(fleet, name)
+async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
+    """A plan as it is now. Raises ClickException like ``find_plan``."""
+    await find_plan(fleet, name)
+    return await _read(fleet, name)
 
 
-async def _seen(fleet: Fleet, name: str) -> Seen:
-    kept = await look(fleet, name)
-    unwanted = await cancelling(fleet.store, name)
-    if kept.head.ended:
-        return Seen(kept, None, unwanted=unwanted)
-    return Seen(kept, await owner_of(fleet.store, kept.head), await paused(fleet.store, name), unwanted)
-
-
-async def see_all(fleet: Fleet) -> list[Seen | Unreadable]:
-    """In the order in which they were made; what cannot be read comes last. Raises StoreUnavailable: that says nothing
-    about any of them."""
-    found: list[Seen] = []
-    unreadable: list[Unreadable] = []
+async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
+    """All plans in the order of their creation, unreadable ones last. Raises StoreUnavailable."""
+    found: list[StoredPlan] = []
+    unreadable: list[UnreadablePlan] = []
     for register in await fleet.store.registers(PREFIX):
         name = _name(register)
         try:
-            head_of(register)
-            found.append(await _seen(fleet, name))
+            decode_head(register)
+            found.append(await _read(fleet, name))
         except UnknownConstellation:
-            continue  # it was forgotten a moment ago
+            continue  # it was pruned since the registers were read
         except StoreUnavailable:
             raise
         except AsterismError as error:
-            unreadable.append(Unreadable(name, str(error)))
-    return [*sorted(found, key=lambda one: (one.kept.head.created_at, one.kept.head.name)), *unreadable]
+            unreadable.append(UnreadablePlan(name, str(error)))
+    return [*sorted(found, key=lambda plan: (plan.kept.head.created_at, plan.kept.head.name)), *unreadable]
+
+
+async def _read(fleet: Fleet, name: str) -> StoredPlan:
+    kept = await load(fleet.store, name)
+    cancel_request = await cancel_reason(fleet.store, name)
+    if kept.head.ended:
+        return StoredPlan(kept, None, cancel_request=cancel_request)
+    owner = await live_owner(fleet.store, kept.head)
+    return StoredPlan(kept, owner, await pause_reason(fleet.store, name), cancel_request)
+
+
+def _name(register: Register) -> str:
+    return register.key.removeprefix(PREFIX)

@@ -9,9 +9,9 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.cli.hints import hints
-from asterism.cli.stored_plans import Seen, see
-from asterism.cli.text_output import wrapped
+from asterism.cli.run_hints import hints
+from asterism.cli.screen import wrapped
+from asterism.cli.stored_plans import StoredPlan, read_plan
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
@@ -39,8 +39,8 @@ class TaskExplanation:
 
 async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     """Raises UnknownTask."""
-    seen = await see(fleet, name)
-    plan, now = seen.kept.plan, fleet.store.clock()
+    stored = await read_plan(fleet, name)
+    plan, now = stored.kept.plan, fleet.store.clock()
     node = plan.nodes.get(task)
     if node is None:
         raise UnknownTask(task)
@@ -50,7 +50,7 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     if run is not None:
         answer = await run_explanation.why(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    told = why(plan, seen.kept.lock, node, _plan_holder(seen), now)
+    told = why(plan, stored.kept.lock, node, _plan_holder(stored), now)
     mask = PlanMask(plan)
     reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in told.holders]
     return TaskExplanation(name, task, told.status, reasons)
@@ -68,14 +68,14 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     return found[0] if found and not found[0].ended else None
 
 
-def _plan_holder(seen: Seen) -> Holder | None:
+def _plan_holder(stored: StoredPlan) -> Holder | None:
     """What keeps the plan from starting a task that is ready."""
-    name = seen.kept.head.name
-    if seen.cancelling:
+    name = stored.kept.head.name
+    if stored.cancelling:
         return Holder("cancel", name, "the plan is being cancelled")
-    if seen.paused is not None:
-        return Holder("pause", name, f"the plan is paused {seen.paused}")
-    if seen.owner is None:
+    if stored.paused is not None:
+        return Holder("pause", name, f"the plan is paused {stored.paused}")
+    if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None
 

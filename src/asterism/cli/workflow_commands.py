@@ -13,10 +13,10 @@ from asterism.cli.cli_context import (
     find_workflow,
     fleet_options,
     options,
-    tell_json,
+    print_json,
     with_fleet,
 )
-from asterism.cli.option_types import any_json, capabilities, duration, pair, words
+from asterism.cli.option_types import capabilities, duration, json_value, pair, words
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _terms = options(
     click.option("--header", "headers", type=pair, multiple=True, metavar="NAME=VALUE", help="Of the request."),
     click.option("--param", "params", type=pair, multiple=True, metavar="NAME=VALUE", help="Of the request's query."),
     click.option("--body", metavar="TEXT", help="Of the request, sent as it is."),
-    click.option("--body-json", type=any_json, metavar="JSON|@FILE", help="Of the request, sent as JSON."),
+    click.option("--body-json", type=json_value, metavar="JSON|@FILE", help="Of the request, sent as JSON."),
     click.option("--expect", type=int, multiple=True, metavar="STATUS", help="What counts as success; any 2xx."),
     click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="A variable for the command."),
     click.option("--cwd", metavar="DIRECTORY", help="Where the command runs, on the device."),
@@ -122,7 +122,7 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
             from asterism.cli.fleet_json import workflow_json
 
             told = [{**workflow_json(flow), "added": before.get(flow.name) != flow.version} for flow in added]
-            tell_json(told if files else told[0])
+            print_json(told if files else told[0])
             return
         for flow in added:
             new = before.get(flow.name) != flow.version
@@ -178,13 +178,13 @@ def list_(store: str | None, as_json: bool) -> None:
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflows_table
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         flows = await fleet.workflows.all()
         if as_json:
-            tell_json([workflow_json(flow) for flow in flows])
+            print_json([workflow_json(flow) for flow in flows])
         elif flows:
-            say_lines(lambda width: workflows_table(flows, width))
+            print_lines(lambda width: workflows_table(flows, width))
         else:
             click.echo("There are no workflows yet: asterism workflow add NAME --argv 'command {input}'")
 
@@ -200,12 +200,12 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     async def tell(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflow_lines
-        from asterism.cli.text_output import say_lines
+        from asterism.cli.screen import print_lines
 
         flow = await find_workflow(fleet, name)
         if as_json:
-            tell_json(workflow_json(flow))
+            print_json(workflow_json(flow))
         else:
-            say_lines(lambda width: workflow_lines(flow))
+            print_lines(lambda width: workflow_lines(flow))
 
     with_fleet(store, tell)

@@ -22,7 +22,8 @@ from asterism.compat.private_names import ReadOnly
 from asterism.compat.task_star import TaskStar
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult
 from asterism.core.plan.node import Node
-from asterism.orchestrator.orchestrator import DRAIN, Orchestrator
+from asterism.orchestrator.events import DRAIN_TIMEOUT
+from asterism.orchestrator.orchestrator import Orchestrator
 
 logger = logging.getLogger("asterism.compat.plan_orchestrator")
 
@@ -100,7 +101,7 @@ class PlanOrchestrator:
         finally:
             self._log("%s is %s", plan_id, live.state)
             try:
-                await run.outlet.drain(DRAIN)
+                await run.outlet.drain(DRAIN_TIMEOUT)
             finally:
                 self._dismiss(run)
 

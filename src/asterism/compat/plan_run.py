@@ -168,7 +168,7 @@ class Run:
     def _look_for_devices(self) -> None:
         """Ask for new devices while a task waits for one: the device manager has no way to tell of them."""
         self.fleet.refresh(self.core)
-        waiting = self.core.stranded
+        waiting = self.core.has_unplaceable_tasks
         self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices) if waiting else None
 
     def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:

@@ -14,7 +14,6 @@ import contextlib
 import json
 from typing import Any
 
-from asterism.base import expressions
 from asterism.base.ids import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
@@ -23,14 +22,22 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import OPEN, Session
-from asterism.durable.journal_store import ENDED, Head, Kept, head, head_key, load, record_key, step_record
+from asterism.durable.journal_store import (
+    ENDED,
+    Head,
+    head_key,
+    load,
+    read_head,
+    record_key,
+    step_record,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.store.protocol import ExpectRegister, PutRegister, Query, Store
 from asterism.store.store_errors import Conflict
 
 
-async def owner_of(store: Store, found: Head) -> Session | None:
+async def live_owner(store: Store, found: Head) -> Session | None:
     """The living session that runs a constellation; None if nobody does."""
     if found.owner is None:
         return None
@@ -41,15 +48,10 @@ async def owner_of(store: Store, found: Head) -> Session | None:
     return None
 
 
-async def look(fleet: Fleet, name: str) -> Kept:
-    """The constellation as it is now. Raises UnknownConstellation and UnreadableJournal."""
-    return await load(fleet.store, name, expressions)
-
-
-async def as_begun(store: Store, name: str) -> Constellation | None:
+async def initial_plan(store: Store, name: str) -> Constellation | None:
     """The plan that a constellation was started with; None once its journal has been shortened. Raises
     UnknownConstellation."""
-    found, _ = await head(store, name)
+    found, _ = await read_head(store, name)
     first = await store.register(record_key(name, found.first)) if found.first == found.began else None
     if first is None:
         return None
@@ -63,11 +65,11 @@ async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = Fal
     """Edit a constellation that nobody runs. It is durable when this returns. Raises EditRejected with every
     violation, AlreadyRunning, and PlanError if it is being cancelled. With ``dry_run`` it is only judged."""
     while True:
-        kept = await look(fleet, name)
+        kept = await load(fleet.store, name)
         if kept.plan.state in ENDED:
             raise EditRejected([Violation(None, "ended", f"constellation {name!r} is {kept.plan.state}")])
         await _not_being_cancelled(fleet.store, kept.head, "edited")
-        owner = await owner_of(fleet.store, kept.head)
+        owner = await live_owner(fleet.store, kept.head)
         if owner is not None:
             raise AlreadyRunning(
                 f"constellation {name!r} is run by {owner.device!r}, and meanwhile only its editor may change it: "
@@ -103,14 +105,14 @@ def pause_key(name: str) -> str:
     return f"paused/{name}"
 
 
-async def paused(store: Store, name: str) -> str | None:
+async def pause_reason(store: Store, name: str) -> str | None:
     """By whom and why, in words; None if it is not."""
     return await _wished(store, pause_key(name))
 
 
 async def pause(fleet: Fleet, name: str, reason: str = "") -> None:
     """Start nothing more, whether somebody runs it or will; what runs goes on. Raises UnknownConstellation."""
-    found, _ = await head(fleet.store, name)
+    found, _ = await read_head(fleet.store, name)
     if found.ended:
         raise PlanError(f"constellation {name!r} is {found.state}: it cannot be paused")
     await _not_being_cancelled(fleet.store, found, "paused")
@@ -151,7 +153,7 @@ def cancel_key(name: str) -> str:
     return f"cancel/{name}"
 
 
-async def cancelling(store: Store, name: str) -> str | None:
+async def cancel_reason(store: Store, name: str) -> str | None:
     """By whom and why it is to be cancelled, or was, in words; None if nobody with the store has asked for that."""
     return await _wished(store, cancel_key(name))
 
@@ -160,10 +162,10 @@ async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
     """Ask whoever runs it, or will, to cancel it; nobody can take that back. What has been cancelled stays so. Raises
     UnknownConstellation, and PlanError if it has ended otherwise."""
     while True:
-        found, revision = await head(fleet.store, name)
+        found, revision = await read_head(fleet.store, name)
         if found.ended and found.state != ConstellationState.CANCELLED:
             raise PlanError(f"constellation {name!r} is {found.state}: it cannot be cancelled")
-        if found.ended or await cancelling(fleet.store, name) is not None:
+        if found.ended or await cancel_reason(fleet.store, name) is not None:
             return
         # only beside the head that was seen: another constellation of this name is not meant
         beside = ExpectRegister(head_key(name), revision)
@@ -172,7 +174,7 @@ async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
 
 
 async def _not_being_cancelled(store: Store, found: Head, what: str) -> None:
-    words = await cancelling(store, found.name)
+    words = await cancel_reason(store, found.name)
     if words is not None or found.cancelling:
         by = f" {words}" if words is not None else ""
         raise PlanError(f"constellation {found.name!r} is being cancelled{by}: it cannot be {what}")

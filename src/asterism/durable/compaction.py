@@ -1,12 +1,14 @@
-"""A long journal begins anew with a snapshot, while the constellation goes on.
+"""Compaction of a journal: replaces a long journal by a snapshot while the plan runs.
 
-When a record is cut, the plan is exactly what the journal says up to that record. At that instant it is frozen
-(``snapshot.py``); from then on it is taken and written in small pieces, between which everybody else has a turn.
-The text goes into the store in parts under keys of their own, and each is committed with the next record of the
-journal: so only the owner can write one, and whoever takes over has seen all there are. The journal goes on all the
-while. The snapshot counts from the commit that names it in the head, together with the first record after it. If the
-owner dies before that, the journal is as if nothing had been begun; if after, what was there before is litter. Whoever
-takes the constellation up removes litter when it is sure to be the owner.
+When a record is cut, the plan is exactly what the journal says up to that record. At that instant the plan is frozen
+(``core/plan/plan_codec.py``); then the snapshot is taken and written in small pieces, and other tasks of the event loop
+run between them. Its text goes into the store in parts under keys of their own. Each part is committed with the next
+record of the journal, so only the owner can write one, and a later owner sees all of them. The journal continues
+meanwhile.
+
+The snapshot counts from the commit that names it in the head, together with the first record after it. If the owner
+dies before that commit, the journal is unchanged; if it dies after, the older records are garbage. The next owner
+removes garbage once it knows that it is the owner.
 """
 
 from __future__ import annotations
@@ -21,164 +23,169 @@ from typing import Protocol
 from asterism.core.plan.journal import SCHEMA, lock_to_json
 from asterism.core.plan.plan_codec import Snapshot
 from asterism.durable import journal_store
-from asterism.durable.journal_store import Head, Kept, NotOurs, part_key, record_key
+from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import Conflict, StoreError
 
 log = logging.getLogger("asterism.journal")
 
-LONG = 10_000
-"""So many steps, and several for each task, make a journal worth shortening."""
+LONG_JOURNAL = 10_000
+"""A journal is compacted when it has this many steps, and ``STEPS_PER_TASK`` for each task."""
 
-PER_TASK = 8
-TAKEN = 500
-"""So many tasks are taken at a time."""
+STEPS_PER_TASK = 8
 
-STEPS_A_PIECE = 50
-"""For so many steps that the constellation has taken since the last turn there is one more piece, so that where turns
-are long and full the journal does not grow faster than it is shortened."""
+TASKS_PER_PIECE = 500
+"""How many tasks one piece of work takes into the snapshot."""
 
-MOST_PIECES = 20
-"""But no more than so many between two turns."""
+STEPS_PER_PIECE = 50
+"""For this many steps that the plan takes between two turns of the loop there is one more piece, so that the journal
+never grows faster than it is compacted."""
 
-AT_ONCE = 20
-"""So many old records are removed in one commit. They may be parts of a snapshot, and large."""
+MAX_PIECES_PER_TURN = 20
 
-FAREWELL = 2.0
-"""How long one that is broken off waits for the store to remove what it had written, in seconds."""
+REMOVED_PER_COMMIT = 20
+"""How many old records one commit removes. They may be parts of a snapshot, and large."""
+
+CLEANUP_TIMEOUT = 2.0
+"""Seconds that an interrupted compaction waits for the store to remove its parts."""
 
 
-async def a_turn_for_others() -> None:
+async def yield_to_loop() -> None:
     await asyncio.sleep(0)
 
 
-class Writer(Protocol):
-    """A journal, as it is used here."""
+class Journal(Protocol):
+    """The journal writer, as far as compaction uses it."""
 
     async def commit(self, *writes: Write) -> None: ...
 
     async def change_head(self, **changes: object) -> None: ...
 
 
-class Shortening:
-    """Of one journal. At most one is under way at a time."""
+class Compaction:
+    """Compacts one journal, at most once at a time."""
 
-    def __init__(self, store: Store, kept: Kept, journal: Writer) -> None:
-        self._store, self._kept, self._journal = store, kept, journal
+    def __init__(self, store: Store, stored: StoredConstellation, journal: Journal) -> None:
+        self._store, self._stored, self._journal = store, stored, journal
         self._cut: tuple[Snapshot, str, int] | None = None
-        self._going: asyncio.Task[None] | None = None
-        self._litter = list(kept.litter)
-        self._parts: list[str] = []  # of one that does not count yet, as far as they may have been written
-        self._given_up = False
-        self._pieces, self._seen = 0, 0  # how many may follow before the next turn; the steps when that was settled
+        self._task: asyncio.Task[None] | None = None
+        self._garbage = list(stored.garbage)
+        self._parts: list[str] = []  # keys that may have been written, of a snapshot that does not count yet
+        self._failed = False
+        self._pieces = 0  # how many pieces may follow before the next turn of the loop
+        self._seen = 0  # the number of steps when that was computed
 
     def cut(self, steps: int) -> None:
-        """A record with so many steps is about to be written. The plan is now as it says."""
-        kept = self._kept
-        known = kept.steps + steps
-        if self._going is None and not self._given_up and known >= max(LONG, PER_TASK * len(kept.plan)):
-            self._cut = (kept.plan.freeze(), json.dumps(lock_to_json(kept.lock), separators=(",", ":")), known)
+        """A record with so many steps is about to be written. The plan is now exactly what it says."""
+        stored = self._stored
+        known = stored.steps + steps
+        if self._task is None and not self._failed and known >= max(LONG_JOURNAL, STEPS_PER_TASK * len(stored.plan)):
+            self._cut = (
+                stored.plan.take_snapshot(),
+                json.dumps(lock_to_json(stored.lock), separators=(",", ":")),
+                known,
+            )
 
     def written(self) -> None:
-        """That record is in the store, so this process is the owner."""
+        """That record is in the store, so this process is the owner: start what is due."""
         cut, self._cut = self._cut, None
-        litter, self._litter = self._litter, []
-        if cut is not None or litter:
-            self._going = asyncio.get_running_loop().create_task(self._go(cut, litter, self._kept.number))
+        garbage, self._garbage = self._garbage, []
+        if cut is not None or garbage:
+            self._task = asyncio.get_running_loop().create_task(self._run(cut, garbage, self._stored.number))
 
     @property
-    def under_way(self) -> bool:
-        return self._going is not None
+    def running(self) -> bool:
+        return self._task is not None
 
-    async def over(self) -> None:
-        """Wait until none is under way."""
-        if self._going is not None:
-            await asyncio.wait([self._going])
+    async def wait(self) -> None:
+        """Wait until none is running."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def close(self, lost: bool) -> None:
-        """Break off, and leave no litter if that can be known. ``lost`` is that somebody else may be the owner."""
-        if self._going is not None:
-            self._going.cancel()
-            await asyncio.wait([self._going])
+        """Interrupt it, and remove its parts, unless ownership is ``lost``: another process may then use them."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         if not lost:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL):
+                async with asyncio.timeout(CLEANUP_TIMEOUT):
                     await self._remove(self._parts)
 
-    async def _go(self, cut: tuple[Snapshot, str, int] | None, litter: Sequence[str], number: int) -> None:
+    async def _run(self, cut: tuple[Snapshot, str, int] | None, garbage: Sequence[str], number: int) -> None:
         try:
-            await self._remove(litter)
+            await self._remove(garbage)
             if cut is not None:
-                await self._shorten(*cut, number)
-        except NotOurs as error:
-            log.info("the journal of %s stays long: %s", self._kept.plan.id, error)
-        except Exception:  # the journal is as good as before; it is not tried again and again
-            self._given_up = True
-            log.exception("the journal of %s cannot be shortened", self._kept.plan.id)
+                await self._compact(*cut, number)
+        except OwnershipLost as error:
+            log.info("the journal of plan %s is not compacted: %s", self._stored.plan.id, error)
+        except Exception:  # the journal is unharmed; compaction is not tried again
+            self._failed = True
+            log.exception("the journal of plan %s cannot be compacted", self._stored.plan.id)
         finally:
-            self._kept.plan.frozen = None
-            self._going = None
+            self._stored.plan.snapshot = None
+            self._task = None
 
-    async def _shorten(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
-        kept, before = self._kept, self._kept.head
-        self._pieces, self._seen = 0, kept.steps
-        while not frozen.whole:
-            frozen.take(TAKEN)
+    async def _compact(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
+        stored, before = self._stored, self._stored.head
+        self._pieces, self._seen = 0, stored.steps
+        while not frozen.complete:
+            frozen.copy_nodes(TASKS_PER_PIECE)
             await self._piece_done()
-        kept.plan.frozen = None
+        stored.plan.snapshot = None
         part = ""
         for piece in _text(frozen, lock):
             part += piece
-            if len(part) < journal_store.PART:
+            if len(part) < journal_store.PART_LENGTH:
                 await self._piece_done()
                 continue
-            rest = len(part) % journal_store.PART
-            for start in range(0, len(part) - rest, journal_store.PART):
-                await self._put(number, part[start : start + journal_store.PART])
+            rest = len(part) % journal_store.PART_LENGTH
+            for start in range(0, len(part) - rest, journal_store.PART_LENGTH):
+                await self._put(number, part[start : start + journal_store.PART_LENGTH])
             part = part[len(part) - rest :]
         if part:
             await self._put(number, part)
-        parts, self._parts = self._parts, []  # if the head names them or not is for the next one to see
+        parts, self._parts = self._parts, []  # whether the head names them now is for the next owner to see
         await self._journal.change_head(first=number + 1, snapshot=number, parts=len(parts))
-        kept.steps -= known
-        await self._remove(list(_superfluous(before, number)))
+        stored.steps -= known
+        await self._remove(list(_replaced_keys(before, number)))
 
     async def _piece_done(self) -> None:
         self._pieces -= 1
         if self._pieces <= 0:
-            await a_turn_for_others()
-            steps = self._kept.steps
-            self._pieces, self._seen = min((steps - self._seen) // STEPS_A_PIECE, MOST_PIECES), steps
+            await yield_to_loop()
+            steps = self._stored.steps
+            self._pieces, self._seen = min((steps - self._seen) // STEPS_PER_PIECE, MAX_PIECES_PER_TURN), steps
 
     async def _put(self, number: int, text: str) -> None:
-        key = part_key(self._kept.plan.id, number, len(self._parts))
+        key = part_key(self._stored.plan.id, number, len(self._parts))
         self._parts.append(key)
         await self._journal.commit(PutRegister(key, {"schema": SCHEMA, "text": text}, None))
 
     async def _remove(self, keys: Sequence[str]) -> None:
-        """What is left of it does no harm."""
-        for start in range(0, len(keys), AT_ONCE):
-            some = keys[start : start + AT_ONCE]
+        """Remove registers, as far as the store allows: what is left does no harm."""
+        for start in range(0, len(keys), REMOVED_PER_COMMIT):
+            some = keys[start : start + REMOVED_PER_COMMIT]
             try:
                 try:
                     await self._store.commit([PutRegister(key, None, 1) for key in some])
-                except Conflict:  # some of them are not there
+                except Conflict:  # some of them do not exist
                     for key in some:
                         with contextlib.suppress(Conflict):
                             await self._store.commit([PutRegister(key, None, 1)])
             except StoreError as error:
-                log.info("old records of %s are left: %s", self._kept.plan.id, error)
+                log.info("old records of plan %s could not be removed: %s", self._stored.plan.id, error)
                 return
 
 
 def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
-    yield from frozen.pieces()
+    yield from frozen.chunks()
     yield f',"lock":{lock}}}'
 
 
-def _superfluous(before: Head, number: int) -> Iterator[str]:
-    """What a snapshot of everything up to a number makes superfluous."""
+def _replaced_keys(before: Head, number: int) -> Iterator[str]:
+    """The keys that a snapshot of all records up to a number replaces."""
     if before.snapshot is not None:
         yield from (part_key(before.name, before.snapshot, index) for index in range(before.parts))
     yield from (record_key(before.name, old) for old in range(before.first, number + 1))

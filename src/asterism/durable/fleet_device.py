@@ -1,26 +1,28 @@
-"""A fleet as the one device of an orchestrator: each execution of a task is a run.
+"""The fleet as the one device of an orchestrator: each execution of a task is a run of the fleet.
 
-The run is written in the same commit as the step that starts the task, under a key that names the constellation, the
-task and the epoch. So there is never a task that was started and has no run, nor a second run of one execution: who
-goes on after a crash finds the run by its key, and waits for it.
+The run is written in the same commit as the step that starts the task, under a key that names the plan, the task and
+the epoch. So a started task always has its run, and one execution never has two: after a crash the next owner finds the
+run by its key, and waits for it.
 
-Failed work is tried again by the run (the task's ``retries``), and so is work whose device was lost (a cap of its own).
-What a run says in the end is final.
+The run retries failed work (the ``retries`` of the task) and work whose device was lost (a limit of its own). The end
+of a run is final.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from asterism.base import task_inputs
+from asterism.base.clock import Clock
 from asterism.base.expressions import Selections
 from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.json_values import plain_json
+from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Lane
 from asterism.core.plan.status import RUNNING
@@ -28,54 +30,63 @@ from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.durable.journal_store import NotOurs
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_store import OwnershipLost
+from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun, blob_of
+from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.retention import PREFIX
+from asterism.fleet.run_blobs import blob_of, is_small
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.roster import Place, Roster
+from asterism.orchestrator.roster import Member, Roster
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import StoreUnavailable
 
 Value = TypeVar("Value")
 
-AGAIN = 1.0
-"""After how many seconds the store is asked again that was out of reach."""
+STORE_RETRY = 1.0
+"""Seconds until the next attempt while the store is unavailable."""
 
 
 class RunFailed(RecordedError):
-    """How a run failed, after all its attempts."""
+    """A run failed, after all its attempts."""
 
     final = True
 
 
 class FleetRoster(Roster):
-    """There is one place, and which device of the fleet takes a task is for the fleet to say."""
+    """A roster with the fleet as its only member. The fleet itself chooses the device of a task."""
 
-    def capable(self, lane: Lane) -> list[Place]:
-        return list(self)
+    def serves(self, member: Member, lane: Lane) -> bool:
+        return True
 
-    def find(self, device_id: str) -> Place | None:
+    def find(self, device_id: str) -> Member | None:
         return next(iter(self), None)
 
 
-class Workflows:
-    """The workflows of one constellation: one for each kind of task, however many tasks there are of it. They are the
-    versions of one workflow that has the constellation's name."""
+async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> Value:
+    """Repeat a request to the store while it is unavailable."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await clock.sleep(STORE_RETRY)
+
+
+class PlanWorkflows:
+    """The workflows of one plan: one for each kind of task. They are versions of one workflow with the plan's name."""
 
     def __init__(self, fleet: Fleet, name: str, terms: Mapping[str, Any]) -> None:
         self._fleet, self._terms = fleet, terms
         self.name = f"{PREFIX}{name}"
         self._known: dict[str, Workflow] = {}
         self._shapes: dict[tuple[Any, ...], Workflow] = {}
-        self._writing: dict[int, asyncio.Task[None]] = {}  # those that are not known to be in the store yet
+        self._writing: dict[int, asyncio.Task[None]] = {}  # versions that may not be in the store yet
 
     async def read(self) -> None:
-        """Those that are in the store."""
+        """Read the workflows that are in the store."""
         for one in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
             flow = Workflow.from_json(one.value)
             self._known[_text(flow)] = flow
@@ -84,8 +95,8 @@ class Workflows:
     def _latest(self) -> int:
         return max((flow.version for flow in self._known.values()), default=0)
 
-    async def of(self, task: Task, journal: Journal) -> Workflow:
-        """The workflow of a task. It is in the store when this returns, so that no run is there before it."""
+    async def of(self, task: Task, journal: JournalWriter) -> Workflow:
+        """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
         shape = _shape(task)
         flow = self._shapes.get(shape) if shape is not None else None
         if flow is None:
@@ -95,18 +106,18 @@ class Workflows:
         if flow.version in self._writing:
             await asyncio.shield(self._writing[flow.version])
             if self._writing.pop(flow.version, None) is not None:
-                self._fleet.workflows.remember(flow)  # not before it is durable: others may write one of this version
+                self._fleet.workflows.remember(flow)  # not before it is durable: another process may write this version
         return flow
 
-    def _new(self, task: Task, journal: Journal) -> Workflow:
-        """One that was not asked for in this process before. If it is not in the store either, it is on its way."""
+    def _new(self, task: Task, journal: JournalWriter) -> Workflow:
+        """The workflow of a new kind of task. If the store does not have it, this starts to write it."""
         plain_flow = _workflow(self.name, task, self._terms)
         text = _text(plain_flow)
         flow = self._known.get(text)
         if flow is None:
             flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
             new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
-            self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all who wait for it
+            self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all tasks that wait for it
         return flow
 
 
@@ -115,7 +126,7 @@ def _text(flow: Workflow) -> str:
 
 
 def _shape(task: Task) -> tuple[Any, ...] | None:
-    """What tells the workflows of tasks apart, if it can be had cheaply."""
+    """A cheap key of the workflow of a task; None if only the whole workflow tells."""
     if task.http is not None or task.env:
         return None
     return (
@@ -127,14 +138,14 @@ def _shape(task: Task) -> tuple[Any, ...] | None:
 def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
     call = task.call
     if call is None and task.argv is None and task.shell is None and task.http is None:
-        call = NOTHING_TO_DO
+        call = NO_ACTION
     return Workflow(
         name,
         call=call,
         argv=task.argv,
         shell=task.shell,
-        http=None if task.http is None else _pointed(dict(task.http), task.inputs),
-        env={name: _pointed(value, task.inputs) for name, value in task.env.items()},
+        http=None if task.http is None else _referring_to_inputs(dict(task.http), task.inputs),
+        env={name: _referring_to_inputs(value, task.inputs) for name, value in task.env.items()},
         cwd=task.cwd,
         description=task.description,
         needs=task.needs,
@@ -146,192 +157,196 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
     )
 
 
-NOTHING_TO_DO = f"{__name__}:nothing_to_do"
+NO_ACTION = f"{__name__}:no_action"
 
 
-async def nothing_to_do() -> None:
-    """The work of a task that has none: it only stands between others."""
+async def no_action() -> None:
+    """The function of a task without an action, which only joins others."""
+
+
+class PlanRuns:
+    """What the fleet device knows of one plan. ``resumed`` are the executions (task, epoch) that were running when this
+    process took the plan over. ``leaving``: another process continues the plan, so runs that stop are not cancelled."""
+
+    def __init__(self, journal: JournalWriter, workflows: PlanWorkflows, resumed: Collection[tuple[str, int]]) -> None:
+        self.journal, self.workflows, self.resumed = journal, workflows, resumed
+        self.leaving = False
 
 
 class FleetDevice:
-    """``journal`` gives the journal of a constellation. At most ``slots`` runs are under way at any time, wherever they
-    are: what cannot be done yet need not be in the store yet. ``terms`` are for every workflow of a constellation that
-    was kept without any of its own."""
+    """At most ``slots`` runs are open at any time, wherever they are: a task that cannot start yet needs no run in the
+    store yet. ``terms`` are the terms of every workflow of a plan that was stored without its own."""
 
     id = "fleet"
     can: frozenset[str] = frozenset()
     keeps_time = True
-    """The limit of a task counts from the moment at which a device begins with it."""
+    """The timeout of a task counts from the moment at which a device begins it."""
 
-    def __init__(self, fleet: Fleet, slots: int, journal: Callable[[str], Journal], terms: Mapping[str, Any]) -> None:
-        self.fleet, self.slots, self._journal, self._terms = fleet, slots, journal, terms
-        self._workflows: dict[str, Workflows] = {}
+    def __init__(self, fleet: Fleet, slots: int, terms: Mapping[str, Any]) -> None:
+        self.fleet, self.slots, self._terms = fleet, slots, terms
+        self._plans: dict[str, PlanRuns] = {}
 
-    async def prepare(self, name: str, said: Mapping[str, Any]) -> None:
-        """Before any task of a constellation. What was ``said`` when it began holds for whoever goes on with it."""
-        terms = {term: said.get(term, ours) for term, ours in self._terms.items()}
-        self._workflows[name] = Workflows(self.fleet, name, terms)
-        await self._workflows[name].read()
+    async def attach(self, journal: JournalWriter) -> PlanRuns:
+        """Get ready for the tasks of a plan. The terms that are stored with it outrank those of this process."""
+        name, stored = journal.head.name, journal.head.terms
+        workflows = PlanWorkflows(self.fleet, name, {term: stored.get(term, own) for term, own in self._terms.items()})
+        await until_available(self.fleet.clock, workflows.read)
+        resumed = {
+            (node.id, node.epoch)
+            for node in journal.plan.nodes.values()
+            if node.status is RUNNING and node.tentative is None and node.device is not None
+        }
+        plan = self._plans[name] = PlanRuns(journal, workflows, resumed)
+        return plan
 
-    def forget(self, name: str) -> None:
-        self._workflows.pop(name, None)
+    def detach(self, name: str) -> None:
+        self._plans.pop(name, None)
 
     async def execute(self, work: Work) -> Any:
-        journal = self._journal(work.constellation)
+        plan = self._plans[work.constellation]
         run: Run | None = None
         try:
-            run = await self._run_of(work, journal)
-            ended = await self._end_of(run, journal)
+            run = await self._run_of(work, plan)
+            ended = await self._end_of(run, plan.journal)
         except asyncio.CancelledError:
             if run is not None:
-                await self._call_off(run, journal)
+                await self._cancel(run, plan)
             raise
-        except NotOurs:
-            # it is for others to say how it ended; whoever waits for us is about to be told the same
+        except OwnershipLost:
+            # the next owner says how it ended; the execution that waits for this one is about to be abandoned
             await asyncio.get_running_loop().create_future()
             raise
-        _locate(work, journal, ended)
-        _count(work, journal, ended)
-        where = f"run {ended.id}, epoch {ended.epoch}, on {ended.device or 'no device'}"
-        journal.plan.note(self.fleet.store.clock(), "run ended", work.task.id, where)
+        _record_end(plan.journal.plan, work, ended, self.fleet.store.clock())
         if ended.status is COMPLETED:
             if blob_of(ended.output) is None:
                 return ended.output
-            return await self.patiently(lambda: self.fleet.output(ended))
+            return await until_available(self.fleet.clock, lambda: self.fleet.output(ended))
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
 
-    async def _end_of(self, run: Run, journal: Journal) -> Run:
-        """The run once it has ended. If it is done in this process, its end is written together with the steps that
-        follow from it, and so taken into account here before it is durable: all of it is written, or nothing."""
-        if self.fleet.local is None or self.fleet.local.desk.get(run.id) is None:
+    async def _end_of(self, run: Run, journal: JournalWriter) -> Run:
+        """The run once it has ended. If this process executes it, its end is committed together with the steps that
+        follow from it. The plan therefore takes the end into account before it is durable: all of it is written, or
+        nothing."""
+        if not self.fleet.executes_here(run.id):
             return await self.fleet.wait(run.id)
         heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
 
         async def consume(write: PutRun) -> bool:
             if heard.done() or journal.sealed:
                 return False
-            heard.set_result(write.run)  # first, so that what follows from it is recorded before it is written
+            heard.set_result(write.run)  # first, so that the steps that follow are recorded before the commit
             try:
                 await journal.commit(write)
-            except NotOurs:
+            except OwnershipLost:
                 return False
             return True
 
-        self.fleet.consumers[run.id] = consume
-        try:
-            ended = await self.fleet.ends.wait(run.id, here=True, future=heard)
-        finally:
-            del self.fleet.consumers[run.id]
+        ended = await self.fleet.waiters.consume(run.id, consume, heard)
         if ended is None:
             raise UnknownRun(run.id)
         return ended
 
-    async def _run_of(self, work: Work, journal: Journal) -> Run:
+    async def _run_of(self, work: Work, plan: PlanRuns) -> Run:
+        """The run of an execution: found by its key after a takeover, else created."""
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
-        if (work.task.id, work.epoch) in journal.taken_up:
-            found = await self.patiently(lambda: self.fleet.store.find(Query(key=key)))
-            if found and found[0].workflow == f"{PREFIX}{work.constellation}":
+        if (work.task.id, work.epoch) in plan.resumed:
+            found = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
+            if found and found[0].workflow == plan.workflows.name:
                 return found[0]
-        flow = await self._workflows[work.constellation].of(work.task, journal)
+        flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
             given = plain_json(_given(work), what)
-        except ValueError as error:  # an expression that failed tells what it was given
-            raise MissingInput(f"{what}: {PlanMask(journal.plan)().about_data(str(error))}") from None
-        kept = await self.patiently(lambda: self._keep(given, what))
-        now = self.fleet.store.clock()
-        run = transitions.create(
-            new_id(now, self.fleet.chance), flow, kept, by=work.constellation, now=now, key=key, device=work.task.device
-        )
+        except ValueError as error:  # the message of a failed expression may contain its data
+            raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
 
-        async def add(run: Run, give: Callable[[Run], Run]) -> Run:
-            given = give(run)
-            _locate(work, journal, given)
+        async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
+            run = assign(run)
+            _record_device(plan.journal.plan, work, run)
             try:
-                await journal.commit(PutRun(given, None))
+                await plan.journal.commit(PutRun(run, None))
             except asyncio.CancelledError:
-                await self._call_off(given, journal)  # it is written all the same
+                await self._cancel(run, plan)  # it is written all the same
                 raise
-            return given
+            return run
 
-        return await self.patiently(lambda: self.fleet.place(run, flow, add))
+        run: Run | None = None
+        while True:
+            try:
+                if run is None:
+                    if not is_small(given):
+                        given = await self.fleet.blobs.keep(given, what)
+                    now = self.fleet.store.clock()
+                    run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
+                    run = transitions.create(run_id, flow, given, by=by, now=now, key=key, device=device)
+                return await self.fleet.place(run, flow, add)
+            except StoreUnavailable:
+                await self.fleet.clock.sleep(STORE_RETRY)
 
-    async def _keep(self, given: Mapping[str, Any], what: str) -> Any:
-        return await self.fleet.blobs.keep(given, await self.fleet.settings(), what)
-
-    async def _call_off(self, run: Run, journal: Journal) -> None:
-        """Stop it wherever it is, and wait until it has stopped. Whoever waits for us loses patience first. The step
-        for which it is stopped comes first: if that is not ours to take, neither is this."""
-        if journal.leaving:
+    async def _cancel(self, run: Run, plan: PlanRuns) -> None:
+        """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
+        task is committed first: if this process no longer owns the plan, it must not cancel the run either."""
+        if plan.leaving:
             return
         try:
-            await journal.commit()
-            await self.patiently(lambda: self.fleet.cancel(run.id))
-        except NotOurs:
+            await plan.journal.commit()
+            await until_available(self.fleet.clock, lambda: self.fleet.cancel(run.id))
+        except OwnershipLost:
             return
         except RunRefused:
             return  # it has ended
         await self.fleet.wait(run.id)
 
-    async def patiently(self, ask: Callable[[], Awaitable[Value]]) -> Value:
-        """No task fails because the store is out of reach."""
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                await self.fleet.clock.sleep(AGAIN)
+
+def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | None:
+    """Record which device of the fleet has the run, as far as that is known: when it is created, and when it has ended.
+    Returns the node of the execution; None if the plan has changed since."""
+    node = plan.nodes.get(work.task.id)
+    if node is None or node.epoch != work.epoch or node.status is not RUNNING:
+        return None
+    if run.device not in (None, node.device):
+        plan.set_device(node, run.device)
+    return node
 
 
-def _locate(work: Work, journal: Journal, run: Run) -> None:
-    """Say in the plan which device of the fleet does it, as far as that is known: when it is given away at once, and
-    when it has ended."""
-    node = _node(work, journal)
-    if node is not None and run.device not in (None, node.device):
-        journal.plan.locate(node, run.device)
-
-
-def _count(work: Work, journal: Journal, run: Run) -> None:
-    """Say in the plan how often it was tried until it ended. To the plan all of that was one attempt."""
-    tries = attempts_of(run)
-    if tries > 1 and (node := _node(work, journal)) is not None:
-        journal.plan.tried(node, node.attempts - 1 + tries, node.losses + run.losses)
-
-
-def _node(work: Work, journal: Journal) -> Node | None:
-    """The task of this execution; None if the plan has gone on without it."""
-    node = journal.plan.nodes.get(work.task.id)
-    return node if node is not None and node.epoch == work.epoch and node.status is RUNNING else None
+def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -> None:
+    """Record the device, and how many attempts the run took: for the plan they were one."""
+    node = _record_device(plan, work, run)
+    if node is not None and run.previous and (tries := attempts_of(run)) > 1:
+        plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
+    where = f"run {run.id}, epoch {run.epoch}, on {run.device or 'no device'}"
+    plan.note(now, "run ended", work.task.id, where)
 
 
 def _given(work: Work) -> dict[str, Any]:
-    """The input of the run: the inputs of the task, with the results they refer to, and whatever results its function
-    or its words ask for by name. Secrets of the task stay what they are: names, for the device to look up. A result
-    that looks like one is none: it may come from anybody."""
+    """The input of the run: the inputs of the task with the results that they refer to, and the results that its
+    function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
+    reference to a secret is marked as a literal."""
     task, results = work.task, work.results
     select = Selections()
     filled = {name: _filled(name, value, results, select) for name, value in task.inputs.items()}
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
-    placed = {_place(name, filled): literal(value) for name, value in wanted.items()}
+    placed = {_input_name(name, filled): literal(value) for name, value in wanted.items()}
     given = {**placed, **filled}
     if task.call is not None and (filled or not placed.keys() <= wanted.keys()):
         given[OF_TASKS] = sorted(placed)
     return given
 
 
-def _place(name: str, taken: Mapping[str, Any]) -> str:
-    """The input that holds the result of a task: that of its name, unless an input of the task has it."""
+def _input_name(name: str, taken: Mapping[str, Any]) -> str:
+    """The name of the input that holds the result of a task: the task's name, unless an input has that name."""
     return f"{RESULT_OF}{name}" if name in taken or name == OF_TASKS or name.startswith(RESULT_OF) else name
 
 
-def _pointed(value: Any, taken: Mapping[str, Any]) -> Any:
-    """Words of a task as those of a workflow: they refer to results, wherever these are among the inputs."""
+def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
+    """A value of a task as a value of its workflow: references to results become references to inputs."""
     if task_inputs.is_reference(value):
         source = value.get("from")
-        return {**value, "from": _place(source, taken)} if isinstance(source, str) else value
+        return {**value, "from": _input_name(source, taken)} if isinstance(source, str) else value
     if isinstance(value, Mapping):
-        return {key: _pointed(item, taken) for key, item in value.items()}
-    return [_pointed(item, taken) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _referring_to_inputs(item, taken) for key, item in value.items()}
+    return [_referring_to_inputs(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selections) -> Any:

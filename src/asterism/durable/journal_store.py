@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asterism.base import function_calls
+from asterism.base import expressions, function_calls
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.plan.constellation import Constellation
@@ -41,7 +41,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import PutRegister, Register, Store, Write
 from asterism.store.store_errors import Conflict, StoreBusy
 
-PART = 200_000
+PART_LENGTH = 200_000
 """How many characters of a snapshot are in one record."""
 
 PER_SECOND = 1_000_000
@@ -61,11 +61,11 @@ class ConstellationExists(PlanError):
     """The store has a constellation of this name already."""
 
 
-class NotOurs(AsterismError):
+class OwnershipLost(AsterismError):
     """Somebody else has written the journal that this process believed to be its own: it must stop."""
 
 
-class Overtaken(NotOurs):
+class ReloadRequired(OwnershipLost):
     """The end of a run could not be written, since somebody had changed the run: what was to follow from it has not
     happened, and this process has to take its constellation up again as the store has it."""
 
@@ -108,7 +108,7 @@ class Head:
 
 
 @dataclass
-class Kept:
+class StoredConstellation:
     """A constellation as the store has it: the head with its revision, and the number of the last record."""
 
     head: Head
@@ -119,7 +119,7 @@ class Kept:
     steps: int
     """How many there are since the snapshot."""
 
-    litter: Sequence[str] = ()
+    garbage: Sequence[str] = ()
     """The keys of what was left of this constellation and belongs to it no more."""
 
 
@@ -143,7 +143,7 @@ def check_name(name: str) -> None:
         )
 
 
-def head_of(register: Register) -> Head:
+def decode_head(register: Register) -> Head:
     """Raises UnreadableJournal for what a later version wrote."""
     value = register.value
     if not isinstance(value, Mapping) or not isinstance(value.get("schema"), int):
@@ -158,24 +158,24 @@ def head_of(register: Register) -> Head:
         raise UnreadableJournal(f"{register.key} is not the head of a constellation: {error}") from None
 
 
-async def heads(store: Store) -> list[Head]:
+async def read_heads(store: Store) -> list[Head]:
     """Those that can be read: one that cannot is no reason to do nothing about the others."""
     found = []
     for one in await store.registers("plan/"):
         with contextlib.suppress(UnreadableJournal):
-            found.append(head_of(one))
+            found.append(decode_head(one))
     return found
 
 
-async def head(store: Store, name: str) -> tuple[Head, int]:
+async def read_head(store: Store, name: str) -> tuple[Head, int]:
     """With its revision. Raises UnknownConstellation."""
     found = await store.register(head_key(name))
     if found is None:
         raise UnknownConstellation(f"there is no constellation {name!r} in {store.url}")
-    return head_of(found), found.revision
+    return decode_head(found), found.revision
 
 
-def check_kept(plan: Constellation) -> None:
+def check_storable(plan: Constellation) -> None:
     """Raises NotJson unless another process could execute every task of a plan."""
     for node in plan.nodes.values():
         call = node.task.call
@@ -196,7 +196,7 @@ def check_kept(plan: Constellation) -> None:
 def snapshot(plan: RecordedConstellation, lock: RecordedLock, number: int) -> list[PutRegister]:
     """The records that begin a journal, from a number on."""
     text = json.dumps({"plan": plan.to_json(), "lock": lock_to_json(lock)}, separators=(",", ":"))
-    parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+    parts = [text[start : start + PART_LENGTH] for start in range(0, len(text), PART_LENGTH)]
     return [
         PutRegister(
             record_key(plan.id, number + index),
@@ -207,7 +207,9 @@ def snapshot(plan: RecordedConstellation, lock: RecordedLock, number: int) -> li
     ]
 
 
-async def keep(store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]) -> Kept:
+async def insert(
+    store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
+) -> StoredConstellation:
     """Put a new constellation into the store, all of it or nothing. Raises ConstellationExists."""
     check_name(plan.id)
     now = store.clock()
@@ -220,18 +222,18 @@ async def keep(store: Store, plan: RecordedConstellation, lock: RecordedLock, te
         raise ConstellationExists(
             f"there is a constellation {plan.id!r} in {store.url} already; resume it, or give this one another name"
         ) from None
-    return Kept(new, 1, plan, lock, new.first + len(parts) - 1, 0)
+    return StoredConstellation(new, 1, plan, lock, new.first + len(parts) - 1, 0)
 
 
-async def keep_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> Kept:
+async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
     """Put a plan into the store without running it. ``terms`` are those of its lock."""
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
     terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
-    return await keep(store, recorded, RecordedLock(recorded, **terms), terms)
+    return await insert(store, recorded, RecordedLock(recorded, **terms), terms)
 
 
-async def say_ended(store: Store, kept: Kept) -> None:
+async def record_end(store: Store, kept: StoredConstellation) -> None:
     """Whoever ended it may have had no time to write it into the head."""
     if kept.head.ended:
         return
@@ -243,13 +245,13 @@ async def say_ended(store: Store, kept: Kept) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-async def load(store: Store, name: str, conditions: Conditions) -> Kept:
+async def load(store: Store, name: str, conditions: Conditions = expressions) -> StoredConstellation:
     """The constellation as it is now. Raises UnknownConstellation and UnreadableJournal."""
     for _ in range(LOOKS):
-        found, revision = await head(store, name)
+        found, revision = await read_head(store, name)
         records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
         parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
-        again, _ = await head(store, name)
+        again, _ = await read_head(store, name)
         if again.first == found.first:  # else it was shortened between the two looks
             try:
                 return _read(found, revision, records, parts, conditions)
@@ -269,7 +271,7 @@ def _number(register: Register) -> int:
 
 def _read(
     found: Head, revision: int, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
-) -> Kept:
+) -> StoredConstellation:
     if found.first not in records:
         raise UnreadableJournal(f"the journal of {found.name!r} begins with record {found.first}, and there is none")
     numbers = sorted(number for number in records if number >= found.first)
@@ -286,9 +288,9 @@ def _read(
     lock_from_json(lock, data["lock"])
     steps = list(_steps(rest))
     replay(plan, lock, steps)
-    litter = [record_key(found.name, number) for number in sorted(records) if number < found.first]
-    litter += sorted(parts.keys() - set(named))
-    return Kept(found, revision, plan, lock, numbers[-1], len(steps), litter)
+    garbage = [record_key(found.name, number) for number in sorted(records) if number < found.first]
+    garbage += sorted(parts.keys() - set(named))
+    return StoredConstellation(found, revision, plan, lock, numbers[-1], len(steps), garbage)
 
 
 def _readable(name: str, number: int, value: Any) -> Mapping[str, Any]:

@@ -1,14 +1,14 @@
-"""Writing the journal of a constellation while it runs: what was recorded is committed together with what follows from
-it, and only then does it happen.
+"""Journal writer of a running plan: commits each step together with the runs that follow from it.
 
-All steps that were recorded until a commit begins are one record, and so are the runs that they start. Commits follow
-one another, each with the next number. If another process has written that number, the constellation is not ours any
-more: nothing that was to be written with it has happened, and nothing more is written.
+The steps recorded until a commit begins are one record of the journal; the runs that they start are in the same commit.
+Commits follow one another, each with the next record number. If another process has written that number, this process
+no longer owns the plan: nothing of the commit happened, and nothing more is written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from asterism.base.clock import Clock
 from asterism.base.ids import new_id
 from asterism.core.plan.journal import RecordedConstellation, Step
-from asterism.durable.compaction import Shortening
+from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (
     Head,
-    Kept,
-    NotOurs,
-    Overtaken,
+    OwnershipLost,
+    ReloadRequired,
+    StoredConstellation,
     head_key,
     record_key,
     step_record,
@@ -32,108 +32,114 @@ from asterism.store.store_errors import Conflict, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
 
-PAUSE = (0.05, 5.0)
-"""How long to wait while the store is out of reach: at first, and at most."""
+STORE_RETRY = (0.05, 5.0)
+"""Seconds between two attempts while the store is unavailable: the first pause, and the longest."""
 
 
-class Journal:
-    """``lost`` is called once if the constellation is not ours any more, or not as we know it. ``announce`` hears of
-    events when what they tell of is durable."""
+class JournalWriter:
+    """``lost`` is called once, when this process no longer owns the plan or has to reload it. ``deliver`` receives each
+    event when its cause is durable."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
         chance: random.Random,
-        kept: Kept,
-        lost: Callable[[NotOurs], None],
-        announce: Callable[[Event], None] = lambda event: None,
+        stored: StoredConstellation,
+        lost: Callable[[OwnershipLost], None],
+        deliver: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        self._store, self._clock, self._chance, self._kept, self._lost = store, clock, chance, kept, lost
-        self._mark = new_id(store.clock(), chance)  # of all that this journal writes, each number of it once
+        self._store, self._clock, self._chance, self._stored = store, clock, chance, stored
+        self._lost, self._deliver = lost, deliver
+        self._mark = new_id(store.clock(), chance)  # in each record of this writer; it writes each number once
         self._steps: list[Step] = []
         self._writes: list[Write] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._announce = announce
-        self._events: list[Event] = []  # of what has been recorded
-        self._flying: list[Event] | None = None  # of what is being written
-        self._changes: dict[str, object] = {}  # of the head, for the next commit
+        self._events: list[Event] = []  # of the steps that are recorded
+        self._events_in_flight: list[Event] | None = None  # of the steps that are being written
+        self._head_changes: dict[str, object] = {}  # for the next commit
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
-        self._why: NotOurs | None = None
-        self.leaving = False
-        """Whether the constellation is being left to others: what stops now is not called off."""
-        self.taken_up: set[tuple[str, int]] = set()
-        """The executions (task, epoch) that were under way when this process took the constellation up."""
-        self.shortening = Shortening(store, kept, self)
-        kept.plan.record = self.record
+        self._reason: OwnershipLost | None = None
+        self.compaction = Compaction(store, stored, self)
+        stored.plan.record = self.record
 
     @property
     def head(self) -> Head:
-        return self._kept.head
+        return self._stored.head
 
     @property
     def plan(self) -> RecordedConstellation:
-        return self._kept.plan
+        return self._stored.plan
 
     def record(self, step: Step) -> None:
         if not self.sealed:
             self._steps.append(step)
-            self._soon()
+            if not self._scheduled:
+                self._schedule()
 
-    def tell(self, event: Event) -> None:
-        """Announce an event as soon as everything that was recorded up to now is durable."""
-        if self._steps or self._changes:
+    def publish(self, event: Event) -> None:
+        """Deliver an event as soon as everything recorded up to now is durable."""
+        if self._steps or self._head_changes:
             self._events.append(event)
-        elif self._flying is not None:
-            self._flying.append(event)
+        elif self._events_in_flight is not None:
+            self._events_in_flight.append(event)
         elif not self.sealed:
-            self._announce(event)
+            self._deliver(event)
 
     async def commit(self, *writes: Write) -> None:
-        """Write these together with everything that was recorded up to now. It is durable when this returns. Raises
-        NotOurs."""
+        """Commit these writes together with everything recorded up to now. Durable on return. Raises OwnershipLost."""
         if self.sealed:
-            raise self._why or NotOurs(f"the journal of {self.head.name!r} is closed")
+            raise self._reason or self._closed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes += writes
         self._waiting.append(done)
-        self._soon()
+        if not self._scheduled:
+            self._schedule()
         await done
 
+    async def settled(self) -> bool:
+        """Wait until everything recorded up to now is durable; False if it never will be."""
+        with contextlib.suppress(OwnershipLost):
+            await self.commit()
+            return True
+        return False
+
     async def change_head(self, **changes: object) -> None:
-        """Write another head, with everything that was recorded up to now."""
-        self.wish(**changes)
+        """Commit a changed head, together with everything recorded up to now."""
+        self.stage_head(**changes)
         await self.commit()
 
-    def wish(self, **changes: object) -> None:
+    def stage_head(self, **changes: object) -> None:
         """Change the head with the next commit."""
-        self._changes |= changes
+        self._head_changes |= changes
 
     def seal(self) -> None:
-        """Write nothing more, whatever is still recorded: the constellation is left as the store has it."""
+        """Discard what is recorded and write nothing more: the plan stays as the store has it."""
         self.sealed = True
         self._steps.clear()
         self._writes.clear()
-        self._fail(NotOurs(f"the journal of {self.head.name!r} is closed"))
+        self._fail(self._closed())
 
     async def close(self) -> None:
-        """End, and wait for what is being written."""
+        """Seal, and wait for the commit that is under way."""
         self.seal()
         if self._writing is not None:
             await asyncio.wait([self._writing])
-        await self.shortening.close(lost=self._why is not None)
+        await self.compaction.close(lost=self._reason is not None)
+
+    def _closed(self) -> OwnershipLost:
+        return OwnershipLost(f"the journal of plan {self.head.name!r} is closed")
 
     # -- one commit after the other ------------------------------------------------------------------------------------
 
-    def _soon(self) -> None:
-        """After the tasks that were made in this turn of the loop have had theirs: what they want to write belongs to
-        the same commit. The task that writes it is made in the next turn, and begins in the one after that."""
-        if self._scheduled or (self._writing is not None and not self._writing.done()):
-            return
-        self._scheduled = True
-        asyncio.get_running_loop().call_soon(self._begin)
+    def _schedule(self) -> None:
+        """Begin a commit two turns of the loop from now: what the tasks created in this turn want to write belongs to
+        the same commit. The writer task is created in the next turn, and begins in the one after that."""
+        if self._writing is None or self._writing.done():
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._scheduled = False
@@ -146,60 +152,60 @@ class Journal:
                 steps, self._steps = self._steps, []
                 writes, self._writes = self._writes, []
                 waiting, self._waiting = self._waiting, []
-                self._flying, self._events = self._events, []
+                self._events_in_flight, self._events = self._events, []
                 try:
-                    self.shortening.cut(len(steps))
+                    self.compaction.cut(len(steps))
                     await self._append(steps, writes)
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
                     raise
-                for one in waiting:
-                    if not one.done():
-                        one.set_result(None)
-                events, self._flying = self._flying, None
+                for done in waiting:
+                    if not done.done():
+                        done.set_result(None)
+                events, self._events_in_flight = self._events_in_flight, None
                 for event in events:
-                    self._announce(event)
-                self.shortening.written()
-        except NotOurs as error:
-            self.sealed, self._why = True, error
+                    self._deliver(event)
+                self.compaction.written()
+        except OwnershipLost as error:
+            self.sealed, self._reason = True, error
             self._fail(error)
             self._lost(error)
-        except Exception as error:  # a mistake of ours must not leave everybody waiting
-            log.exception("the journal of %s cannot be written", self.head.name)
+        except Exception as error:  # a bug here must not leave callers waiting
+            log.exception("the journal of plan %s cannot be written", self.head.name)
             self.seal()
-            self._lost(NotOurs(f"the journal of {self.head.name!r} cannot be written: {error}"))
+            self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
 
-    def _fail(self, error: NotOurs) -> None:
+    def _fail(self, error: OwnershipLost) -> None:
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_exception(error)
-                one.exception()  # whoever waits hears of it; if nobody does any more, that is no mistake
+        for done in waiting:
+            if not done.done():
+                done.set_exception(error)
+                done.exception()  # retrieved, so that asyncio does not complain if the waiter is gone
 
     async def _append(self, steps: list[Step], writes: list[Write]) -> None:
-        kept, number = self._kept, self._kept.number + 1
-        changes, self._changes = self._changes, {}
-        new = kept.head.changed(**changes) if changes else kept.head
-        # the one before it has to be there: its number may be free because all that we know of is removed or lost
-        fences: list[Write] = [ExpectRegister(record_key(new.name, kept.number), 1)]
+        stored, number = self._stored, self._stored.number + 1
+        changes, self._head_changes = self._head_changes, {}
+        new = stored.head.changed(**changes) if changes else stored.head
+        # the previous record has to be there: its successor's number may be free because the journal was removed
+        fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
         if changes:
-            fences.append(PutRegister(head_key(new.name), new.to_json(), kept.revision))
-        record = step_record(kept.plan.id, number, new.epoch, steps, self._mark)
-        await self._surely([*fences, record, *writes], number)
-        kept.number, kept.steps = number, kept.steps + len(steps)
-        kept.head, kept.revision = new, kept.revision + bool(changes)
+            fences.append(PutRegister(head_key(new.name), new.to_json(), stored.revision))
+        record = step_record(new.name, number, new.epoch, steps, self._mark)
+        await self._commit_surely([*fences, record, *writes], number)
+        stored.number, stored.steps = number, stored.steps + len(steps)
+        stored.head, stored.revision = new, stored.revision + bool(changes)
 
-    async def _surely(self, writes: list[Write], number: int) -> None:
-        """Until it is known to be written. Raises NotOurs if somebody else has written this number."""
-        pause, _ = PAUSE
+    async def _commit_surely(self, writes: list[Write], number: int) -> None:
+        """Commit until it is known to have happened. Raises OwnershipLost if another process wrote this number."""
+        pause, longest = STORE_RETRY
         tried = False
         refused: Conflict | None = None
         while True:
             try:
-                if tried and await self._is_there(number):
-                    return  # by ourselves, and we were not told
+                if tried and await self._is_written(number):
+                    return  # by an earlier attempt whose answer was lost
                 if refused is not None:
-                    raise self._refusal(refused.what)
+                    raise self._refusal(refused)
                 tried = True
                 await self._store.commit(writes)
                 return
@@ -207,22 +213,21 @@ class Journal:
                 refused = conflict
             except ValueError as error:
                 if any(isinstance(write, PutRun) and write.expected is not None for write in writes):
-                    raise Overtaken(f"the end of a run cannot be kept: {error}") from error  # its device says so, alone
+                    # the device then writes the end alone, as a failure
+                    raise ReloadRequired(f"the end of a run cannot be stored: {error}") from error
                 raise
             except StoreUnavailable as error:
                 if self.sealed:
-                    raise NotOurs(f"the journal of {self.head.name!r} is closed") from None
-                log.warning("the journal of %s waits for the store: %s", self.head.name, error)
+                    raise self._closed() from None
+                log.warning("the journal of plan %s waits for the store: %s", self.head.name, error)
                 await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
-                pause = min(2 * pause, PAUSE[1])
+                pause = min(2 * pause, longest)
 
-    def _refusal(self, what: str) -> NotOurs:
-        if what.startswith("run "):
-            return Overtaken(f"{what} was changed by others when it was about to end")
-        return NotOurs(
-            f"another process has gone on with constellation {self.head.name!r} ({what} is not as this one left it)"
-        )
+    def _refusal(self, conflict: Conflict) -> OwnershipLost:
+        if conflict.kind == "run":
+            return ReloadRequired(f"another process changed {conflict.what} before its end was written")
+        return OwnershipLost(f"another process continues plan {self.head.name!r} ({conflict.what} has changed)")
 
-    async def _is_there(self, number: int) -> bool:
-        found = await self._store.register(record_key(self.head.name, number))
-        return found is not None and found.value.get("mark") == self._mark
+    async def _is_written(self, number: int) -> bool:
+        register = await self._store.register(record_key(self.head.name, number))
+        return register is not None and register.value.get("mark") == self._mark

@@ -1,32 +1,286 @@
-"""The time in which this process has a constellation. It may be taken up again within it, as often as it takes."""
+"""Ownership of a stored plan: take it over, run it, reload it when runs changed, and leave it to the next owner.
+
+One ``Ownership`` lasts from the moment at which this process takes a plan over until its end is durable, or until
+another process may continue it. Within it the plan may be reloaded, as often as necessary: if another process has
+changed a run whose end was about to be written, nothing of that commit happened, and the plan is read again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+import functools
+import logging
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
-from asterism.durable.journal_store import NotOurs
+from asterism.core.errors import RunRefused
+from asterism.core.plan.status import RUNNING
+from asterism.core.run.run import TERMINAL, RunStatus
+from asterism.durable.admin import cancel_reason, pause_reason
+from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
+from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
+from asterism.durable.journal_writer import JournalWriter
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.retention import PREFIX
+from asterism.orchestrator.events import EventBus
+from asterism.orchestrator.execution import Execution
+from asterism.orchestrator.options import Options
+from asterism.orchestrator.result import Result
+from asterism.orchestrator.scheduler import DeviceScheduler
+from asterism.store.protocol import Query
+from asterism.store.store_errors import StoreUnavailable
+
+log = logging.getLogger("asterism.durable")
+
+Value = TypeVar("Value")
+
+HAND_BACK_TIMEOUT = 30.0
+"""Seconds that a leaving orchestrator has to hand back the runs that it executes itself."""
+
+LAST_COMMIT_TIMEOUT = 2.0
+"""Seconds that a leaving orchestrator waits for the store."""
+
+REQUEST_INTERVAL = 1.0
+"""Seconds between two looks for a request to pause or to cancel the plan."""
 
 
-class Tenure:
-    """``ended`` is done when the end of the constellation is durable; ``running`` is set while it can be changed;
-    ``paused`` is whether somebody in this process has paused it."""
+class FleetMembership:
+    """The orchestrator as a device of its fleet, for as long as the block lasts. On exit it hands its runs back."""
 
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.running = asyncio.Event()
-        self.paused = False
+    def __init__(self, agent: DeviceAgent) -> None:
+        self.agent = agent
 
-    async def running_or_over(self) -> None:
-        waiting = asyncio.ensure_future(self.running.wait())
-        either: list[asyncio.Future[Any]] = [waiting, self.ended]
+    async def __aenter__(self) -> FleetMembership:
+        self.left = asyncio.create_task(self.agent.run())
+        joined = asyncio.create_task(self.agent.joined.wait())
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self.left, joined], return_when=asyncio.FIRST_COMPLETED)
+            if self.left.done():
+                self.left.result()
+        except BaseException:
+            self.left.cancel()
+            raise
         finally:
-            waiting.cancel()
+            joined.cancel()
+        return self
 
-    def leave(self, error: NotOurs) -> None:
-        """It is over, and if that was not the end of the constellation, whoever waits for it is told."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
-            self.ended.exception()  # if nobody waits, that is no mistake
+    async def __aexit__(self, *error: object) -> None:
+        self.agent.drain(hand_back=True)
+        try:
+            await asyncio.wait([self.left], timeout=HAND_BACK_TIMEOUT)
+        finally:  # the fleet finds out the rest when the heartbeats of this device stop
+            self.left.cancel()
+            await asyncio.gather(self.left, return_exceptions=True)
+
+
+class Ownership:
+    """``watch`` is a context that lasts as long as one loaded state of the plan."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        device: FleetDevice,
+        scheduler: DeviceScheduler,
+        options: Options,
+        events: EventBus,
+        chance: random.Random,
+        member: FleetMembership,
+        watch: Callable[[StoredConstellation], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._fleet, self._device, self._scheduler = fleet, device, scheduler
+        self._options, self._events, self._random = options, events, chance
+        self._member, self._watch = member, watch
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running = asyncio.Event()  # while the plan can be changed
+        self._paused = False  # by a call in this process
+        self._journal: JournalWriter | None = None
+
+    # -- running the plan ----------------------------------------------------------------------------------------------
+
+    async def run(self, stored: StoredConstellation, owner: object) -> Result:
+        """Run the plan to its end. Raises OwnershipLost if another process continues it, or may."""
+        name = stored.plan.id
+        try:
+            while True:
+                try:
+                    async with self._watch(stored):
+                        result = await self._run_loaded(stored, owner)
+                    self._ended.set_result(None)
+                    return result
+                except ReloadRequired as reason:
+                    log.info("plan %s is reloaded: %s", name, reason)
+                    stored = await self._patiently(lambda: load(self._fleet.store, name, self._options.conditions))
+                    if stored.head.owner != self._member.agent.session.id:
+                        raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
+        finally:
+            if not self._ended.done():
+                self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
+                self._ended.exception()  # retrieved, so that asyncio does not complain if nobody waits
+
+    async def _run_loaded(self, stored: StoredConstellation, owner: object) -> Result:
+        agent, name = self._member.agent, stored.plan.id
+        lost: asyncio.Future[OwnershipLost] = asyncio.get_running_loop().create_future()
+        journal = JournalWriter(
+            self._fleet.store,
+            self._fleet.clock,
+            self._fleet.chance,
+            stored,
+            lambda error: None if lost.done() else lost.set_result(error),
+            self._events.publish,
+        )
+        plan: PlanRuns | None = None
+        execution: Execution | None = None
+        jobs: list[asyncio.Task[None]] = []
+        try:
+            epoch = stored.head.epoch + 1
+            stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+            plan = await self._device.attach(journal)
+            pause = await self._patiently(lambda: pause_reason(self._fleet.store, name)) is not None
+            cancel = await self._patiently(lambda: cancel_reason(self._fleet.store, name))
+            outdated = _outdated_runs(stored)
+            self._journal = journal
+            execution = self._start(stored, journal, owner)
+            self._running.set()
+            if stored.head.cancelling or cancel is not None:
+                self._cancel(execution, journal, cancel)
+            elif pause or self._paused:  # before any task can start
+                execution.pause()
+            jobs = [
+                asyncio.create_task(self._follow_requests(execution, journal, pause)),
+                asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
+            ]
+            ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise lost.result()
+            if not execution.done.done():
+                raise OwnershipLost(f"{agent.name} is no longer a device of the fleet")
+            await journal.commit()
+            await cancel_runs(self._fleet, name)
+            await journal.change_head(state=str(stored.plan.state), owner=None, ended_at=stored.plan.ended_at)
+            return execution.result()
+        finally:
+            if plan is not None:
+                plan.leaving = True
+            await self._leave(name, journal, execution, jobs)
+
+    def _start(self, stored: StoredConstellation, journal: JournalWriter, owner: object) -> Execution:
+        plan, lock = stored.plan, stored.lock
+        self._scheduler.check_unused(plan.id)
+        self._options.adopt(lock)
+        self._options.add_ranks(plan)
+        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal)
+        self._scheduler.add(execution, owner)
+        if plan.started_at is None:
+            execution.begin()
+        else:
+            execution.take_over()
+        return execution
+
+    async def _leave(
+        self, name: str, journal: JournalWriter, execution: Execution | None, jobs: list[asyncio.Task[None]]
+    ) -> None:
+        self._running.clear()
+        self._paused = execution is not None and execution.paused
+        for job in jobs:
+            job.cancel()
+        try:
+            with contextlib.suppress(OwnershipLost, TimeoutError):
+                async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # what is known now need not be found out again
+                    await journal.commit()
+        finally:  # also if this is cancelled
+            journal.seal()
+            try:
+                if execution is not None:
+                    execution.abandon()
+                    await self._scheduler.remove(execution)
+                await journal.close()
+            finally:
+                self._device.detach(name)
+                self._journal = None
+
+    # -- changing the plan ---------------------------------------------------------------------------------------------
+
+    async def change(self, change: Callable[[], Value]) -> Value:
+        """Change the plan, and wait until that is durable. If the plan is reloaded before that, nothing of the change
+        has happened, and it is made again."""
+        while True:
+            running = asyncio.ensure_future(self._running.wait())
+            either: list[asyncio.Future[Any]] = [running, self._ended]
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                running.cancel()
+            changed = change()
+            assert self._journal is not None
+            try:
+                await self._journal.commit()
+                return changed
+            except ReloadRequired:
+                continue
+
+    async def cancel(self, find: Callable[[], Execution], *, hard: bool) -> None:
+        """Cancel the plan, and wait until its end is durable. Any later owner would cancel it too."""
+
+        def cancel() -> None:
+            execution = find()
+            assert self._journal is not None
+            self._journal.stage_head(cancelling=True)
+            execution.cancel()
+            if hard:
+                execution.cancel_hard()
+
+        await self.change(cancel)
+        await asyncio.shield(self._ended)
+
+    def _cancel(self, execution: Execution, journal: JournalWriter, reason: str | None) -> None:
+        """Cancel the plan because an earlier owner had begun to, or because of a request in the store (``reason``)."""
+        if execution.done.done():
+            return
+        if not journal.head.cancelling:
+            execution.plan.note(self._scheduler.now(), "asked to cancel", None, reason or "")
+            journal.stage_head(cancelling=True)  # in one commit with the note
+        execution.cancel()
+
+    async def _follow_requests(self, execution: Execution, journal: JournalWriter, paused: bool) -> None:
+        """Look in the store for requests to pause, resume or cancel the plan. A pause or resume in this process holds
+        until the request in the store changes."""
+        name = execution.plan.id
+        while not execution.cancelling:
+            with contextlib.suppress(StoreUnavailable):
+                cancel = await cancel_reason(self._fleet.store, name)
+                if cancel is not None:
+                    self._cancel(execution, journal, cancel)
+                    return
+                pause = await pause_reason(self._fleet.store, name) is not None
+                if pause != paused:
+                    (execution.pause if pause else execution.resume)()
+                    paused = pause
+            await self._fleet.clock.sleep(REQUEST_INTERVAL)
+
+    async def _patiently(self, ask: Callable[[], Any]) -> Any:
+        return await until_available(self._fleet.clock, ask)
+
+
+async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:
+    """Cancel the open runs of a plan that no longer count: an earlier owner had no time to, or the plan has ended."""
+    open_runs = Query(workflow=f"{PREFIX}{name}", statuses=frozenset(RunStatus) - TERMINAL)
+    for run in await until_available(fleet.clock, lambda: fleet.store.find(open_runs)):
+        if run.key is None:
+            continue  # it belongs to a plan of this name in a peer's store
+        task, _, epoch = run.key.removeprefix(f"{PREFIX}{name}/").rpartition("/")
+        if chosen(task, int(epoch)):
+            with contextlib.suppress(RunRefused):
+                await until_available(fleet.clock, functools.partial(fleet.cancel, run.id))
+
+
+def _outdated_runs(stored: StoredConstellation) -> Callable[[str, int], bool]:
+    """Which executions (task, epoch) no longer count at this moment. Those that end later are not among them."""
+    running = {(node.id, node.epoch) for node in stored.plan.nodes.values() if node.status is RUNNING}
+    latest = stored.plan.epochs
+    return lambda task, epoch: epoch <= latest and (task, epoch) not in running

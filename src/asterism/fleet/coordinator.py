@@ -9,7 +9,7 @@ from asterism.fleet.election import DEPUTY, Election
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -23,7 +23,7 @@ class Coordinator:
     tell people."""
 
     def __init__(
-        self, fleet: Fleet, name: str, session: str, policy: Policy, *, every: float, lease: float | None
+        self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, *, every: float, lease: float | None
     ) -> None:
         self.fleet, self._every, self._lease = fleet, every, lease
         self.monitor = Monitor(fleet, name, every=every)
@@ -35,15 +35,15 @@ class Coordinator:
     def elected(self) -> bool:
         return self.office.elected
 
-    async def watch_for_ever(self) -> None:
+    async def coordinate(self) -> None:
         trouble = RecurringError(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
             self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
             try:
                 await self._watch()
-                trouble.over()
+                trouble.recovered()
             except Exception as error:  # whatever it is, it must not end the work that is done here
-                trouble.met(error)
+                trouble.occurred(error)
             pause = self._every * self.fleet.chance.uniform(1.0 - JITTER, 1.0 + JITTER)
             await self.fleet.clock.sleep(min(pause, self.monitor.due_in))
 
@@ -57,16 +57,16 @@ class Coordinator:
         elif await self.deputy.campaign():
             await self.monitor.stand_by(self.office.holder)
 
-    async def tell_for_ever(self) -> None:
+    async def deliver_notices(self) -> None:
         """Beside the watch, since whoever is told may take long to listen."""
         trouble = RecurringError(log, "cannot tell", "tells again", self.fleet.clock.time)
         while True:
             try:
                 if self.elected:
                     await self._notifier.deliver()
-                trouble.over()
+                trouble.recovered()
             except Exception as error:
-                trouble.met(error)
+                trouble.occurred(error)
             await self.fleet.clock.sleep(self._every)
 
     async def resign(self) -> None:

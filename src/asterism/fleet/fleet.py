@@ -1,11 +1,19 @@
-"""A fleet: the devices, workflows and runs of one store, as a person or a program uses them."""
+"""A fleet: the devices, workflows and runs of one store, as a program uses them.
+
+::
+
+    async with await Fleet.open("sqlite:///fleet.db") as fleet:
+        await fleet.workflows.add(Workflow("resize", argv=["convert", "{file}", "-resize", "50%", "small.png"]))
+        run = await fleet.create("resize", {"file": "big.png"})
+        print(await fleet.output(await fleet.wait(run.id)))
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock
 from asterism.base.expressions import holds
@@ -13,35 +21,34 @@ from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
-from asterism.core.run.placement import DEFAULT_WEIGHTS, Placer, Weights
+from asterism.core.run.placement import Placer
 from asterism.core.run.run import COMPLETED, KEEP_RULES, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
+from asterism.fleet.election import COORDINATOR
 from asterism.fleet.ledger import Ledger, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
-from asterism.fleet.run_blobs import Blobs
+from asterism.fleet.run_blobs import RunBlobs
 from asterism.fleet.settings import Settings
-from asterism.fleet.waiters import Ends
+from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
-from asterism.store.protocol import PutRun, PutSession, Query, Store
-from asterism.store.store_errors import Conflict
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutSession, Query, Store
 from asterism.store.url import open_store
 
-if TYPE_CHECKING:
-    from asterism.fleet.device.agent import DeviceAgent
+OUTLOOK_AGE = 1.0
+"""How long an outlook on the devices is used, in seconds. Assignments of this process are counted meanwhile."""
 
-FRESH = 1.0
-"""How long a look at the devices is good for, in seconds. What is given out meanwhile is counted."""
+SETTINGS_AGE = 5.0
+"""How long settings that were read are used, in seconds."""
 
-SETTINGS_FRESH = 5.0
-"""How long settings that were read are good for, in seconds."""
+BLOB_AGE = 3600.0
+"""How long a blob that no run refers to is kept, in seconds: its run may be about to be written."""
 
-
-SPARE = 3600.0
-"""How long something large is kept that no run refers to, in seconds: its run may be on its way."""
-
+PRUNED_AT_ONCE = 500
+"""How many runs one step of ``prune`` removes."""
 
 NEAR = "preferred, since it is on the machine where the run was created"
 """Why a device was chosen, for the story."""
@@ -51,18 +58,32 @@ class UnknownDevice(AsterismError):
     """No device of this name has joined."""
 
 
-Add = Callable[[Run, Callable[[Run], Run]], Awaitable[Run]]
-"""Writes a new run, after the function has given it to a device; see Ledger.add."""
+AddRun = Callable[[Run, Callable[[Run], Run]], Awaitable[Run]]
+"""Writes a new run, after the function has assigned it to a device; see Ledger.add."""
 
 
-Consumer = Callable[[PutRun], Awaitable[bool]]
-"""Writes the end of a run together with what follows from it. False if nothing of that was written."""
+class InProcessDevice(Protocol):
+    """A device that works in the process of a fleet object. Runs that are created there start on it in the same commit,
+    if it can take them."""
+
+    def reserve(self, run: Run, flow: Workflow) -> bool:
+        """Keep a slot for a run that is about to be created. Returns False if the device cannot take it now."""
+
+    def unreserve(self, run: Run) -> None:
+        """Give up what was reserved: the run has begun, or will not come."""
+
+    def accept(self, run: Run, flow: Workflow) -> Run:
+        """The run as it is to be written: taken by this device, and started."""
+
+    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
+        """Execute a run that was written. ``asked`` is when the write was sent, by the fleet's clock."""
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the device holds a run."""
 
 
 class Fleet:
-    """``by`` is who acts, for the stories. ``local`` is set by a device agent of this process while it works: runs that
-    are created here go to it if it is able, willing and free. ``consumers`` are those who wait in this process for a
-    run that is done in it, by its id."""
+    """``by`` names who acts, in the stories of runs. ``local`` is the device of this process, while it works."""
 
     def __init__(
         self, store: Store, *, by: str = "user", clock: Clock | None = None, chance: random.Random | None = None
@@ -71,18 +92,17 @@ class Fleet:
         self.clock: Clock = clock or BootClock()
         self.chance = chance or random.Random()
         self.workflows = Workflows(store)
-        self.ends = Ends(store, self.clock)
-        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.ends.told)
-        self.blobs = Blobs(store)
-        self.local: DeviceAgent | None = None
-        self.consumers: dict[str, Consumer] = {}
+        self.waiters = RunWaiters(store, self.clock)
+        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
+        self.blobs = RunBlobs(store, self.settings)
+        self.local: InProcessDevice | None = None
         self._outlook: tuple[float, Placer] | None = None
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
     async def open(cls, url: str | None = None, *, by: str = "user", create: bool = True) -> Fleet:
-        """The fleet of a store: ``sqlite:///file``, ``postgresql://…`` or ``memory:``; None for $ASTERISM_STORE, or a
-        file in the user's data directory. With ``create`` a store that is not there is made."""
+        """Open the fleet of a store: ``sqlite:///file``, ``postgresql://…`` or ``memory:``; None for $ASTERISM_STORE,
+        or a file in the user's data directory. With ``create`` a store that does not exist is created."""
         return cls(await open_store(url, create=create), by=by)
 
     async def __aenter__(self) -> Self:
@@ -94,7 +114,7 @@ class Fleet:
         await self.close()
 
     async def close(self) -> None:
-        await self.ends.close()
+        await self.waiters.close()
         await self.store.close()
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -111,29 +131,27 @@ class Fleet:
         keep: str = "epoch",
         near: Collection[str] = (),
     ) -> Run:
-        """Create a run and assign it, in one write. It is durable when this returns. With a ``key`` that was used
-        before, the run of that time is returned. ``series`` lets at most one of its runs be active, in the order in
-        which they were created. ``device`` fixes one. ``keep`` says which record is kept if peers that were cut off
-        from each other both gave it away: ``epoch``, ``original`` or ``furthest`` (core/run/merge.py). ``near`` names
-        devices that are preferred because they are where the run is created (presence.py), if they are able, willing
-        and free."""
-        flow = await self._workflow(workflow)
-        for name, text in (("key", key), ("series", series), ("device", device)):
-            _check_name(name, text)
-        if key is not None and key.startswith(PREFIX):
-            raise AsterismError(
-                f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}"
-            )
-        if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-            raise AsterismError(
-                f"priority is a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
-            )
-        if keep not in KEEP_RULES:
-            raise AsterismError(f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")
-        if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"the input of {flow.name!r} is an object with names and values, not {safe_repr(given)}")
+        """Create a run and assign it, in one write. It is durable when this returns.
+
+        :param given: the input of the run.
+        :param key: returns the existing run if the key is taken.
+        :param series: at most one run of a series is active; they start in the order of their creation.
+        :param device: only this device may execute it.
+        :param keep: which record counts if peers that were cut off from each other both assigned it: ``epoch``,
+            ``original`` or ``furthest`` (core/run/merge.py).
+        :param near: devices that are preferred because they are where the run is created, if they can take it.
+        """
+        if isinstance(workflow, str):
+            flow = await self.workflows.latest(workflow)
+        elif self.workflows.remembered(workflow.name, workflow.version) is workflow:
+            flow = workflow
+        else:
+            flow = await self.workflows.add(workflow)
+        _check_terms(key, series, device, priority, keep)
         what = f"the input of {flow.name!r}"
-        kept = await self.blobs.keep(plain_json(dict(given or {}), what), await self.settings(), what)
+        if given is not None and not isinstance(given, Mapping):
+            raise NotJson(f"{what} is an object with names and values, not {safe_repr(given)}")
+        kept = await self.blobs.keep(plain_json(dict(given or {}), what), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),
@@ -149,9 +167,9 @@ class Fleet:
         )
         return await self.place(run, flow, near=near)
 
-    async def place(self, run: Run, flow: Workflow, add: Add | None = None, *, near: Collection[str] = ()) -> Run:
-        """Put a new run into the store, given to a device in the same write if there is one for it, one that is
-        ``near`` first. ``add`` does the writing; the ledger unless it is told otherwise."""
+    async def place(self, run: Run, flow: Workflow, add: AddRun | None = None, *, near: Collection[str] = ()) -> Run:
+        """Write a new run, assigned in the same write to the device of this process, else to the best device of the
+        fleet if one has room. ``near`` names preferred devices. ``add`` does the writing, by default the ledger."""
         add = add or self.ledger.add
         local = self.local
         if local is not None and local.reserve(run, flow):
@@ -165,11 +183,11 @@ class Fleet:
                 local.unreserve(run)
         outlook, settings = await self.outlook(), await self.settings()
 
-        def give(offered: Run) -> Run:
+        def assign(offered: Run) -> Run:
             choice = outlook.choose(offered, flow, near=near)
             if choice.owner is None:
                 return offered
-            outlook.gave(choice.owner.device)
+            outlook.record_assignment(choice.owner.device)
             return transitions.assign(
                 offered,
                 choice.owner,
@@ -181,13 +199,7 @@ class Fleet:
                 why=NEAR if choice.owner.device in near else "",
             )
 
-        return await add(run, give)
-
-    async def _workflow(self, workflow: str | Workflow) -> Workflow:
-        if isinstance(workflow, str):
-            return await self.workflows.latest(workflow)
-        known = self.workflows.remembered(workflow.name, workflow.version)
-        return known if known is workflow else await self.workflows.add(workflow)
+        return await add(run, assign)
 
     async def run(self, run_id: str) -> Run:
         """The record of a run. Raises UnknownRun."""
@@ -197,41 +209,44 @@ class Fleet:
         return await self.store.find(query or Query())
 
     async def wait(self, run_id: str) -> Run:
-        """The run once it has ended; bound the wait with ``asyncio.timeout``."""
-        here = self.local is not None and self.local.desk.get(run_id) is not None
-        run = await self.ends.wait(run_id, here=here)
+        """The run once it has ended; bound the wait with ``asyncio.timeout``. Raises UnknownRun."""
+        run = await self.waiters.wait(run_id, here=self.executes_here(run_id))
         if run is None:
             raise UnknownRun(run_id)
         return run
 
+    def executes_here(self, run_id: str) -> bool:
+        """Whether the device of this process holds a run."""
+        return self.local is not None and self.local.holds(run_id)
+
     async def output(self, run: Run) -> Any:
-        """What a completed run returned, fetched if it is kept apart."""
+        """The output of a completed run, fetched if it is stored as a blob."""
         return await self.blobs.fetch(run.output)
 
     async def cancel(self, run_id: str) -> Run:
-        """End a run: at once if nobody works on it, else as soon as its device has stopped."""
-        return await self.ledger.wish(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), self.by))
+        """Cancel a run: at once if no device holds it, else as soon as its device has stopped."""
+        return await self.ledger.request(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), self.by))
 
     async def pause(self, run_id: str, reason: str = "") -> Run:
-        """Keep a run from going on until it is resumed; its progress is kept."""
-        return await self.ledger.wish(
+        """Pause a run until it is resumed; its progress is kept."""
+        return await self.ledger.request(
             run_id, lambda run, _: transitions.pause(run, self.store.clock(), self.by, reason)
         )
 
     async def resume(self, run_id: str) -> Run:
-        return await self.ledger.wish(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
+        return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
 
     async def retry(self, run_id: str) -> Run:
-        """A new run of the same work that names the old one, which stays as it is."""
+        """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
-        # what was completed is done again from the beginning
-        return await self._again(old, old.pinned, None if old.status is COMPLETED else old.progress)
+        # work that was completed begins anew
+        return await self._repeat(old, old.pinned, None if old.status is COMPLETED else old.progress)
 
     async def keep_mine(self, run_id: str) -> Run:
-        """Insist on what a device of this store lost to a peer: a new run that names the old one, for that device
-        alone, which goes on from where it had come. The old one stays as it is. Who insists again gets the same run."""
+        """Insist on a run that a device of this store lost to a peer: create a new run that names the old one, for that
+        device alone, with the progress it had made. The old one stays as it is. A second call returns the same run."""
         old = await self.run(run_id)
         lost = await self.store.register(f"{LOST}{run_id}")
         if lost is None:
@@ -240,15 +255,15 @@ class Fleet:
             )
         device, epoch, reached = (lost.value[name] for name in ("device", "epoch", "progress"))
         key = f"kept: {run_id} of {device}, epoch {epoch}"
-        return await self._again(old, device, None if reached is None else Progress(*reached), key)
+        return await self._repeat(old, device, None if reached is None else Progress(*reached), key)
 
-    async def _again(self, old: Run, device: str | None, progress: Progress | None, key: str | None = None) -> Run:
+    async def _repeat(self, old: Run, device: str | None, progress: Progress | None, key: str | None = None) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
         now = self.store.clock()
         new = transitions.create(
             new_id(now, self.chance),
             flow,
-            await self.blobs.again(old.input),
+            await self.blobs.copy(old.input),
             by=self.by,
             now=now,
             key=key,
@@ -261,10 +276,10 @@ class Fleet:
         return await self.place(new.changed(progress=progress), flow)
 
     async def prune(self, older_than: float) -> int:
-        """Forget runs that ended more than so many seconds ago."""
+        """Remove runs that ended more than so many seconds ago. Returns how many."""
         before = self.store.clock() - older_than
         total = 0
-        while count := await retention.prune(self.store, before, 500, spare=SPARE):
+        while count := await retention.prune(self.store, before, PRUNED_AT_ONCE, spare=BLOB_AGE):
             total += count
         return total
 
@@ -279,57 +294,48 @@ class Fleet:
         return sorted(newest.values(), key=lambda one: one.device)
 
     async def drain(self, device: str) -> Session:
-        """Ask a device to finish what it does, take nothing more, and leave."""
-        while True:
-            known = [one for one in await self.store.sessions() if one.device == device]
-            found = [one for one in known if one.state == OPEN]
-            if not found and any(one.state == ABROAD for one in known):
-                raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
-            if not found:
+        """Ask a device to finish what it does, take nothing more, and leave. Raises UnknownDevice."""
+
+        async def attempt() -> Session:
+            known = [session for session in await self.store.sessions() if session.device == device]
+            found = next((session for session in known if session.state == OPEN), None)
+            if found is None:
+                if any(session.state == ABROAD for session in known):
+                    raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
                 raise UnknownDevice(f"no device {device!r} is joined")
-            asked = found[0].changed(draining=True)
-            try:
-                await self.store.commit([PutSession(asked, found[0].revision)])
-            except Conflict:  # a heartbeat came in between
-                continue
+            asked = found.changed(draining=True)
+            await self.store.commit([PutSession(asked, found.revision)])
             return asked
 
+        return await retry_on_conflict(attempt)
+
     async def coordinator(self) -> str | None:
-        """The device that was elected to watch over the others; None while there is none."""
-        found = await self.store.register("coordinator")
+        """The device that is the coordinator; None while there is none."""
+        found = await self.store.register(COORDINATOR)
         return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
 
     async def outlook(self, *, fresh: bool = False) -> Placer:
-        """The devices as selection sees them, at most a second old."""
+        """The devices as placement sees them, at most ``OUTLOOK_AGE`` old."""
         now = self.clock.time()
-        if fresh or self._outlook is None or now - self._outlook[0] > FRESH:
+        if fresh or self._outlook is None or now - self._outlook[0] > OUTLOOK_AGE:
             given = self._outlook[1].given if self._outlook is not None else None
             sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
             weights = (await self.settings()).weights
-            outlook = self.look_at(sessions, coordinator=await self.coordinator(), weights=weights, given=given)
-            self._outlook = (now, outlook)
+            coordinator = await self.coordinator()
+            at = self.store.clock()
+            self._outlook = (now, Placer(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
         return self._outlook[1]
-
-    def look_at(
-        self,
-        sessions: Sequence[Session],
-        *,
-        coordinator: str | None = None,
-        weights: Weights = DEFAULT_WEIGHTS,
-        given: Mapping[str, int] | None = None,
-    ) -> Placer:
-        return Placer(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
     async def settings(self) -> Settings:
-        """What holds for the whole fleet, at most a few seconds old."""
+        """The settings of the fleet, at most ``SETTINGS_AGE`` old."""
         now = self.clock.time()
         known = self._settings
-        if known is not None and now - known[0] <= SETTINGS_FRESH:
+        if known is not None and now - known[0] <= SETTINGS_AGE:
             return known[1]
         if known is not None:
-            self._settings = (now, known[1])  # good enough for everybody else while one of us reads them again
+            self._settings = (now, known[1])  # other callers use the old ones while this one reads
         try:
             read = await fleet_settings.read(self.store)
         except BaseException:
@@ -339,7 +345,7 @@ class Fleet:
         return read
 
     async def configure(self, **changes: Any) -> Settings:
-        """Change what holds for the whole fleet; see Settings."""
+        """Change settings of the fleet; see Settings."""
         self._settings = None
         return await fleet_settings.write(self.store, changes)
 
@@ -349,6 +355,13 @@ def time_to_answer(outlook: Placer, owner: Owner, settings: Settings) -> float |
     return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
 
 
-def _check_name(what: str, text: str | None) -> None:
-    if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-        raise AsterismError(f"{what} is a text of 1 to 500 printable characters, not {safe_repr(text)}")
+def _check_terms(key: str | None, series: str | None, device: str | None, priority: int | None, keep: str) -> None:
+    for name, text in (("key", key), ("series", series), ("device", device)):
+        if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
+            raise AsterismError(f"{name} is a text of 1 to 500 printable characters, not {safe_repr(text)}")
+    if key is not None and key.startswith(PREFIX):
+        raise AsterismError(f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}")
+    if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
+        raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}")
+    if keep not in KEEP_RULES:
+        raise AsterismError(f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")

@@ -38,7 +38,7 @@ from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, Waiting
+from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.monitor")
@@ -316,7 +316,7 @@ class Monitor:
                 await self.store.commit([PutRun(after, run.revision)])
             except Conflict:
                 continue
-            outlook.gave(choice.owner.device)
+            outlook.record_assignment(choice.owner.device)
 
     async def _offer_again(self, outlook: Placer) -> None:
         """Runs that every device able to do them has declined or was tried with begin a new round, or are given up.
@@ -328,7 +328,7 @@ class Monitor:
             if flow is None:
                 continue
             anew = run.changed(avoid=(), declined={})
-            able = [one for one in outlook.sessions.values() if outlook.objection(one, anew, flow) is None]
+            able = [one for one in outlook.sessions.values() if outlook.refusal_reason(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
                 resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
@@ -352,7 +352,7 @@ class Monitor:
                 if own - since >= flow.no_device_timeout:
                     await self._give_up(kind, flow, objections)
 
-    async def _kinds(self, outlook: Placer, waiting: Waiting, flow: Workflow) -> dict[_Kind, Run]:
+    async def _kinds(self, outlook: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
         """What waits, one run of each kind. A device with a rule of its own may tell runs apart that are the same to
         the others."""
         sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
@@ -366,7 +366,7 @@ class Monitor:
         sample = sample.changed(avoid=(), declined={})
         objections = {}
         for session in outlook.sessions.values():
-            why = outlook.objection(session, sample, flow)
+            why = outlook.refusal_reason(session, sample, flow)
             if why is None or outlook.waits_for(session, sample, flow):
                 return None
             objections[session.device] = why
@@ -376,7 +376,7 @@ class Monitor:
         """Whether a device of a peer could do this kind of work, if only the peer were met."""
         sample = sample.changed(avoid=(), declined={})
         away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
-        return any(mismatch_reason(one.resumed(), sample, flow, one.shown(), holds) is None for one in away)
+        return any(mismatch_reason(one.resumed(), sample, flow, one.expression_names(), holds) is None for one in away)
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
         """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep

@@ -20,7 +20,7 @@ from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import NOTIFIED, PutRegister
 from asterism.store.row_codec import notice_to_json
@@ -45,7 +45,7 @@ TOLD = frozenset(
 class Notifier:
     """``policy`` is that of the device which tells: what the store names is executed here only if it may be."""
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: Fleet, policy: DevicePolicy) -> None:
         self._fleet, self._policy = fleet, policy
         self._failed = 0
         self._commands = Commands(GRACE)
@@ -56,7 +56,7 @@ class Notifier:
     async def deliver(self) -> None:
         store = self._fleet.store
         settings = await self._fleet.settings()
-        if not settings.tells:
+        if not settings.notifies:
             return
         cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)

@@ -1,4 +1,4 @@
-"""What holds for a whole fleet. It lives in the store, so that every device goes by the same."""
+"""Settings of a fleet: kept in its store, so that every device uses the same."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.core.run.placement import Weights
 from asterism.fleet.election import LEASE
+from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
-from asterism.store.store_errors import Conflict
 
 KEY = "settings"
 DAY = 86_400.0
 
 
 class InvalidSettings(AsterismError, ValueError):
-    """A setting that is not known or makes no sense."""
+    """A setting that does not exist, or a value that it cannot have."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``keep`` is how long ended runs are kept, in seconds. Inputs and outputs over ``large`` bytes are kept apart,
-    over ``most`` refused. ``hold`` is how long the brake lasts, ``lease`` how long the coordinator stays in office
-    without being heard of, or three passes of its monitor if that is longer. After ``peer_timeout`` seconds without a
-    word of a peer, what is left to it is adopted. ``peer_runs``, ``peer_bytes`` and ``peer_blobs`` are how many runs
-    each peer may store here, and how many bytes of records and of what is large. ``notify_command`` (a list of words)
-    and ``notify_url`` are told of every run that failed and everything else a person should know."""
+    """Times are in seconds, sizes in bytes.
+
+    ``keep``            how long ended runs are kept
+    ``large``           inputs and outputs above this size are stored as blobs
+    ``most``            inputs and outputs above this size are refused
+    ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
+    ``lease``           how long the coordinator stays in office without renewing, at least three of its passes
+    ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
+    ``peer_runs``       how many runs each peer may store here
+    ``peer_bytes``      how many bytes of records each peer may store here
+    ``peer_blobs``      how many bytes of blobs each peer may store here
+    ``notify_command``  a command (a list of words) that gets every notice for people on its standard input
+    ``notify_url``      an address that gets every notice for people as a POST request
+    ``weights``         how much the parts of a device's score count
+    """
 
     keep: float = 30 * DAY
     large: int = 64 * 1024
@@ -60,8 +69,8 @@ class Settings:
             object.__setattr__(self, "weights", _weights(self.weights))
 
     @property
-    def tells(self) -> bool:
-        """Whether anybody is told of notices."""
+    def notifies(self) -> bool:
+        """Whether notices are delivered to a command or an address."""
         return self.notify_command is not None or self.notify_url is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -78,48 +87,46 @@ def _weights(given: Mapping[str, Any]) -> Weights:
     return Weights(**given)
 
 
-def of_json(data: Mapping[str, Any]) -> Settings:
-    """Raises InvalidSettings."""
-    unknown = sorted(set(data) - {f.name for f in fields(Settings)})
-    if unknown:
-        known = ", ".join(f.name for f in fields(Settings))
-        raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {known}")
-    return Settings(**data)
+_NAMES = tuple(field.name for field in fields(Settings))
 
 
 async def read(store: Store) -> Settings:
-    """What a later version of Asterism may have written beside is no concern of ours."""
+    """Read the settings of a store."""
     found = await store.register(KEY)
-    return _known({} if found is None else found.value)
+    return Settings() if found is None else _from_stored(found.value)
 
 
-def _known(value: Mapping[str, Any]) -> Settings:
-    known = {f.name for f in fields(Settings)}
-    return of_json({name: value[name] for name in value if name in known})
+def _from_stored(value: Mapping[str, Any]) -> Settings:
+    """Settings that only a later version of Asterism knows are left out."""
+    return Settings(**{name: value[name] for name in value if name in _NAMES})
 
 
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
-    """Change some settings; the others stay, also those that only a later version knows."""
-    while True:
+    """Change some settings; the others stay, also those that only a later version knows. Raises InvalidSettings."""
+    unknown = sorted(set(changes) - set(_NAMES))
+    if unknown:
+        raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {', '.join(_NAMES)}")
+
+    async def attempt() -> Settings:
         found = await store.register(KEY)
-        kept = {} if found is None else found.value
-        old = _known(kept)
+        stored = {} if found is None else found.value
+        old = _from_stored(stored)
         before = old.to_json()
+        merged = {**before, **changes}
         if isinstance(changes.get("weights"), Mapping):
-            changes = {**changes, "weights": {**before["weights"], **changes["weights"]}}
-        new = of_json({**before, **changes})
-        writes: list[Write] = [PutRegister(KEY, {**kept, **new.to_json()}, found and found.revision)]
-        if new.tells and not old.tells:
-            writes += await _from_now_on(store)
-        try:
-            await store.commit(writes)
-        except Conflict:
-            continue
+            merged["weights"] = {**before["weights"], **changes["weights"]}
+        new = Settings(**merged)
+        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, found and found.revision)]
+        if new.notifies and not old.notifies:
+            writes += await _skip_old_notices(store)
+        await store.commit(writes)
         return new
 
+    return await retry_on_conflict(attempt)
 
-async def _from_now_on(store: Store) -> list[Write]:
-    """People who begin to be told are not told of all that happened before."""
+
+async def _skip_old_notices(store: Store) -> list[Write]:
+    """The write after which only notices that are left from now on are delivered."""
     cursor = await store.register(NOTIFIED)
     before = 0 if cursor is None else cursor.value["after"]
     after = await last_notice(store, before)

@@ -1,51 +1,72 @@
-"""Waiting for runs to end, many at a time: what ends in this process is known at once, what ends elsewhere when the
-store wakes us or a look finds it."""
+"""Waiters for the ends of runs, many at a time, and consumers that write an end with what follows from it.
+
+An end that is written in this process is known at once. One that is written elsewhere is found when the store announces
+it, or when a look from time to time finds it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
-from asterism.store.protocol import ENDED, Store
+from asterism.store.protocol import ENDED, PutRun, Store
 from asterism.store.store_errors import StoreUnavailable
 
-LOOK = 1.0
-"""How often to look without being woken, in seconds."""
+LOOK_INTERVAL = 1.0
+"""How often to look at runs that are executed elsewhere without being woken, in seconds."""
 
-HERE = 10.0
-"""The same for what is being done in this process: if it is taken away from us, it ends elsewhere."""
+LOCAL_LOOK_INTERVAL = 10.0
+"""The same for runs that this process executes: if the store takes one away, it ends elsewhere."""
 
-REST = 0.05
-"""How long to rest between two looks, so that a busy store is not asked all the time."""
+PAUSE = 0.05
+"""How long to pause between two looks, so that a busy store is not asked all the time, in seconds."""
+
+Consumer = Callable[[PutRun], Awaitable[bool]]
+"""Writes the end of a run together with what follows from it. Returns False if nothing of that was written."""
 
 
-class Ends:
+class RunWaiters:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
-        self._elsewhere: dict[str, None] = {}  # in an order, so that a world that is played again is the same
+        self._elsewhere: dict[str, None] = {}  # ordered, so that simulations are repeatable
+        self._consumers: dict[str, Consumer] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    def told(self, run: Run) -> None:
-        """A run has ended, and it was written here."""
-        if run.id in self._waiting:  # of most that end, nobody is waiting for it
+    def ended(self, run: Run) -> None:
+        """A run has ended, and its end was written in this process."""
+        if run.id in self._waiting:  # most runs have no waiter here
             self._resolve(run.id, run)
 
-    async def wait(
-        self, run_id: str, *, here: bool = False, future: asyncio.Future[Run | None] | None = None
-    ) -> Run | None:
-        """The run once it has ended; None if it is not in the store (any more). ``here`` says that it is being done in
-        this process, which is then the first to know. Whoever knows it even earlier may set a ``future`` of theirs."""
+    def consumer(self, run_id: str) -> Consumer | None:
+        """The consumer of a run that this process executes, if it has one."""
+        return self._consumers.get(run_id)
+
+    async def consume(self, run_id: str, consumer: Consumer, ended: asyncio.Future[Run | None]) -> Run | None:
+        """Wait for the end of a run that this process executes, and let ``consumer`` write it. The consumer sets
+        ``ended`` as soon as it knows the end. Returns the ended run; None if it is not in the store (any more)."""
+        self._consumers[run_id] = consumer
+        try:
+            return await self._wait(run_id, ended)
+        finally:
+            del self._consumers[run_id]
+
+    async def wait(self, run_id: str, *, here: bool = False) -> Run | None:
+        """The run once it has ended; None if it is not in the store (any more). ``here`` says that this process
+        executes it, and is the first to know."""
         if not here:
             with contextlib.suppress(StoreUnavailable):
                 run = await self._store.run(run_id)
                 if run is None or run.ended:
                     return run
             self._elsewhere[run_id] = None
-        future = future or asyncio.get_running_loop().create_future()
+        return await self._wait(run_id, asyncio.get_running_loop().create_future())
+
+    async def _wait(self, run_id: str, future: asyncio.Future[Run | None]) -> Run | None:
         self._waiting[run_id].add(future)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
@@ -72,16 +93,16 @@ class Ends:
         try:
             looked = self._clock.time()
             while self._waiting:
-                await self._clock.sleep(REST)
-                await watch.wait(LOOK)
-                everything = self._clock.time() - looked >= HERE
+                await self._clock.sleep(PAUSE)
+                await watch.wait(LOOK_INTERVAL)
+                everything = self._clock.time() - looked >= LOCAL_LOOK_INTERVAL
                 looked = self._clock.time() if everything else looked
                 with contextlib.suppress(StoreUnavailable):
                     for run_id in list(self._waiting if everything else self._elsewhere):
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
                             self._resolve(run_id, run)
-        except Exception as error:  # it would never be known otherwise, and all would wait for ever
+        except Exception as error:  # pass it on: the waiters would wait for ever otherwise
             for run_id in list(self._waiting):
                 for future in self._forget(run_id):
                     if not future.done():

@@ -1,230 +1,305 @@
-"""The edit cycles of one execution: asking the editor, judging its answer, and never waiting for it longer than
-agreed."""
+"""Edit cycles of one plan: call the editor, apply or reject its answer, close each cycle in time.
+
+A cycle is opened for tasks that have ended, and reviews them: an editor in this process is called, or an editor outside
+the process claims the cycle and answers it. A rejected answer goes back with the reasons, a bounded number of times. A
+cycle without an answer is closed when its time is up, so an editor never stops the plan.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-from asterism.core.errors import EditRejected
+from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.constellation import ConstellationView
-from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.lock import CycleClaimed, EditCycle
-from asterism.orchestrator.editor_calls import Answer, ask, batch_of, name_of
-from asterism.orchestrator.events import EditEvent, Event
-
-if TYPE_CHECKING:
-    from asterism.orchestrator.execution import Execution
+from asterism.core.plan.constellation import Constellation, ConstellationView
+from asterism.core.plan.diff import merge
+from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
+from asterism.core.plan.lock import AssignmentLock, CycleClaimed, EditCycle
+from asterism.orchestrator.events import EditEvent, Event, PlanEvents
+from asterism.orchestrator.plan_mask import PlanMask
 
 logger = logging.getLogger("asterism.cycles")
 
+Answer = Any
+"""None, edits, an EditBatch, JSON forms of these, or a whole new Constellation."""
 
-class Cycles:
-    def __init__(self, execution: Execution) -> None:
-        self.execution, self.plan, self.lock = execution, execution.plan, execution.lock
-        self.editor = execution.orchestrator.editor
-        self.jobs: set[asyncio.Task[None]] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._left = False
+EditorFunction = Callable[[ConstellationView, Sequence[Event]], Awaitable[Answer] | Answer]
+
+
+class EditorObject(Protocol):
+    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer: ...
+
+
+Editor = EditorFunction | EditorObject
+
+
+class EditCycles:
+    """``wake`` asks the scheduler for a step. ``settled`` waits until everything up to now is durable; it returns False
+    if the plan now belongs to another process. None: the plan is in memory only."""
+
+    def __init__(
+        self,
+        plan: Constellation,
+        lock: AssignmentLock,
+        events: PlanEvents,
+        mask: PlanMask,
+        *,
+        editor: Editor | None,
+        max_rejections: int,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+        settled: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
+        self._editor, self._max_rejections = editor, max_rejections
+        self._author = "" if editor is None else getattr(editor, "__name__", type(editor).__name__)
+        self._now, self._wake, self._settled = now, wake, settled
+        self._loop = asyncio.get_running_loop()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._abandoned = False
         self._answered: EditCycle | None = None  # the cycle whose answer is being applied
+
+    @property
+    def calls(self) -> list[asyncio.Task[None]]:
+        """The calls of the editor that have not returned."""
+        return [call for call in self._calls if not call.done()]
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open_due(self) -> None:
-        """Open a cycle for the ends that wait, if an editor is free to think about them."""
-        cycle = self.lock.open(self.execution.now())
+        """Open a cycle for the ends that wait for a review, unless too many cycles are open."""
+        cycle = self._lock.open(self._now())
         if cycle is not None:
             self._opened(cycle, "cycle_opened")
 
     def open_stuck(self) -> bool:
-        cycle = self.lock.open_stuck(self.execution.now())
+        """Open a last cycle because no task can start. Returns whether there is one."""
+        cycle = self._lock.open_stuck(self._now())
         if cycle is None:
             return False
         self._opened(cycle, "stuck")
         return True
 
     def reopen(self) -> None:
-        """Ask about the cycles that were open when the plan was left. Their time begins anew."""
-        for cycle in tuple(self.lock.cycles.values()):
-            self.lock.restart(cycle, self.execution.now())
+        """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
+        for cycle in tuple(self._lock.cycles.values()):
+            self._lock.reset_deadlines(cycle, self._now())
             self._opened(cycle, "cycle_opened")
 
     def _opened(self, cycle: EditCycle, kind: str) -> None:
         self._publish(kind, cycle)
-        if self.editor is not None:
-            cycle.claimed_by = name_of(self.editor)
-            job = self.execution.loop.create_task(self._converse(cycle))
-            self.jobs.add(job)
-            job.add_done_callback(self.jobs.discard)
-        self._set_alarm()
+        if self._editor is not None:
+            cycle.claimed_by = self._author
+            call = self._loop.create_task(self._call_editor(self._editor, cycle))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        self._set_deadline()
 
     def events_of(self, cycle: EditCycle) -> list[Event]:
-        """What the editor is told: the ends it has to review (those that still stand), or that nothing moves."""
-        nodes = self.plan.nodes
-        told: list[Event] = [
-            self.execution.tell.end_event(nodes[task_id])
+        """The events that an editor receives: the ends under review that still stand, or ``stuck``."""
+        if cycle.stuck:
+            return [self._event("stuck", cycle)]
+        nodes = self._plan.nodes
+        return [
+            self._events.end_event(nodes[task_id])
             for task_id, epoch in cycle.ends
             if task_id in nodes and nodes[task_id].epoch == epoch
         ]
-        return [self._event("stuck", cycle)] if cycle.stuck else told
 
     # -- the editor in this process ------------------------------------------------------------------------------------
 
-    async def _converse(self, cycle: EditCycle) -> None:
-        """Ask, judge, and hand a rejected answer back with the reasons, a bounded number of times."""
-        assert self.editor is not None
-        if not await self.execution.settled():
-            return  # what it was to review has not happened
+    async def _call_editor(self, editor: Editor, cycle: EditCycle) -> None:
+        """Call the editor until its answer is accepted or the cycle is closed."""
+        if self._settled is not None and not await self._settled():
+            return  # the ends under review are not durable, and never will be
         events = self.events_of(cycle)
+        function = editor.edit if hasattr(editor, "edit") else editor
         while True:
             try:
-                answer = await ask(self.editor, ConstellationView(self.plan), events)
+                answer = function(ConstellationView(self._plan), events)
+                if inspect.isawaitable(answer):
+                    answer = await answer
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # also a cancellation and an exit: no editor stops the plan
-                if self._left:
-                    return
-                self._failed(cycle, error)
+            except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan
+                if not self._abandoned:
+                    self._failed(cycle, error)
                 return
             try:
-                self.judge(cycle, answer, name_of(self.editor))
+                self._judge(cycle, answer, self._author)
                 return
             except KeyboardInterrupt:
                 raise
             except EditRejected as rejected:
-                if cycle.id not in self.lock.cycles:
+                if cycle.id not in self._lock.cycles:
                     return
                 events = [*events, self._event("edit_rejected", cycle, violations=rejected.violations, error=rejected)]
-            except BaseException as error:  # what nobody foresaw must not keep the cycle open
+            except BaseException as error:  # an unexpected error must not leave the cycle open
                 self._failed(cycle, error)
                 return
 
-    def judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
-        """Apply an answer and close its cycle; EditRejected leaves the cycle open for another try, unless there were
-        too many.
+    def _judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
+        """Apply an answer and close its cycle. Raises EditRejected; the cycle then stays open for another answer,
+        unless there were too many.
 
-        An answer whose cycle is closed already (it timed out) is checked against the plan like any other."""
+        A late answer, whose cycle is closed, is checked against the plan like any other edit."""
+        if answer is None and cycle.id in self._lock.cycles:
+            self._close(cycle, "empty")
+            nothing = EditBatch((), author, base_version=cycle.version, triggers=cycle.tasks)
+            return Applied(self._plan.version, nothing, nothing)
         try:
-            batch, overtaken = batch_of(answer, self.plan, cycle, author)
+            batch, left_out = _batch(answer, self._plan, cycle, author)
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            self.lock.rejected(cycle)
-            if cycle.rejections > self.execution.orchestrator.max_rejections and cycle.id in self.lock.cycles:
+            self._lock.record_rejection(cycle)
+            if cycle.rejections > self._max_rejections and cycle.id in self._lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")
             raise
         cycle.edits += len(applied.batch.edits)
-        if overtaken:
-            words = tuple(map(str, overtaken))
-            self.plan.note(self.execution.now(), "left out of an edit", None, f"overtaken: {'; '.join(words)}")
+        if left_out:
+            words = tuple(map(str, left_out))
+            self._plan.note(self._now(), "left out of an edit", None, f"overtaken: {'; '.join(words)}")
             self._publish("edit_overtaken", cycle, author=author, edits=words)
-        if cycle.id in self.lock.cycles:
+        if cycle.id in self._lock.cycles:
             self._close(cycle, "accepted" if applied.batch.edits else "empty")
         return applied
 
     def apply(self, batch: EditBatch, cycle: EditCycle | None = None) -> Applied:
-        """Apply a batch to the live plan; the plan tells us of it as of any other edit (``announce``)."""
+        """Apply a batch to the plan, which then calls ``announce`` as for every edit."""
         self._answered = cycle
         try:
-            return self.plan.apply(batch, self.execution.now())
+            return self._plan.apply(batch, self._now())
         finally:
             self._answered = None
 
     def announce(self, applied: Applied) -> None:
-        """Tell whoever listens of an edit that was applied, from whatever side it came."""
+        """Publish an edit that was applied, by an editor or by a call on the plan itself."""
         if applied.batch.edits:
             edits = tuple(map(str, applied.batch.edits))
             about = {"author": applied.batch.author, "reason": applied.batch.reason}
             self._publish("edit_applied", self._answered, edits=edits, **about)
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
-        if cycle.id in self.lock.cycles:
-            error = self.execution.mask().error(error)
-            logger.warning("the editor failed in cycle %d of %s: %r", cycle.id, self.plan.id, error)
+        if cycle.id in self._lock.cycles:
+            error = self._mask().error(error)
+            logger.warning("the editor failed in cycle %d of plan %s: %r", cycle.id, self._plan.id, error)
             self._publish("editor_failed", cycle, error=error)
             self._close(cycle, "editor_failed")
 
     # -- editors outside the process -----------------------------------------------------------------------------------
 
     def claim(self, cycle_id: int, who: str, lease: float) -> EditCycle:
-        cycle = self.lock.claim(cycle_id, who, self.execution.now(), lease)
-        self._set_alarm()
+        cycle = self._lock.claim(cycle_id, who, self._now(), lease)
+        self._set_deadline()
         return cycle
 
     def answer(self, cycle_id: int, who: str, answer: Answer) -> Applied:
-        """An answer from outside. A claim is needed while the cycle is open; a late answer is checked like any other
+        """Apply an answer from outside. An open cycle has to be claimed first; a late answer is checked like any other
         edit."""
-        if cycle_id not in self.lock.cycles:
-            known = [cycle for cycle in self.lock.history if cycle.id == cycle_id]
-            if not known:
-                self.lock.get(cycle_id)
-            return self.judge(known[0], answer, who)
-        cycle = self.lock.get(cycle_id)
+        if cycle_id not in self._lock.cycles:
+            for closed in self._lock.history:
+                if closed.id == cycle_id:
+                    return self._judge(closed, answer, who)
+        cycle = self._lock.get(cycle_id)
+        if cycle.claimed_by is None:
+            raise CycleClaimed(f"cycle {cycle_id} is not claimed; claim it first")
         if cycle.claimed_by != who:
-            holder = "by nobody" if cycle.claimed_by is None else f"by {cycle.claimed_by!r}"
-            raise CycleClaimed(f"cycle {cycle_id} is not claimed by {who!r} but {holder}; claim it first")
-        return self.judge(cycle, answer, who)
+            raise CycleClaimed(f"cycle {cycle_id} is claimed by {cycle.claimed_by!r}, not by {who!r}")
+        return self._judge(cycle, answer, who)
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def _close(self, cycle: EditCycle, outcome: str) -> None:
-        confirmed = self.lock.close(cycle, self.execution.now(), outcome)
-        self.execution.tell.confirmed(confirmed)
+        confirmed = self._lock.close(cycle, self._now(), outcome)
+        if confirmed:
+            self._events.confirmed(confirmed)
         self._publish("cycle_closed", cycle)
-        self._set_alarm()
-        self.execution.orchestrator.wake(self.execution)
+        self._set_deadline()
+        self._wake()
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        deadline = self.lock.next_deadline()
+    def _set_deadline(self) -> None:
+        """Set the timer for the cycle that has to be closed first."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        deadline = self._lock.next_deadline()
         if deadline < float("inf"):
-            self._alarm = self.execution.loop.call_later(max(0.0, deadline - self.execution.now()), self._ring)
+            self._deadline = self._loop.call_later(max(0.0, deadline - self._now()), self._close_overdue)
 
-    def _ring(self) -> None:
-        self._alarm = None
-        for cycle, why in self.lock.overdue(self.execution.now()):
-            logger.warning("cycle %d of %s closes without an answer: %s", cycle.id, self.plan.id, why)
+    def _close_overdue(self) -> None:
+        self._deadline = None
+        for cycle, why in self._lock.overdue(self._now()):
+            logger.warning("cycle %d of plan %s is closed without an answer: %s", cycle.id, self._plan.id, why)
             self._publish("edit_timeout", cycle)
             self._close(cycle, why)
-        self._set_alarm()
+        self._set_deadline()
 
     def cancel(self) -> None:
-        """The constellation ends: close what is open and stop the editors that are still thinking."""
-        for cycle in tuple(self.lock.cycles.values()):
+        """The plan ends: close all cycles and cancel the calls of the editor."""
+        for cycle in tuple(self._lock.cycles.values()):
             self._close(cycle, "cancelled")
-        self.lock.waiting.clear()
-        self._set_alarm()
-        for job in tuple(self.jobs):
-            job.cancel()
+        self._lock.waiting.clear()
+        self._set_deadline()
+        for call in tuple(self._calls):
+            call.cancel()
 
     def abandon(self) -> None:
-        """The plan is left to others: stop the editors, and close nothing."""
-        self._left = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        for job in tuple(self.jobs):
-            job.cancel()
+        """Another process continues the plan: cancel the calls of the editor, and close no cycle."""
+        self._abandoned = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        for call in tuple(self._calls):
+            call.cancel()
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _event(self, kind: str, cycle: EditCycle | None, **fields: Any) -> EditEvent:
         return EditEvent(
             kind=kind,
-            at=self.execution.now(),
-            constellation=self.plan.id,
-            version=self.plan.version,
+            at=self._now(),
+            constellation=self._plan.id,
+            version=self._plan.version,
             cycle=None if cycle is None else cycle.id,
             tasks=() if cycle is None else cycle.tasks,
             **fields,
         )
 
     def _publish(self, kind: str, cycle: EditCycle | None, **fields: Any) -> None:
-        events = self.execution.orchestrator.events
-        if events.wants(EditEvent):
-            self.execution.tell.publish(self._event(kind, cycle, **fields))
+        if self._events.bus.wants(EditEvent):
+            self._events.publish(self._event(kind, cycle, **fields))
+
+
+def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
+    """The batch that an answer stands for, and the edits left out of it. Only a whole plan leaves edits out: those of
+    tasks that have started since. Raises EditRejected if the answer is malformed."""
+    try:
+        if isinstance(answer, Constellation):
+            return merge(plan, answer.origin or plan, answer, author=author, triggers=cycle.tasks)
+        if isinstance(answer, Mapping):
+            answer = EditBatch.from_json(answer)
+        if isinstance(answer, EditBatch):
+            base = cycle.version if answer.base_version is None else answer.base_version
+            triggers = tuple(answer.triggers) or cycle.tasks
+            edits = tuple(map(_edit, answer.edits))
+            return EditBatch(edits, answer.author or author, answer.reason, base, triggers), ()
+        items = () if answer is None else (answer,) if isinstance(answer, tuple(EDITS.values())) else answer
+        if isinstance(items, Iterable) and not isinstance(items, str | bytes):
+            edits = tuple(map(_edit, items))
+            return EditBatch(edits, author, base_version=cycle.version, triggers=cycle.tasks), ()
+    except Exception as error:
+        raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {error_text(error)}")]) from None
+    kind = type(answer).__name__
+    words = f"an editor must answer with None, edits or a batch of edits, not with {safe_repr(answer)} ({kind})"
+    raise EditRejected([Violation(None, "malformed", words)])
+
+
+def _edit(item: Any) -> Edit:
+    return edit_from_json(item) if isinstance(item, Mapping) else item

@@ -1,10 +1,9 @@
-"""Typed events, and the bus that carries them from the loop to whoever listens.
+"""Events of running plans: their types, the bus that delivers them, and what makes those of one plan.
 
-The loop never waits for a listener (a plain function runs on the loop, like any callback of asyncio: keep it short).
-Each subscriber has a queue of its own and a task that empties it; a subscriber
-that crashes is logged and goes on with the next event. A queue that is full drops its *oldest* event and counts it in
-``Subscription.dropped``: a slow listener loses history, never the present. An event that nobody listens for is not
-even made.
+The event loop never waits for a subscriber. Each subscriber has a queue of its own and a task that empties it. If an
+observer raises, the error is logged and the next event follows. A full queue drops its *oldest* event and counts it in
+``Subscription.dropped``: a slow subscriber loses history, never the latest event. A plain function runs on the loop,
+like any asyncio callback, so it has to be short.
 """
 
 from __future__ import annotations
@@ -18,15 +17,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.core.errors import Violation
+from asterism.core.errors import Violation, error_text
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
 
 logger = logging.getLogger("asterism.events")
 
+DRAIN_TIMEOUT = 1.0
+"""Seconds that the end of a run waits for observers with undelivered events."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """``kind`` is a fixed word, ``at`` the time in seconds, ``constellation`` the id of the plan it belongs to."""
+    """``kind`` is a fixed word, ``at`` the time in seconds since 1970, ``constellation`` the id of the plan."""
 
     kind: str
     at: float
@@ -36,7 +40,7 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent(Event):
     """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed,
-    task_released, task_result_refused (a result that came after its execution had been stopped)."""
+    task_released, task_result_refused (the result arrived after the execution had been stopped)."""
 
     task_id: str
     status: TaskStatus
@@ -60,8 +64,9 @@ class ConstellationEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditEvent(Event):
-    """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (what progress has overtaken was left out of a
-    whole plan handed back), edit_abandoned (rejected too often), edit_timeout, editor_failed, cycle_closed."""
+    """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (an editor returned a whole plan; its changes to
+    tasks that have started since are left out), edit_abandoned (rejected too often), edit_timeout, editor_failed,
+    cycle_closed."""
 
     version: int
     cycle: int | None = None
@@ -86,11 +91,11 @@ Observer = Callable[[Any], Awaitable[None] | None]
 
 
 class Subscription:
-    """One listener with its queue; an asynchronous iterator if it has no observer. ``close()`` ends it."""
+    """One subscriber with its queue; an asynchronous iterator if it has no observer. ``close()`` ends it."""
 
     def __init__(self, bus: EventBus, kinds: tuple[type[Event], ...], observer: Observer | None, limit: int) -> None:
         if limit < 1:
-            raise ValueError(f"limit is the room in a queue of events: 1 or more, not {limit}")
+            raise ValueError(f"limit (the length of an event queue) must be 1 or more, not {limit}")
         self._bus, self._kinds, self._observer = bus, kinds, observer
         self._queue: deque[Event] = deque()
         self._limit = limit
@@ -114,7 +119,7 @@ class Subscription:
 
     @property
     def delivering(self) -> asyncio.Task[None] | None:
-        """The task that is emptying the queue now; an idle subscription costs none."""
+        """The task that empties the queue; None while the subscription is idle."""
         task = self._delivery
         return task if task is not None and not task.done() and not task.get_loop().is_closed() else None
 
@@ -130,8 +135,8 @@ class Subscription:
             except BaseException as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # it is this task that was cancelled, not something that the observer waited for
-                logger.exception("an observer failed on %s; it goes on with the next event", event.kind)
+                    raise  # this task was cancelled, not something that the observer awaited
+                logger.exception("an observer raised on %s; it receives the next event", event.kind)
 
     def __aiter__(self) -> Subscription:
         return self
@@ -155,13 +160,13 @@ class Subscription:
 
 
 class EventBus:
-    """Belongs to one orchestrator. While ``subscriptions`` is empty nobody needs to make an event."""
+    """The bus of one orchestrator. While ``subscriptions`` is empty, no event is made."""
 
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
 
     def subscribe(self, observer: Observer, *kinds: type[Event], limit: int = 10_000) -> Subscription:
-        """Call ``observer`` (a function or coroutine function) with every event of the given types, or with all."""
+        """Call ``observer`` (a function or coroutine function) with each event of these types, or of all types."""
         subscription = Subscription(self, kinds, observer, limit)
         self.subscriptions.append(subscription)
         return subscription
@@ -181,7 +186,7 @@ class EventBus:
             self.subscriptions.remove(subscription)
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody listens for events of a type; if not, none is made."""
+        """Whether a subscriber receives events of this type."""
         return any(subscription.wants(kind) for subscription in self.subscriptions)
 
     def publish(self, event: Event) -> None:
@@ -189,9 +194,77 @@ class EventBus:
             if subscription.wants(type(event)):
                 subscription.offer(event)
 
-    async def drain(self, timeout: float) -> None:
-        """Wait until every observer has caught up, but no longer than ``timeout`` seconds."""
-        own = asyncio.current_task()  # a plan that is run by an observer does not wait for itself
+    async def drain(self, timeout: float = DRAIN_TIMEOUT) -> None:
+        """Wait until every observer has received its events, for at most ``timeout`` seconds."""
+        own = asyncio.current_task()  # an observer that runs a plan does not wait for itself
         deliveries = [task for s in self.subscriptions if (task := s.delivering) is not None and task is not own]
         if deliveries:
             await asyncio.wait(deliveries, timeout=timeout)
+
+
+class PlanEvents:
+    """Makes the events of one plan, and publishes them. An event without a subscriber is not made.
+
+    ``publish`` replaces the bus as the receiver: a journal publishes an event once its cause is durable."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        plan: Constellation,
+        now: Callable[[], float],
+        publish: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.bus, self._plan, self._now = bus, plan, now
+        self.publish = bus.publish if publish is None else publish
+
+    def emit(self, make: type[Event], /, **fields: Any) -> None:
+        if self.bus.wants(make):
+            self.publish(make(at=self._now(), constellation=self._plan.id, **fields))
+
+    def plan_changed(self, kind: str) -> None:
+        self.emit(ConstellationEvent, kind=kind, state=self._plan.state, version=self._plan.version)
+
+    def task_changed(self, kind: str, node: Node, error: BaseException | None = None) -> None:
+        if self.bus.subscriptions:
+            self.emit(
+                TaskEvent,
+                kind=kind,
+                task_id=node.id,
+                status=node.status,
+                device=node.device,
+                epoch=node.epoch,
+                attempt=node.attempts,
+                error=error,
+                reason=error_text(error),
+                provisional=node.provisional,
+            )
+
+    def task_ended(self, node: Node) -> None:
+        """A provisional end is not an event: it becomes one when it is confirmed."""
+        if not node.provisional and self.bus.wants(TaskEvent):
+            self.publish(self.end_event(node))
+
+    def confirmed(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            if node.ended_at is None:
+                self.task_changed("task_confirmed", node)
+            else:
+                self.task_ended(node)
+
+    def end_event(self, node: Node) -> TaskEvent:
+        """The end of a task, provisional or not. Editors receive it too."""
+        status = node.tentative or node.status
+        return TaskEvent(
+            kind=f"task_{status}",
+            at=self._now() if node.ended_at is None else node.ended_at,
+            constellation=self._plan.id,
+            task_id=node.id,
+            status=status,
+            device=node.device,
+            epoch=node.epoch,
+            attempt=node.attempts,
+            value=node.value,
+            error=node.error,
+            reason=error_text(node.error) or node.reason,
+            provisional=node.provisional,
+        )

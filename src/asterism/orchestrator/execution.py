@@ -1,19 +1,19 @@
-"""One constellation while it runs.
+"""Execution of one plan: starts its tasks, records their ends, retries, stops and cancels them.
 
-Nothing here waits in a loop. A task's coroutine ends, and its end is recorded on the spot, in the same call that
-holds its dependents (``_ended``); then the orchestrator is woken once, however much has happened, and looks what can
-start (``settle_up`` and ``place_one``).
+Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
+(``_ended``). Then the scheduler takes one step for all changes, and starts ready tasks (``settle_up``, ``start_one``).
 
-An execution's word counts while its epoch is in ``active``. Whatever stops it early (a timeout, a cancel, a
-revocation) moves the epoch to ``stopping``: from then on its result is refused. Its slot is free again when it has
-really stopped, or after ``grace``.
+The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
+epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+import random
+from dataclasses import dataclass
+from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.plan.apply import Applied
@@ -25,246 +25,275 @@ from asterism.core.plan.ready_queue import Entry, Lane, lane_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import NOTHING
 from asterism.orchestrator.devices import Work
-from asterism.orchestrator.edit_cycles import Cycles
-from asterism.orchestrator.event_publisher import Telling
-from asterism.orchestrator.events import DeviceEvent
+from asterism.orchestrator.edit_cycles import EditCycles
+from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
+from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.roster import Place
-from asterism.orchestrator.unplaceable_tasks import Stranded, wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from asterism.orchestrator.orchestrator import Orchestrator
+from asterism.orchestrator.ports import PlanJournal, Scheduler
+from asterism.orchestrator.result import Result
+from asterism.orchestrator.roster import Member
+from asterism.orchestrator.unplaceable_tasks import UnplaceableTasks, missing
 
 logger = logging.getLogger("asterism.execution")
 
 MAX_BACKOFF = 60.0
+"""Seconds between two attempts at most, before the random part."""
 
 
-async def _at_once() -> bool:
-    return True
-
-
+@dataclass(slots=True, eq=False)
 class Active:
-    """A task that a device is working on."""
+    """A task that runs on a device."""
 
-    __slots__ = ("begun", "delay", "job", "node", "place", "timer")
+    node: Node
+    member: Member
+    begun: bool = False
+    delay: float | None = None
+    """After a timeout: seconds to wait before the next attempt."""
 
-    def __init__(self, node: Node, place: Place) -> None:
-        self.node, self.place = node, place
-        self.begun = False
-        self.delay: float | None = None  # after a timeout: how long to wait before the next attempt
-        self.job: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    job: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class Execution:
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation, lock: AssignmentLock) -> None:
-        self.orchestrator, self.plan, self.lock = orchestrator, plan, lock
-        self.loop = asyncio.get_running_loop()
-        self.now = orchestrator.now
-        self.done: asyncio.Future[None] = self.loop.create_future()
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        plan: Constellation,
+        lock: AssignmentLock,
+        options: Options,
+        bus: EventBus,
+        chance: random.Random,
+        journal: PlanJournal | None = None,
+    ) -> None:
+        self.plan, self.lock, self.options = plan, lock, options
+        self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
+        self._loop = asyncio.get_running_loop()
+        self._now = scheduler.now
+        self.done: asyncio.Future[None] = self._loop.create_future()
         self.paused = False
         self.cancelling = False
-        self.slots = orchestrator.slots()  # the most that could run at once since the beginning
-        self.served = 0  # when it was given a device last, as a serial number of the orchestrator
+        self._slots = scheduler.slots  # the most that could run at once since the beginning
+        self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
-        self.parked: dict[Node, None] = {}  # ready, but an execution of the same task is still stopping
+        self.parked: dict[Node, None] = {}  # ready, but an earlier execution of the same task is still stopping
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
-        self.stranded = Stranded(self)
-        self.refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
-        self.tell = Telling(orchestrator.events, plan, self.now)
-        self.cycles, self.mask = Cycles(self), PlanMask(plan)
-        self.settled: Callable[[], Awaitable[bool]] = _at_once
+        self._refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
+        self.events = PlanEvents(bus, plan, self._now, None if journal is None else journal.publish)
+        self._mask = PlanMask(plan)
+        self.unplaceable = UnplaceableTasks(
+            plan, self._roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
+        )
+        self.cycles = EditCycles(
+            plan,
+            lock,
+            self.events,
+            self._mask,
+            editor=options.editor,
+            max_rejections=options.max_rejections,
+            now=self._now,
+            wake=self._wake,
+            settled=None if journal is None else journal.settled,
+        )
+
+    def _wake(self) -> None:
+        self._scheduler.wake(self)
 
     def begin(self) -> None:
-        self.plan.clock = self.now
-        self.plan.on_applied = self.applied
-        self.plan.begin(self.now())
-        self.tell.constellation("constellation_started")
-        self.orchestrator.wake(self)
+        """Start a new plan."""
+        self.plan.clock, self.plan.on_applied = self._now, self.applied
+        self.plan.begin(self._now())
+        self.events.plan_changed("constellation_started")
+        self._wake()
 
-    def go_on(self) -> None:
-        """Take up a plan that ran elsewhere: what was under way is waited for again, and editors are asked again."""
-        self.plan.clock = self.now
-        self.plan.on_applied = self.applied
-        now = self.now()
+    def take_over(self) -> None:
+        """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
+        self.plan.clock, self.plan.on_applied = self._now, self.applied
+        now = self._now()
         for node in self.plan.nodes.values():
             if node.status is not RUNNING or node.tentative is not None:
                 continue
-            place = self.orchestrator.roster.find(node.device) if node.device is not None else None
-            if place is not None:
-                self._work_on(node, place)
+            member = self._roster.find(node.device) if node.device is not None else None
+            if member is not None:
+                self._work_on(node, member)
             elif node.device is not None:
                 self.plan.release(node, now, f"{node.device} is not here any more")
             else:
                 self.plan.queue.push(node)
-        self.tell.constellation("constellation_resumed")
+        self.events.plan_changed("constellation_resumed")
         self.cycles.reopen()
-        self.orchestrator.wake(self)
+        self._wake()
 
-    # -- placing tasks -------------------------------------------------------------------------------------------------
+    def pause(self) -> None:
+        """Start no more tasks; running tasks continue."""
+        self.paused = True
+        self.events.plan_changed("constellation_paused")
+
+    def resume(self) -> None:
+        """Start tasks again."""
+        self.paused = False
+        self.events.plan_changed("constellation_resumed")
+        self._wake()
+
+    # -- starting tasks ------------------------------------------------------------------------------------------------
 
     @property
     def dispatching(self) -> bool:
+        """Whether tasks may start now."""
         return not (self.paused or self.cancelling or self.lock.holds_everything)
 
-    def place_one(self, now: float) -> bool:
-        """Start the best ready task that a free device can take; False if there is none."""
-        queue, roster = self.plan.queue, self.orchestrator.roster
-        best: tuple[Entry, Lane, Place] | None = None
-        for lane in tuple(queue.worth_a_look):
-            place = roster.choose(lane)
-            if place is not None:
-                entry = queue.best(lane)
+    def start_one(self, now: float) -> bool:
+        """Start the best ready task that a free device can run; False if there is none."""
+        queue, roster = self.plan.queue, self._roster
+        best: tuple[Entry, Lane, Member] | None = None
+        for lane in tuple(queue.active_lanes):
+            member = roster.choose(lane)
+            if member is not None:
+                entry = queue.peek(lane)
                 if entry is not None and (best is None or entry < best[0]):
-                    best = (entry, lane, place)
+                    best = (entry, lane, member)
             elif roster.capable(lane):
                 roster.set_aside(queue, lane)
             else:
-                self.stranded.take_in(lane)
+                self.unplaceable.add_lane(lane)
         if best is None:
             return False
-        node = queue.take(best[1])
+        node = queue.pop(best[1])
         if self.stopping and self._still_stopping(node):
             self.parked[node] = None
         else:
-            self._start(node, best[2], now)
+            self.plan.start(node, best[2].id, now)
+            self._work_on(node, best[2])
+            if self._bus.subscriptions:
+                self.events.task_changed("task_started", node)
         return True
 
     def _still_stopping(self, node: Node) -> bool:
-        """Whether an earlier execution of the task has not stopped yet: a piece of work has one owner at a time."""
+        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
         return any(active.node.id == node.id for active in self.stopping.values())
 
-    def _start(self, node: Node, place: Place, now: float) -> None:
-        self.plan.start(node, place.id, now)
-        self._work_on(node, place)
-        self.tell.task("task_started", node)
-
-    def _work_on(self, node: Node, place: Place) -> None:
+    def _work_on(self, node: Node, member: Member) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
-        self.served = self.orchestrator.roster.give(place)
+        self.last_assigned = self._roster.assign(member)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
-        active = self.active[epoch] = Active(node, place)
-        # not by the loop's factory: an eager one would run the task, and what its end starts, inside this very call
+        active = self.active[epoch] = Active(node, member)
+        # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
         active.job = asyncio.Task(
-            self._work(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self.loop
+            self._execute(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self._loop
         )
-        if task.timeout is not None and not getattr(place.device, "keeps_time", False):
-            active.timer = self.loop.call_later(task.timeout, self._timed_out, node, epoch)
+        if task.timeout is not None and not getattr(member.device, "keeps_time", False):
+            active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch)
 
-    async def _work(self, active: Active, epoch: int, work: Work) -> None:
+    async def _execute(self, active: Active, epoch: int, work: Work) -> None:
         value: Any = None
         error: BaseException | None = None
         status = COMPLETED
         active.begun = True
         try:
-            if active.place.left:
-                raise DeviceUnavailable(f"{active.place.id!r} left before the task began")
-            value = await active.place.device.execute(work)
+            if active.member.left:
+                raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
+            value = await active.member.device.execute(work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
-        except BaseException as failure:  # whatever a task raises is its own failure, even an exit
-            status, error = FAILED, self.mask().error(failure)
+        except BaseException as failure:  # whatever a task raises is its failure, even an exit
+            status, error = FAILED, self._mask().error(failure)
         self._ended(active, epoch, status, value, error)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _ended(self, active: Active, epoch: int, status: TaskStatus, value: Any, error: BaseException | None) -> None:
-        """An execution is over. If its word still counts, record the end and hold what lies below it, in this one
-        call."""
+        """An execution is over. If its result counts, record the end and hold its dependents, all in this call."""
         if active.timer is not None:
             active.timer.cancel()
         if self.active.pop(epoch, None) is None:
             self._stopped(active, epoch, status)
             return
-        self.orchestrator.roster.take_back(active.place)
+        self._roster.release(active.member)
         node = active.node
-        if self.refused_since and not isinstance(error, DeviceUnavailable):
-            self.refused_since.pop(node, None)
+        if self._refused_since and not isinstance(error, DeviceUnavailable):
+            self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
-            self.lock.finish(node, COMPLETED, self.now(), value)
-            self.tell.end(node)
+            self.lock.finish(node, COMPLETED, self._now(), value)
+            if self._bus.subscriptions:
+                self.events.task_ended(node)
             if node.reviewed:
-                self.orchestrator.ended(self)
+                self._scheduler.task_ended(self)
                 return
         elif self.cancelling:
-            self._cancel(node, "the constellation was cancelled")
+            self._cancel(node, "the plan was cancelled")
         elif isinstance(error, DeviceUnavailable):
-            self._release(node, active.place, error)
+            self._release(node, active.member, error)
         elif isinstance(error, DeviceLost):
-            self._lost(node, active.place, error)
+            self._lost(node, active.member, error)
         else:
             self._failed(node, error if status is FAILED else RuntimeError("the task cancelled itself"))
-        self.orchestrator.wake(self)
+        self._wake()
 
     def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
-        """A stopped execution has come to its end; what it says is refused."""
+        """An execution that was told to stop has ended; its result is refused."""
         if self.stopping.pop(epoch, None) is not None:
-            self.orchestrator.roster.take_back(active.place)
+            self._roster.release(active.member)
             self._freed(active, epoch)
         if status is COMPLETED:
-            self.plan.note(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
-            self.tell.task("task_result_refused", active.node)
-        self.orchestrator.wake(self)
+            self.plan.note(self._now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
+            self.events.task_changed("task_result_refused", active.node)
+        self._wake()
 
     def _failed(self, node: Node, error: BaseException | None) -> None:
-        """An attempt failed: try again while there are retries left, or let the failure stand."""
+        """An attempt failed: retry, or fail the task if no retry is left."""
         failures = node.attempts - node.losses
         if failures > node.task.retries or getattr(error, "final", False):
             self.fail(node, error)
             return
         delay = self._retry(node, error, failures)
-        self.backing_off[node] = self.loop.call_later(delay, self._try_again, node)
+        self.backing_off[node] = self._loop.call_later(delay, self._try_again, node)
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
-        """Record that another attempt follows. Returns the seconds to wait before it."""
+        """Record that another attempt follows. Returns the seconds until then."""
         grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
-        delay = min(MAX_BACKOFF, grown) * self.orchestrator.random.uniform(0.5, 1.5)
-        self.plan.retry(node, self.now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
-        self.tell.task("task_retrying", node, error)
+        delay = min(MAX_BACKOFF, grown) * self._random.uniform(0.5, 1.5)
+        self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
+        self.events.task_changed("task_retrying", node, error)
         return delay
 
     def fail(self, node: Node, error: BaseException | None) -> None:
-        """The failure stands."""
-        self.lock.finish(node, FAILED, self.now(), None, error)
-        self.tell.end(node)
-        self.orchestrator.wake(self)
+        """End a task as failed."""
+        self.lock.finish(node, FAILED, self._now(), None, error)
+        self.events.task_ended(node)
+        self._wake()
 
     def _try_again(self, node: Node) -> None:
         del self.backing_off[node]
         self.plan.queue.push(node)
-        self.orchestrator.wake(self)
+        self._wake()
 
-    def _lost(self, node: Node, place: Place, error: DeviceLost) -> None:
-        """The device vanished: that is counted apart from failures of the work."""
-        self.plan.lose(node)
-        self.tell.tell(DeviceEvent, kind="device_lost", device=place.id, task_id=node.id)
-        if node.losses > self.orchestrator.max_losses:
+    def _lost(self, node: Node, member: Member, error: DeviceLost) -> None:
+        """The device was lost. Losses have a limit of their own, apart from retries."""
+        self.plan.count_loss(node)
+        self.events.emit(DeviceEvent, kind="device_lost", device=member.id, task_id=node.id)
+        if node.losses > self.options.max_losses:
             self.fail(node, error)
         else:
-            self.plan.retry(node, self.now(), error_text(error))
+            self.plan.retry(node, self._now(), error_text(error))
             self.plan.queue.push(node)
-            self.tell.task("task_retrying", node, error)
-            self.orchestrator.rest(place)  # so that another one is tried first
+            self.events.task_changed("task_retrying", node, error)
+            self._scheduler.rest(member)  # so that another device is tried first
 
-    def _release(self, node: Node, place: Place, error: DeviceUnavailable) -> None:
-        """The device gave the task back unbegun. It is left alone for a while, so that nothing spins."""
-        now = self.now()
-        if now - self.refused_since.setdefault(node, now) >= self.orchestrator.no_device_timeout:
+    def _release(self, node: Node, member: Member, error: DeviceUnavailable) -> None:
+        """The device gave the task back before it began. The device rests, so that the task does not spin."""
+        now = self._now()
+        if now - self._refused_since.setdefault(node, now) >= self.options.no_device_timeout:
             self.fail(node, NoDevice(f"every device gave task {node.id!r} back: {error}"))
             return
         self.plan.release(node, now, error_text(error))
-        self.tell.task("task_released", node)
-        self.orchestrator.rest(place)
+        self.events.task_changed("task_released", node)
+        self._scheduler.rest(member)
 
     def _timed_out(self, node: Node, epoch: int) -> None:
-        """The attempt has failed. Another one waits until this one has really stopped: one owner at a time."""
-        if epoch not in self.active or self.cancelling:  # a cancelled task has been asked to stop already
+        """The attempt has failed. The next one waits until this one has really stopped."""
+        if epoch not in self.active or self.cancelling:  # it has been asked to stop already
             return
         active = self.active[epoch]
         error = TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s")
@@ -277,7 +306,7 @@ class Execution:
             self.stop(epoch)
 
     def _freed(self, active: Active, epoch: int) -> None:
-        """An execution has stopped, or is not waited for any longer: what waited for that may go on."""
+        """An execution has stopped, or is abandoned: tasks that waited for that may start."""
         parked, self.parked = self.parked, {}
         for node in parked:
             if node.status is RUNNING and node.device is None and node.entry is None:
@@ -286,129 +315,129 @@ class Execution:
                 self.plan.requeue(node)
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self.cancelling:
-            self.backing_off[node] = self.loop.call_later(active.delay, self._try_again, node)
+            self.backing_off[node] = self._loop.call_later(active.delay, self._try_again, node)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def stop(self, epoch: int) -> None:
-        """Its word no longer counts; ask it to stop, and give its slot away after ``grace`` seconds at the latest."""
+        """Refuse its result from now on, ask it to stop, and free its slot after ``grace`` seconds at the latest."""
         active = self.active.pop(epoch)
         self.stopping[epoch] = active
         if active.timer is not None:
             active.timer.cancel()
-        self.ask_to_stop(active, epoch)
-        active.timer = self.loop.call_later(self.orchestrator.grace, self._abandon, epoch)
+        self._ask_to_stop(active, epoch)
+        active.timer = self._loop.call_later(self.options.grace, self._abandon, epoch)
 
-    def ask_to_stop(self, active: Active, epoch: int) -> None:
+    def _ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
         active.job.cancel()
-        if not active.begun:  # its coroutine will never run, and so never report its own end
+        if not active.begun:  # its coroutine will never run, and so never report its end
             active.job.add_done_callback(lambda job: self._ended(active, epoch, CANCELLED, None, None))
 
     def _abandon(self, epoch: int) -> None:
         active = self.stopping.pop(epoch, None)
         if active is not None:
-            self.orchestrator.roster.take_back(active.place)
+            self._roster.release(active.member)
             self._freed(active, epoch)
-            logger.warning("task %s did not stop when asked; its slot is given away", active.node.id)
-            self.plan.note(self.now(), "abandoned", active.node.id, "it did not stop when asked")
-            self.orchestrator.wake(self)
+            logger.warning("task %s did not stop when asked; its slot is free for others", active.node.id)
+            self.plan.note(self._now(), "abandoned", active.node.id, "it did not stop when asked")
+            self._wake()
 
     def _cancel(self, node: Node, why: str) -> None:
-        for _, epoch in self.plan.cancel(node, self.now(), why):
+        for _, epoch in self.plan.cancel(node, self._now(), why):
             if epoch in self.active:
                 self.stop(epoch)
         self._forget_timers(node)
-        self.tell.end(node)
+        self.events.task_ended(node)
 
     def _forget_timers(self, node: Node) -> None:
-        self.stranded.forget(node)
-        self.refused_since.pop(node, None)
+        self.unplaceable.remove(node)
+        self._refused_since.pop(node, None)
         timer = self.backing_off.pop(node, None)
         if timer is not None:
             timer.cancel()
 
     def applied(self, applied: Applied) -> None:
-        """An edit was accepted: stop what it revoked or cancelled, and look what can start now."""
+        """An edit was applied: stop the executions that it revoked or cancelled, and start what is ready."""
         self.cycles.announce(applied)
         for _, epoch in applied.stopped:
             if epoch in self.active:
                 self.stop(epoch)
         for node in applied.revoked:
-            self.tell.task("task_revoked", node)
+            self.events.task_changed("task_revoked", node)
         for node in applied.cancelled:
-            self.tell.end(node)
+            self.events.task_ended(node)
         for node in [node for node in self.backing_off if node.status is not RUNNING]:
             self._forget_timers(node)
-        self.stranded.edited()
-        self.orchestrator.wake(self)
+        self.unplaceable.edited()
+        self._wake()
 
     def cancel(self) -> None:
-        """Graceful first: everything that runs is asked to stop, nothing new starts. What has not stopped after
-        ``grace`` is recorded as cancelled all the same."""
+        """Start nothing more and ask all running tasks to stop. A task that has not stopped after ``grace`` seconds is
+        recorded as cancelled all the same."""
         if self.cancelling or self.done.done():
             return
         self.cancelling = True
-        self.tell.constellation("constellation_cancelling")
+        self.events.plan_changed("constellation_cancelling")
         self.cycles.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
-                self._cancel(node, "the constellation was cancelled")
+                self._cancel(node, "the plan was cancelled")
         for epoch, active in tuple(self.active.items()):
-            self.ask_to_stop(active, epoch)
-        self.loop.call_later(self.orchestrator.grace, self.cancel_hard)
-        self.orchestrator.wake(self)
+            self._ask_to_stop(active, epoch)
+        self._loop.call_later(self.options.grace, self.cancel_hard)
+        self._wake()
 
     def cancel_hard(self) -> None:
-        """Stop waiting for tasks that ignore the request."""
+        """Cancel the tasks that have not stopped, without waiting for them."""
         if self.done.done():
             return
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            self._cancel(node, "the constellation was cancelled, and it did not stop when asked")
-        self.orchestrator.wake(self)
+            self._cancel(node, "the plan was cancelled, and the task did not stop when asked")
+        self._wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
     def devices_changed(self) -> None:
-        """A device joined or left: what found none is looked at again."""
-        slots = self.orchestrator.slots()
-        self.slots = None if slots is None or self.slots is None else max(slots, self.slots)
-        self.stranded.look_again()
-        self.plan.queue.look_at_everything()
-        self.orchestrator.wake(self)
+        """A device joined or left: look again at the tasks that had no device."""
+        slots = self._scheduler.slots
+        self._slots = None if slots is None or self._slots is None else max(slots, self._slots)
+        self.unplaceable.devices_changed()
+        self.plan.queue.activate_all()
+        self._wake()
 
     def outside_the_queue(self) -> set[Node]:
-        """The ready tasks that wait for something else than their turn. For tests: see ``verify``."""
-        return {*self.parked, *self.stranded}
+        """The ready tasks that are not in the queue. For tests: see ``invariants``."""
+        return {*self.parked, *self.unplaceable}
 
     def placement(self, node: Node) -> Holder | None:
-        """What the runtime has to say about why a ready task does not start."""
-        roster, lane = self.orchestrator.roster, lane_of(node.task)
+        """Why a ready task does not start, as far as the orchestrator knows."""
+        roster, lane = self._roster, lane_of(node.task)
         if self.cancelling:
-            return Holder("cancel", self.plan.id, "the constellation is being cancelled")
+            return Holder("cancel", self.plan.id, "the plan is being cancelled")
         if self.paused:
-            return Holder("pause", self.plan.id, "the constellation is paused")
+            return Holder("pause", self.plan.id, "the plan is paused")
         if node in self.parked:
-            return Holder("stopping", "", "its last execution has been asked to stop and has not stopped yet")
+            return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
         if node in self.backing_off:
             return Holder("backoff", "", "it waits before its next attempt")
         capable = roster.capable(lane)
         if not capable:
-            return Holder("no_device", "", f"{wanted(node)}; the devices are {roster.names()}")
-        if not any(place.reachable for place in capable):
-            resting = ", ".join(place.id for place in capable)
-            return Holder("resting", resting, f"it was given back by every device that could take it: {resting}")
-        if not any(place.free for place in capable):
-            busy = ", ".join(f"{place.id} ({place.running})" for place in capable)
-            return Holder("busy", busy, f"every device that could take it is busy: {busy}")
-        if not self.orchestrator.has_room:
-            return Holder("concurrency", "", f"the limit of {self.orchestrator.concurrency} tasks at once is reached")
+            return Holder("no_device", "", f"{missing(node)} has joined; the devices are {roster.names()}")
+        if not any(member.reachable for member in capable):
+            resting = ", ".join(member.id for member in capable)
+            return Holder("resting", resting, f"every device that can run it gave it back: {resting}")
+        if not any(member.free for member in capable):
+            busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
+            return Holder("busy", busy, f"every device that can run it is busy: {busy}")
+        if not self._scheduler.has_room:
+            return Holder("concurrency", "", f"the limit of {self._scheduler.concurrency} running tasks is reached")
         return None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def settle_up(self) -> None:
-        """After anything happened: open the cycles that are due, and see whether this is the end."""
+        """First half of a step: open the edit cycles that are due, or end a cancelled plan."""
         if self.done.done():
             return
         if self.cancelling:
@@ -418,32 +447,44 @@ class Execution:
         self.cycles.open_due()
 
     def check_end(self) -> None:
-        """Nothing runs, no cycle is open and nothing is ready: ask the editor one last time, or end."""
+        """Second half of a step: if nothing runs, is ready or under review, call the editor a last time, or end."""
         plan = self.plan
-        if self.done.done() or plan.counts[RUNNING] or not self.lock.quiet:
+        if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.stranded or self.parked or plan.queue.anything():
+        if self.unplaceable or self.parked or plan.queue.has_ready():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return
         self._end(cancelled=False)
 
     def _end(self, cancelled: bool) -> None:
-        left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self.tell.of_tasks else []
-        state = self.plan.close(self.now(), cancelled)
+        left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []
+        state = self.plan.close(self._now(), cancelled)
         for node in left:
-            self.tell.end(node)
+            self.events.task_ended(node)
         self.cycles.cancel()
         for node in tuple(self.backing_off):
             self._forget_timers(node)
-        self.stranded.clear()
+        self.unplaceable.clear()
         self.plan.on_applied = None
-        self.tell.constellation(f"constellation_{state}")
+        self.events.plan_changed(f"constellation_{state}")
         self.done.set_result(None)
 
-    async def stopped(self) -> None:
-        """Wait until everything that was told to stop has stopped, at most ``grace`` seconds."""
+    async def closed(self) -> None:
+        """Wait until what was told to stop has stopped, at most ``grace`` seconds, and observers have their events."""
         jobs = [active.job for active in self.stopping.values() if active.job is not None]
-        jobs += [job for job in self.cycles.jobs if not job.done()]
+        jobs += self.cycles.calls
         if jobs:
-            await asyncio.wait(jobs, timeout=self.orchestrator.grace)
+            await asyncio.wait(jobs, timeout=self.options.grace)
+        await self._bus.drain()
+
+    def result(self) -> Result:
+        return Result(self.plan, self.lock.history, self._slots, self.lock.policy)
+
+    def abandon(self) -> None:
+        """Another process continues the plan: stop what is left here, and record nothing."""
+        self.stopping |= self.active  # from now on no end counts
+        self.active.clear()
+        for epoch, active in tuple(self.stopping.items()):
+            self._ask_to_stop(active, epoch)
+        self.cycles.abandon()

@@ -37,7 +37,7 @@ class PlanMask:
 
     def shown(self, value: Any) -> Any:
         """A copy of a value for a view, with every secret masked."""
-        return self().shown(value)
+        return self().data(value)
 
     def results(self) -> dict[str, Any]:
         """Copies of the results of all completed tasks, for a view. What may hold a secret that is not known here is
@@ -51,7 +51,7 @@ class PlanMask:
             if node not in doubtful:
                 doubtful.add(node)
                 found.extend(node.children.values())
-        return {node.id: mask.result(node.value) if node in doubtful else mask.shown(node.value) for node in done}
+        return {node.id: mask.result(node.value) if node in doubtful else mask.data(node.value) for node in done}
 
     def over(self, evaluate: Evaluate) -> Evaluate:
         """The same evaluation of conditions; the reason why one cannot be judged is masked."""

@@ -1,4 +1,4 @@
-"""The devices of an orchestrator, and which of them takes a task."""
+"""Roster of an orchestrator: the devices that have joined, and the choice of one for a task."""
 
 from __future__ import annotations
 
@@ -12,106 +12,110 @@ from asterism.orchestrator.devices import Device
 logger = logging.getLogger("asterism.roster")
 
 
-class Place(Candidate):
-    """A device that has joined, with what selection needs to know of it."""
+class Member(Candidate):
+    """A device that has joined, and its load."""
 
-    __slots__ = ("awaited", "device", "left")
+    __slots__ = ("device", "left", "waiting_lanes")
 
     def __init__(self, device: Device) -> None:
         super().__init__(device.id, frozenset(device.can), device.slots)
         self.device = device
         self.left = False
-        self.awaited: dict[tuple[ReadyQueue, Lane], None] = {}  # who was set aside because this one, too, is busy
+        self.waiting_lanes: dict[tuple[ReadyQueue, Lane], None] = {}  # lanes that wait for a slot of this device
 
 
 class Roster:
-    """Who is here. Which devices could serve a lane is worked out once, and again when somebody joins or leaves."""
+    """The joined devices. Which of them can serve a lane is computed once, and again when a device joins or leaves."""
 
     def __init__(self, devices: Iterable[Device], strategy: str | Strategy) -> None:
         if isinstance(strategy, str) and strategy not in STRATEGIES:
-            raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+            raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
         self._strategy = STRATEGIES[strategy] if isinstance(strategy, str) else strategy
-        self._places: dict[str, Place] = {}
-        self._capable: dict[Lane, list[Place]] = {}
-        self._given = 0
+        self._members: dict[str, Member] = {}
+        self._capable: dict[Lane, list[Member]] = {}
+        self._assigned = 0
         for device in devices:
             self.join(device)
 
-    def join(self, device: Device) -> Place:
+    def join(self, device: Device) -> Member:
         if device.slots is not None and device.slots < 1:
-            raise ValueError(f"device {device.id!r}: slots is 1 or more, or None for no limit, not {device.slots}")
-        if device.id in self._places:
-            raise ValueError(f"there is a device {device.id!r} already")
-        place = self._places[device.id] = Place(device)
+            raise ValueError(f"device {device.id!r}: slots must be 1 or more, or None for no limit, not {device.slots}")
+        if device.id in self._members:
+            raise ValueError(f"a device {device.id!r} has joined already")
+        member = self._members[device.id] = Member(device)
         self._capable.clear()
-        return place
+        return member
 
-    def leave(self, device_id: str) -> Place:
+    def leave(self, device_id: str) -> Member:
         try:
-            place = self._places.pop(device_id)
+            member = self._members.pop(device_id)
         except KeyError:
-            raise ValueError(f"there is no device {device_id!r}; the devices are {self.names()}") from None
-        place.left = True
+            raise ValueError(f"no device {device_id!r} has joined; the devices are {self.names()}") from None
+        member.left = True
         self._capable.clear()
-        return place
+        return member
 
-    def find(self, device_id: str) -> Place | None:
-        return self._places.get(device_id)
+    def find(self, device_id: str) -> Member | None:
+        return self._members.get(device_id)
 
     def names(self) -> str:
-        return ", ".join(self._places) or "none"
+        return ", ".join(self._members) or "none"
 
-    def __iter__(self) -> Iterator[Place]:
-        return iter(self._places.values())
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
 
     @property
     def slots(self) -> int | None:
-        """How much can run at once in all; None if some device has no limit."""
-        slots = [place.slots for place in self._places.values()]
+        """How many tasks the devices can run at once; None if one of them has no limit."""
+        slots = [member.slots for member in self._members.values()]
         return None if None in slots else sum(slot for slot in slots if slot is not None)
 
-    def capable(self, lane: Lane) -> list[Place]:
-        """The devices that could serve a lane, busy or not."""
-        found = self._capable.get(lane)
-        if found is None:
-            found = self._capable[lane] = [place for place in self._places.values() if capable(place, lane)]
-        return found
+    def serves(self, member: Member, lane: Lane) -> bool:
+        """Whether a device can run the tasks of a lane."""
+        return capable(member, lane)
 
-    def choose(self, lane: Lane) -> Place | None:
-        """The device for the next task of a lane; None if every capable one is busy, or there is none."""
-        places = self.capable(lane)
-        if len(places) == 1:
-            return places[0] if places[0].free else None
-        free = [place for place in places if place.free]
+    def capable(self, lane: Lane) -> list[Member]:
+        """The devices that can serve a lane, busy or not."""
+        members = self._capable.get(lane)
+        if members is None:
+            members = self._capable[lane] = [one for one in self._members.values() if self.serves(one, lane)]
+        return members
+
+    def choose(self, lane: Lane) -> Member | None:
+        """The device for the next task of a lane; None if all capable devices are busy, or there is none."""
+        members = self._capable.get(lane) or self.capable(lane)
+        if len(members) == 1:
+            return members[0] if members[0].free else None
+        free = [member for member in members if member.free]
         if not free:
             return None
         try:
             chosen = self._strategy(free, lane)
         except Exception:
-            logger.exception("the strategy failed; the first free device is taken")
+            logger.exception("the strategy raised; using the first free device")
             return free[0]
         if chosen in free:
             return chosen
-        logger.error("the strategy chose %r, which is no free device; the first free one is taken", chosen)
+        logger.error("the strategy chose %r, which is not a free device; using the first free device", chosen)
         return free[0]
 
-    def give(self, place: Place) -> int:
-        """A task goes to a device. Returns a serial number."""
-        place.running += 1
-        self._given += 1
-        place.last_given = self._given
-        return self._given
+    def assign(self, member: Member) -> int:
+        """Take a slot of a device. Returns a serial number."""
+        member.running += 1
+        self._assigned += 1
+        member.last_given = self._assigned
+        return self._assigned
 
-    def take_back(self, place: Place) -> None:
-        """A slot of a device is free: the lanes that waited for it are worth a look again."""
-        place.running -= 1
-        if place.awaited:
-            for queue, lane in place.awaited:
-                queue.look_again(lane)
-            place.awaited.clear()
+    def release(self, member: Member) -> None:
+        """Free a slot of a device, and make the lanes that wait for it active again."""
+        member.running -= 1
+        if member.waiting_lanes:
+            for queue, lane in member.waiting_lanes:
+                queue.activate(lane)
+            member.waiting_lanes.clear()
 
     def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
-        """Every device that could serve the lane is busy; any of them that becomes free brings it back."""
-        queue.set_aside(lane)
-        for place in self.capable(lane):
-            place.awaited[queue, lane] = None
+        """All capable devices are busy: skip the lane until one of them has a free slot."""
+        queue.deactivate(lane)
+        for member in self.capable(lane):
+            member.waiting_lanes[queue, lane] = None

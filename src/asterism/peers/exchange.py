@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.run.session import OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.membership import identity
+from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.workflows import without_rules
@@ -277,7 +277,7 @@ class Exchange:
 
     async def _open(self) -> _Endpoint:
         if self._endpoint is None:
-            store = await identity(self.fleet.store, self.fleet.clock)
+            store = await store_identity(self.fleet.store, self.fleet.clock)
             feed = await feed_of(self.fleet.store).start_feed()
             outgoing, ingest = Outgoing(self.fleet, store, feed), Ingest(self.fleet, self.peers, store)
             self._endpoint = _Endpoint(store, feed, outgoing, ingest)
@@ -403,4 +403,4 @@ class Exchange:
             raise PeerRefused(f"it has {len(data):,} bytes, and the limit of this fleet is {most:,}")
         if hashlib.sha256(data).hexdigest() != name:
             raise PeerRefused("its name is not the hash of its bytes")
-        await self.fleet.store.keep_blob(data)
+        await self.fleet.store.put_blob(data)

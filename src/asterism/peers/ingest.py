@@ -33,7 +33,7 @@ from asterism.core.run.run import COMPLETED, OWNED, Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import failure_of
+from asterism.fleet.ledger import failure_notice
 from asterism.fleet.retention import HANDED, LOST
 from asterism.peers import peer_notices, quota
 from asterism.peers.lost_requests import reapply_request
@@ -424,7 +424,7 @@ class _Batch:
         found = await self._store.register(key)
         if not after.ended:
             return [PutRegister(key, {}, None)] if was_left_to is None and found is None else []
-        told = failure_of(after, self._now) if was_left_to is None or found is not None else []
+        told = failure_notice(after, self._now) if was_left_to is None or found is not None else []
         return told if found is None else [*told, PutRegister(key, None, found.revision)]
 
     async def _admit_to_series(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
@@ -432,7 +432,7 @@ class _Batch:
         if left_to is not None or not waits:
             return run, []
         try:
-            return await self._fleet.ledger.readmitted(run, self._now)
+            return await self._fleet.ledger.readmit(run, self._now)
         except UnreadableSeries:  # its runs wait until the series is repaired
             return run, []
 
@@ -441,4 +441,4 @@ class _Batch:
         for a run that the other one holds."""
         if run.series is None or not (run.ended or (run.held and left_to is not None)):
             return []
-        return await self._fleet.ledger.leaving(run, run.series)
+        return await self._fleet.ledger.leave_series(run, run.series)

@@ -26,7 +26,7 @@ from asterism.peers.messages import (
 from asterism.peers.record_limits import sendable_record
 from asterism.peers.registry import Peer
 from asterism.peers.rollback_detection import FeedMarks
-from asterism.store.protocol import Change, Notice, Report, feed_of
+from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _came_from(peer: Peer, change: Change) -> bool:
     return change.same and change.left_to == peer.store
 
 
-def _with_progress(run: Run, reports: dict[str, Report]) -> Run:
+def _with_progress(run: Run, reports: dict[str, ProgressReport]) -> Run:
     """The run with the progress its owner last reported. Not if progress decides between two records that know of each
     other: once compared, they are compared by what the records contain, or they would overtake each other forever."""
     report = reports.get(run.id)

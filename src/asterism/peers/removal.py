@@ -86,7 +86,7 @@ async def _withdraw(fleet: Fleet, claimed: list[Run], name: str) -> None:
     """Withdraw runs one by one, before the removal: a run with a cancel request ends, which has consequences."""
     for run in claimed:
         with contextlib.suppress(RunRefused):  # it has started or left its device meanwhile
-            await fleet.ledger.wish(
+            await fleet.ledger.request(
                 run.id, lambda one, _: transitions.withdraw(one, fleet.store.clock(), _pause_reason(name))
             )
 

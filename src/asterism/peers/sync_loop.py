@@ -81,14 +81,14 @@ class SyncLoop:
             watch = self._fleet.store.watch(await self._topics())  # changes during the sync count
             try:
                 self._on_sync(name, await self.sync(name))
-                errors.over()
+                errors.recovered()
                 pause = self._interval
                 await self._clock.sleep(min(MIN_PAUSE, self._interval))
                 await self._wait_for_change(watch)
             except UnknownPeer:
                 return  # it was removed
             except AsterismError as error:
-                errors.met(error)
+                errors.occurred(error)
                 pause = await self._back_off(pause)
             except Exception:  # a bug that an answer triggers must not make us ask for it again at once, forever
                 log.exception("internal error in the sync with peer %s", name)

@@ -163,4 +163,4 @@ class Takeover:
             after = transitions.lose(run, flow, now, reason)
         else:
             after = transitions.adopt(run, now, reason)
-        return await self._fleet.ledger.readmitted(after, now)
+        return await self._fleet.ledger.readmit(after, now)

@@ -19,7 +19,7 @@ from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import suggestion, written
+from asterism.planfile.plan_validation import suggestion, written
 
 ACTIONS = ("argv", "shell", "call", "http")
 

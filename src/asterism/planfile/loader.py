@@ -1,13 +1,18 @@
-"""From the text of a plan file to a constellation, or to the list of everything that is wrong with it."""
+"""From the text of a plan file to a constellation, or to the list of everything that is wrong with it.
+
+What is wrong with a plan file, each mistake with its line.
+
+The order in which tasks can be added to a plan, and the circles that leave none."""
 
 from __future__ import annotations
 
 import gc
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,10 +26,7 @@ from asterism.core.plan.task import Task
 from asterism.planfile import models
 from asterism.planfile.checks import Meaning, Surroundings
 from asterism.planfile.models import Part
-from asterism.planfile.partial_validation import AnyShape, salvage
-from asterism.planfile.plan_errors import BadPlan
-from asterism.planfile.task_order import circles, ordered
-from asterism.planfile.validation_messages import place, sentence
+from asterism.planfile.plan_validation import AnyShape, place, salvage, sentence
 
 Sources = dict[str, tuple[str, str | None]]
 
@@ -215,3 +217,76 @@ def _devices(head: models.Head) -> tuple[DeviceLine, ...]:
         DeviceLine(name, device.slots or processors, frozenset(device.can or ()))
         for name, device in head.devices.items()
     )
+
+
+class BadPlan(PlanError):
+    """A plan file that cannot be run; ``mistakes`` are all of them, in the order of their lines."""
+
+    def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
+        self.name, self.mistakes = name, tuple(mistakes)
+        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
+
+
+Parents = Mapping[str, Collection[str]]
+"""For each task, in the order of the file, what it waits for: tasks of the same mapping."""
+
+MOST_SHOWN = 12
+
+
+def ordered(parents: Parents) -> list[str] | None:
+    """All tasks, parents first and otherwise as in the file; None if some wait for each other."""
+    names = list(parents)
+    position = {name: number for number, name in enumerate(names)}
+    children: dict[str, list[str]] = {}
+    open_parents = [len(above) for above in parents.values()]
+    for name, above in parents.items():
+        for source in above:
+            children.setdefault(source, []).append(name)
+    free = [number for number, count in enumerate(open_parents) if not count]
+    heapify(free)
+    found = []
+    while free:
+        name = names[heappop(free)]
+        found.append(name)
+        for child in children.get(name, ()):
+            number = position[child]
+            open_parents[number] -= 1
+            if not open_parents[number]:
+                heappush(free, number)
+    return found if len(found) == len(names) else None
+
+
+def circles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
+    """Every dependency that closes a circle, as (source, target), with the path round it, long ones cut in the middle.
+
+    Walks from tasks to their parents, depth first, without recursion."""
+    depth: dict[str, int] = {}  # of the tasks on the path that is being walked
+    done: set[str] = set()
+    for start in parents:
+        if start in done:
+            continue
+        path, open_above = [start], [iter(parents[start])]
+        depth[start] = 0
+        while path:
+            source = next(open_above[-1], None)
+            if source is None:
+                name = path.pop()
+                open_above.pop()
+                del depth[name]
+                done.add(name)
+            elif source in depth:
+                yield source, path[-1], _round(path, depth[source])
+            elif source not in done:
+                depth[source] = len(path)
+                path.append(source)
+                open_above.append(iter(parents[source]))
+
+
+def _round(path: list[str], first: int) -> list[str]:
+    """The circle, sources first: the path was walked from targets to sources."""
+    length = len(path) - first
+    if length <= MOST_SHOWN:
+        return [path[-1 - step] for step in range(length)] + [path[-1]]
+    half = MOST_SHOWN // 2
+    head, tail = [path[-1 - step] for step in range(half)], [path[first + half - 1 - step] for step in range(half)]
+    return [*head, f"({length - MOST_SHOWN} more)", *tail, path[-1]]

@@ -1,4 +1,6 @@
-"""The shape of a plan file, as models: they check it, and the published JSON Schema is made from them."""
+"""The shape of a plan file, as models: they check it, and the published JSON Schema is made from them.
+
+The published JSON Schema of plan files."""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
 
@@ -212,3 +215,16 @@ class Plan(Head):
     """A plan for Asterism: tasks, what they wait for, and the devices that do them."""
 
     tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without the titles that only repeat the names of keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema, made from the models that check a file."""
+    schema = Plan.model_json_schema(by_alias=True, schema_generator=_Untitled)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Asterism plan file"}

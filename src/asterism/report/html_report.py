@@ -1,15 +1,22 @@
-"""The report of a run: one HTML page that needs nothing else, neither network nor files beside it."""
+"""The report of a run: one HTML page that needs nothing else, neither network nor files beside it.
+
+The sections of the report, each from the report's data to a piece of HTML."""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
+from typing import TypeVar
 
 from asterism.base.durations import format_duration
-from asterism.base.text import markup
-from asterism.report.assets import beside
-from asterism.report.report_data import Report
-from asterism.report.report_sections import edits, figures, graph, pill, stories, tasks, time
+from asterism.base.text import markup, plural
+from asterism.report.drawing_graph import Graph
+from asterism.report.picture import Picture
+from asterism.report.report_data import EditRow, Report, StoryLine, TaskRow
+from asterism.report.svg import beside, svg
+from asterism.report.timeline import timeline
 
 
 def report(data: Report) -> str:
@@ -54,3 +61,178 @@ def _header(data: Report) -> str:
         f'<p class="end">{pill(data.state)} after {took}</p>'
         f'<nav aria-label="Sections">{links}</nav></header>'
     )
+
+
+MOST_DRAWN = 300
+MOST_ROWS = 5_000
+Row = TypeVar("Row")
+COLUMNS = ("Task", "Status", "Device", "Attempts", "Started", "Duration", "Reason", "Result")
+
+
+def pill(word: str) -> str:
+    """A status or outcome in its colour."""
+    return f'<span class="pill is-{markup(word)}">{markup(word.replace("_", " "))}</span>'
+
+
+def figures(data: Report) -> str:
+    """The summary: each figure with its name."""
+    if not data.figures:
+        return ""
+    named = [(markup(name), markup(value)) for name, value in data.figures]
+    cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in named)
+    return f'<section aria-label="Summary"><dl class="figures">{cards}</dl></section>'
+
+
+def graph(data: Report) -> str:
+    """The plan as it was at the end."""
+    if not data.picture.stars:
+        return _section("Graph", '<p class="none">The plan has no tasks.</p>')
+    picture = _first_tasks(data.picture)
+    remark = ""
+    if len(picture.stars) < len(data.picture.stars):
+        remark = (
+            f'<p class="remark">The graph shows the first {len(picture.stars):,} of'
+            f" {plural(len(data.picture.stars), 'task')}, in the order of their dependencies."
+            " The lists below tell of the others.</p>"
+        )
+    return _section("Graph", f'{remark}<div class="sheet graph" {_scroller("Graph")}>{svg(picture)}</div>')
+
+
+def _first_tasks(picture: Picture) -> Picture:
+    if len(picture.stars) <= MOST_DRAWN:
+        return picture
+    stars = [picture.stars[task] for task in Graph.of(picture).order[:MOST_DRAWN]]
+    drawn = {star.id for star in stars}
+    lines = tuple(line for line in picture.lines if line.source in drawn and line.target in drawn)
+    return Picture(picture.title, tuple(stars), lines)
+
+
+def time(data: Report) -> str:
+    """When what ran where, and when edits held it back."""
+    if not (data.executions or data.cycles or data.holds):
+        return _section("Timeline", '<p class="none">Nothing was executed.</p>')
+    executions, remark = _first(data.executions, "execution")
+    drawn = replace(data, executions=executions, cycles=data.cycles[:MOST_ROWS], holds=data.holds[:MOST_ROWS])
+    sheet = f'<div class="sheet" {_scroller("Timeline")}>{timeline(drawn)}</div>'
+    return _section("Timeline", f"{remark}{sheet}{_timeline_legend(drawn)}")
+
+
+def _timeline_legend(data: Report) -> str:
+    outcomes = dict.fromkeys(markup(execution.outcome) for execution in data.executions)
+    entries = [f'<li class="is-{outcome}"><i></i>{outcome}</li>' for outcome in outcomes]
+    if any(execution.provisional for execution in data.executions):
+        entries.append('<li class="provisional"><i></i>started provisionally</li>')
+    answers = dict.fromkeys(markup(cycle.outcome) for cycle in data.cycles)
+    entries += [f'<li class="cycle is-{answer}"><i></i>edit cycle: {answer}</li>' for answer in answers]
+    if data.holds:
+        entries.append('<li class="hold"><i></i>held for an edit</li>')
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def tasks(data: Report) -> str:
+    """One row for each task."""
+    if not data.tasks:
+        return _section("Tasks", '<p class="none">The plan has no tasks.</p>')
+    shown, remark = _first(data.tasks, "task")
+    story_of = {task: place for place, (task, _) in enumerate(data.stories[:MOST_ROWS])}
+    heads = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in COLUMNS)
+    rows = "".join(_task_row(row, data.started_at, story_of.get(row.id)) for row in shown)
+    return _section(
+        "Tasks",
+        '<p class="filter"><label>Find a task'
+        ' <input type="search" autocomplete="off" spellcheck="false"></label></p>'
+        f'{remark}<div class="sheet" {_scroller("Tasks")}>'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>",
+    )
+
+
+def _task_row(row: TaskRow, since: float, story: int | None) -> str:
+    name = markup(row.id)
+    link = name if story is None else f'<a href="#story-{story}">{name}</a>'
+    started = "" if row.start is None else f"{row.start - since:.6f}"
+    took = None if row.start is None or row.end is None else row.end - row.start
+    cells = [
+        f'<th scope="row">{link}</th><td>{pill(row.status)}</td><td>{markup(row.device)}</td>',
+        f'<td class="number">{row.attempts}</td>',
+        f'<td class="number" data-sort="{started}">{_at(row.start, since)}</td>',
+        f'<td class="number" data-sort="{"" if took is None else f"{took:.6f}"}">{_at(took, 0.0)}</td>',
+        f'<td class="long">{markup(row.reason)}</td><td class="long">{_code(row.value)}</td>',
+    ]
+    return f'<tr data-name="{name}">{"".join(cells)}</tr>'
+
+
+def _at(at: float | None, since: float) -> str:
+    return "" if at is None else format_duration(at - since)
+
+
+def _code(text: str) -> str:
+    return f"<code>{markup(text)}</code>" if text else ""
+
+
+def edits(data: Report) -> str:
+    """What the editors answered, in the order of the answers."""
+    if not data.edits:
+        return _section("Edits", '<p class="none">The plan was not edited.</p>')
+    shown, remark = _first(data.edits, "edit")
+    answers = "".join(_edit(row, data.started_at) for row in shown)
+    return _section("Edits", f'{remark}<ol class="edits">{answers}</ol>')
+
+
+def _edit(row: EditRow, since: float) -> str:
+    version = "" if row.version is None else f'<span class="version">version {row.version}</span>'
+    reason = f'<p class="reason">{markup(row.reason)}</p>' if row.reason else ""
+    return (
+        f'<li class="is-{markup(row.outcome)}"><p class="head">{pill(row.outcome)}{version}'
+        f"<span>{markup(row.author)}</span><time>{format_duration(row.at - since)}</time></p>{reason}"
+        f"{_list('operations', row.operations)}{_list('violations', row.violations)}</li>"
+    )
+
+
+def _list(kind: str, lines: Sequence[str]) -> str:
+    return f'<ul class="{kind}">{"".join(f"<li>{markup(line)}</li>" for line in lines)}</ul>' if lines else ""
+
+
+def stories(data: Report) -> str:
+    """What happened to each task, step by step and why; closed until asked for."""
+    if not data.stories:
+        return _section("Stories", '<p class="none">There is nothing to tell.</p>')
+    shown, remark = _first(data.stories, "story")
+    status_of = {row.id: row.status for row in data.tasks}
+    told = "".join(
+        _story(place, task, status_of.get(task, ""), story, data.started_at)
+        for place, (task, story) in enumerate(shown)
+    )
+    return _section("Stories", f'{remark}<div class="stories">{told}</div>')
+
+
+def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since: float) -> str:
+    name = markup(task)
+    steps = "".join(
+        f"<li><time>{format_duration(line.at - since)}</time><p>{markup(line.what)}"
+        f"{f'<span>{markup(line.why)}</span>' if line.why else ''}</p></li>"
+        for line in story
+    )
+    return (
+        f'<details id="story-{place}" data-name="{name}">'
+        f"<summary><b>{name}</b>{pill(status) if status else ''}"
+        f"<small>{plural(len(story), 'step')}</small></summary><ol>{steps}</ol></details>"
+    )
+
+
+def _section(name: str, content: str) -> str:
+    return f'<section id="{name.lower()}" aria-labelledby="{name.lower()}-name">' + (
+        f'<h2 id="{name.lower()}-name">{name}</h2>{content}</section>'
+    )
+
+
+def _scroller(name: str) -> str:
+    """Attributes that let a keyboard scroll a wide piece sideways."""
+    return f'tabindex="0" role="region" aria-label="{name}, scrolls sideways"'
+
+
+def _first(rows: tuple[Row, ...], noun: str) -> tuple[tuple[Row, ...], str]:
+    """As many rows as a page can bear, and a remark when that is not all of them."""
+    if len(rows) <= MOST_ROWS:
+        return rows, ""
+    total = plural(len(rows), noun)
+    return rows[:MOST_ROWS], f'<p class="remark">Shown are the first {MOST_ROWS:,} of {total}.</p>'

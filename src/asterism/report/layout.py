@@ -3,18 +3,27 @@
 A small layered layout after Sugiyama: layers by longest path; edges that skip layers get a bend in each layer
 they pass; layers are ordered so that few edges cross; then every task moves as near to its neighbours as the
 order allows. Components are laid out one by one and stacked. Tasks without any edge come last, as a grid.
-"""
+
+The order of things inside each layer, chosen so that few edges cross.
+
+The classic heuristic: sweep down and up over the layers, each time sorting a layer by the mean position (the
+barycentre) of its neighbours in the layer before, and keep the best order seen.
+
+Placing things on a line: each as near as can be to where it wants to be, in a given order, none too close.
+
+This is least squares under order constraints (isotonic regression). It is solved exactly, in linear time, by
+pooling neighbours that push against each other into blocks that move as one."""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from asterism.report.crossings import Neighbours, untangle
 from asterism.report.drawing_graph import Graph
-from asterism.report.spread import spread
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges
 # run straight.
@@ -172,3 +181,75 @@ def _pull(net: _Net, node: int, other: int) -> float:
 def _gaps(net: _Net, layer: list[int]) -> list[float]:
     rooms = [BEND_ROOM if net.is_bend(node) else 0.5 for node in layer]
     return [0.0, *(first + second for first, second in pairwise(rooms))]
+
+
+SWEEPS = 8
+
+Neighbours = Mapping[int, Sequence[int]]
+
+
+def untangle(layers: list[list[int]], above: Neighbours, below: Neighbours) -> list[list[int]]:
+    """Reorder each layer; `above` and `below` hold each node's neighbours in the layer before and after."""
+    best, fewest = layers, count_crossings(layers, below)
+    current = layers
+    for sweep in range(SWEEPS):
+        if fewest == 0:
+            break
+        current = _sweep(current, above) if sweep % 2 == 0 else _sweep(current[::-1], below)[::-1]
+        crossings = count_crossings(current, below)
+        if crossings < fewest:
+            best, fewest = current, crossings
+    return best
+
+
+def _sweep(layers: list[list[int]], towards: Neighbours) -> list[list[int]]:
+    swept: list[list[int]] = []
+    position: dict[int, int] = {}
+    for layer in layers:
+        centre = {node: _centre(towards[node], position, place) for place, node in enumerate(layer)}
+        ordered = sorted(layer, key=centre.__getitem__)
+        position.update((node, place) for place, node in enumerate(ordered))
+        swept.append(ordered)
+    return swept
+
+
+def _centre(neighbours: Sequence[int], position: Mapping[int, int], place: int) -> float:
+    # A node without neighbours there stays about where it is, instead of jumping to one end.
+    return sum(position[other] for other in neighbours) / len(neighbours) if neighbours else place
+
+
+def count_crossings(layers: list[list[int]], below: Neighbours) -> int:
+    """How many pairs of edges between neighbouring layers cross."""
+    position = {node: place for layer in layers for place, node in enumerate(layer)}
+    crossings = 0
+    for layer in layers:
+        passed: list[int] = []
+        for node in layer:
+            ends = sorted(position[other] for other in below[node])
+            crossings += sum(len(passed) - bisect_right(passed, end) for end in ends)
+            for end in ends:
+                insort(passed, end)
+    return crossings
+
+
+def spread(wishes: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """Positions nearest to the wishes such that each is at least `gaps[i]` after the one before it.
+
+    `gaps[0]` is not used. A heavier weight gives way less.
+    """
+    offsets: list[float] = []
+    offset = 0.0
+    for number, gap in enumerate(gaps):
+        offset += gap if number else 0.0
+        offsets.append(offset)
+    blocks: list[tuple[float, float, int]] = []  # (weighted mean, weight, members)
+    for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
+        mean, total, members = wish - offset, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            other_mean, other_total, other_members = blocks.pop()
+            mean = (mean * total + other_mean * other_total) / (total + other_total)
+            total += other_total
+            members += other_members
+        blocks.append((mean, total, members))
+    means = (mean for mean, _, members in blocks for _ in range(members))
+    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

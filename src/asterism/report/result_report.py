@@ -1,22 +1,29 @@
-"""The report of a run: a finished result, put into the form that the drawing wants."""
+"""The report of a run: a finished result, put into the form that the drawing wants.
+
+Who did what, when and where: read from the story of a run.
+
+What a report needs and a finished plan no longer tells: the plan as it began, and what became of each edit."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
-from asterism.orchestrator.events import EditEvent
+from asterism.core.plan.task import Dependency
+from asterism.orchestrator.events import EditEvent, EventBus, Subscription
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report import CycleBar, EditRow, Hold, Report, StoryLine, TaskRow, report
-from asterism.report.execution_bars import execution_bars
-from asterism.report.plan_picture import picture
-from asterism.report.run_figures import figures
-from asterism.report.run_recorder import Recording
+from asterism.report.picture import picture
+from asterism.report.report_data import ExecutionBar
+from asterism.report.result_summary import figures
 
 CYCLE_OUTCOMES = {
     "accepted": "accepted",
@@ -148,3 +155,88 @@ def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: PlanMask) ->
         return EditRow(version, entry.at, author.rstrip(":"), "", (rest.strip("()"),), "accepted", ())
     operations = tuple(map(secrets.shown, event.edits))
     return EditRow(version, entry.at, event.author, secrets.shown(event.reason), operations, "accepted", ())
+
+
+OUTCOMES = {
+    "completed": "completed",
+    "completed provisionally": "completed",
+    "failed": "failed",
+    "failed provisionally": "failed",
+    "attempt failed": "failed",
+    "cancelled": "cancelled",
+    "revoked": "revoked",
+    "put back": "cancelled",
+}
+"""How an execution ends with an entry of the story."""
+
+
+@dataclass(slots=True)
+class _Execution:
+    task: str
+    device: str
+    start: float
+    provisional: bool
+    end: float | None = None
+    outcome: str = "cancelled"
+
+
+def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
+    """One bar for each execution, each in a slot of its device that is free for that time. ``devices`` says by task
+    which device it was in the end: what it was given to may stand for many."""
+    return tuple(_placed(sorted(_executions(story, devices), key=lambda one: one.start), ended_at))
+
+
+def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Execution]:
+    latest: dict[str, _Execution] = {}
+    found = []
+    for at, what, task, why in story:
+        if task is None:
+            continue
+        if what in ("started", "started provisionally"):
+            latest[task] = _Execution(task, why, at, provisional=what != "started")
+            found.append(latest[task])
+        elif what in OUTCOMES and task in latest:
+            execution = latest[task]
+            if execution.end is None:
+                execution.end, execution.outcome = at, OUTCOMES[what]
+            elif what == "revoked" and execution.provisional:  # it had ended; its result is gone all the same
+                execution.outcome = "revoked"
+    for task, execution in latest.items():
+        execution.device = devices.get(task, execution.device)
+    return found
+
+
+def _placed(executions: Iterable[_Execution], ended_at: float) -> Iterator[ExecutionBar]:
+    """The lowest slot that is free. A device has as many as were ever in use at once."""
+    free: dict[str, list[int]] = {}
+    busy: dict[str, list[tuple[float, int]]] = {}
+    for one in executions:
+        open_slots, taken = free.setdefault(one.device, []), busy.setdefault(one.device, [])
+        while taken and taken[0][0] <= one.start:
+            heappush(open_slots, heappop(taken)[1])
+        slot = heappop(open_slots) if open_slots else len(taken) + 1
+        end = ended_at if one.end is None else one.end
+        heappush(taken, (end, slot))
+        yield ExecutionBar(one.task, one.device, slot, one.start, end, one.outcome, one.provisional)
+
+
+ANSWERS = ("edit_applied", "edit_rejected")
+
+
+class Recording:
+    """Begins when it is made: make it before the plan runs. ``edits`` are the answers of editors, in order."""
+
+    def __init__(self, plan: Constellation, events: EventBus) -> None:
+        self.plan_id = plan.id
+        self.first: dict[str, tuple[Dependency, ...]] = {
+            node.id: tuple(node.parents.values()) for node in plan.nodes.values()
+        }
+        self.edits: list[EditEvent] = []
+        self._subscription: Subscription = events.subscribe(self._note, EditEvent, limit=1_000_000)
+
+    def _note(self, event: EditEvent) -> None:
+        if event.kind in ANSWERS and event.constellation == self.plan_id:
+            self.edits.append(event)
+
+    def close(self) -> None:
+        self._subscription.close()

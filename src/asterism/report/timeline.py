@@ -1,9 +1,12 @@
-"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device."""
+"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device.
+
+The ticks of a time axis: their step and their labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from rich.cells import cell_len
 
@@ -11,7 +14,6 @@ from asterism.base.text import markup, shorten
 from asterism.report.report_data import Report
 from asterism.report.svg import number
 from asterism.report.timeline_bands import Band, Bar, bands
-from asterism.report.times import tick, tick_step
 
 WIDTH = 1180.0
 GUTTER = 140.0
@@ -156,3 +158,44 @@ def _joined(bars: Sequence[Bar]) -> list[tuple[float, float]]:
         start = stretches.pop()[0] if stretches and stretches[-1][1] == bar.start else bar.start
         stretches.append((start, bar.end))
     return stretches
+
+
+_STEPS = (
+    *(digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)),
+    *(
+        10.0,
+        15.0,
+        30.0,
+        60.0,
+        120.0,
+        300.0,
+        600.0,
+        900.0,
+        1800.0,
+        3600.0,
+        7200.0,
+        14400.0,
+        21600.0,
+        43200.0,
+        86400.0,
+    ),
+)
+
+
+def tick(seconds: float, step: float) -> str:
+    """The label of a tick. The step chooses the unit, so that all ticks of an axis have the same."""
+    if seconds == 0:
+        return "0"
+    if step <= 0.1:
+        return f"{seconds * 1000:.6g} ms"
+    if step < 60:
+        return f"{seconds:.6g} s"
+    return f"{seconds / 60:.6g} min" if step < 3600 else f"{seconds / 3600:.6g} h"
+
+
+def tick_step(span: float, most: int) -> float:
+    """The smallest round step that divides the span into at most `most` parts."""
+    for step in _STEPS:
+        if span <= step * most:
+            return step
+    return ceil(span / most / _STEPS[-1]) * _STEPS[-1]

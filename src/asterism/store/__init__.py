@@ -1,1 +1,129 @@
-"""Where runs are kept: one protocol, several engines."""
+"""Where runs, sessions and registers are kept, and the only way in which the processes of a fleet affect each other.
+
+A store holds *runs* (pieces of work), *sessions* (devices that joined), *registers* (small JSON documents under a key),
+*notices* (messages for people) and *blobs* (large values). Each record has a revision. ``commit`` takes a batch of
+writes, each with the revision it replaces, and writes all of them or none: there is no other concurrency control.
+::
+
+    from asterism.store import PutRegister, open_store, update_register
+
+    store = await open_store("sqlite:///fleet.db")
+    await store.commit([PutRegister("greeting", {"text": "hello"}, None)])       # None: it must not exist yet
+    await update_register(store, "visits", lambda count: (count or 0) + 1)
+    await store.close()
+
+==========================  ============================================================================================
+``protocol``                all ports on one page: ``Store``, ``ChangeFeed``, ``Watch``, and the values they exchange
+``store_errors``            the exceptions
+``optimistic_update``       the loop that reads, changes, commits and tries again after a conflict
+``url``                     from an address to an open store
+``row_codec``               records as rows of a table, and back; on the way of every write
+``dump_format``             a whole store as lines of JSON; backup and restore
+``watches``                 waking those who wait for a commit, within one process
+``predicates``              which runs a query, a take request or the search for orphans means, in plain Python
+``file_ownership``          whether a file beside a store may have been planted by another user
+``memory``                  the reference engine; ``memory_change_feed`` is its feed
+``sqlite``                  the engine for one machine: any number of processes share a file
+``postgres``                the engine for many machines
+==========================  ============================================================================================
+
+The two database engines have the same parts under the same names: ``store`` (the class), ``schema`` (migrations),
+``statements`` (SQL, from ``statements.sql``), ``group_commit`` (many callers, one transaction), ``queue`` (taking of
+runs), ``reads``, ``maintenance`` (check, dump, retention) and ``error_mapping`` (database errors as StoreErrors).
+
+Invariants:
+
+- A commit that returned is durable. One that raised Conflict or ValueError did nothing. After StoreUnavailable it is
+  unknown whether it happened, and the caller has to look.
+- No engine decides what a run may become: that is ``asterism.core.run``. An engine compares revisions.
+- A heartbeat and a commit with ``ExpectSession`` exclude each other: a run is never taken from a device whose heartbeat
+  has just arrived.
+- Stored formats are stable: a new one comes with a migration, forward only.
+
+To add a query, add a field to ``Query``, a condition to each engine and to ``predicates``, and a test to
+``asterism.testing.store_conformance``, which every engine has to pass. To add an engine, implement ``Store`` and run
+that suite.
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.store.memory import MemoryStore
+    from asterism.store.optimistic_update import retry_on_conflict, try_commit, update_register
+    from asterism.store.postgres.store import PostgresStore
+    from asterism.store.protocol import (
+        ExpectRegister,
+        ExpectSession,
+        Notice,
+        PutRegister,
+        PutRun,
+        PutSession,
+        Query,
+        Register,
+        Store,
+        Watch,
+    )
+    from asterism.store.sqlite.store import SqliteStore
+    from asterism.store.store_errors import (
+        Conflict,
+        StoreBusy,
+        StoreCorrupt,
+        StoreError,
+        StoreFull,
+        StoreMissing,
+        StoreReadOnly,
+        StoreUnavailable,
+        StoreUnwritable,
+        UnknownSchema,
+    )
+    from asterism.store.url import open_store
+
+__all__ = [
+    "Conflict",
+    "ExpectRegister",
+    "ExpectSession",
+    "MemoryStore",
+    "Notice",
+    "PostgresStore",
+    "PutRegister",
+    "PutRun",
+    "PutSession",
+    "Query",
+    "Register",
+    "SqliteStore",
+    "Store",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreMissing",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "StoreUnwritable",
+    "UnknownSchema",
+    "Watch",
+    "open_store",
+    "retry_on_conflict",
+    "try_commit",
+    "update_register",
+]
+
+_ERRORS = [name for name in __all__ if name.startswith("Store") and name != "Store"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.store.memory": ["MemoryStore"],
+        "asterism.store.optimistic_update": ["retry_on_conflict", "try_commit", "update_register"],
+        "asterism.store.postgres": ["PostgresStore"],
+        "asterism.store.protocol": [
+            *("ExpectRegister", "ExpectSession", "Notice", "PutRegister", "PutRun", "PutSession"),
+            *("Query", "Register", "Store", "Watch"),
+        ],
+        "asterism.store.sqlite": ["SqliteStore"],
+        "asterism.store.store_errors": ["Conflict", "UnknownSchema", *_ERRORS],
+        "asterism.store.url": ["open_store"],
+    },
+)

@@ -200,7 +200,7 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
             case {"notice": notice}:
                 return row_codec.notice_of(notice)
             case {"blob": str(text)}:
-                await store.keep_blob(base64.b64decode(text, validate=True))
+                await store.put_blob(base64.b64decode(text, validate=True))
                 return None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error

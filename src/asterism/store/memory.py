@@ -11,7 +11,6 @@ import hashlib
 import heapq
 import json
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,66 +20,58 @@ from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
-from asterism.store.memory_change_feed import Feed
+from asterism.store.memory_change_feed import MemoryChangeFeed
 from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
-    FEED,
-    Answer,
-    Change,
     Contribution,
     ExpectRegister,
     ExpectSession,
-    Held,
+    HeartbeatReply,
     Notice,
-    Offer,
+    OwnedRun,
+    ProgressReport,
     PutCopy,
     PutRegister,
     PutRun,
     PutSession,
     Query,
     Register,
-    Report,
-    Usage,
-    Waiting,
+    TakeRequest,
+    WaitingRuns,
     Watch,
     Write,
-    name_each_record_once,
-    topics_of,
 )
 from asterism.store.store_errors import Conflict
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 _WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
 """Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
 
 
-class MemoryStore:
+class MemoryStore(MemoryChangeFeed):
     """``clock`` is the store's clock, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.url = "memory:"
-        self._runs: dict[str, Run] = {}
+        super().__init__()
         self._keys: dict[str, str] = {}
-        self._owned: dict[str, set[str]] = {}
         self._queue: list[_Place] = []  # a heap with every offered run; what is not offered any more is passed over
         self._queued: set[str] = set()
         self._sweep_at = 1000
-        self._sessions: dict[str, Session] = {}
-        self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, ProgressReport] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
-        self._feed = Feed()
         self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        name_each_record_once(writes)
+        check_distinct_records(writes)
         checked = [self._checked(write) for write in writes]
         for write in checked:
             self._perform(write)
@@ -180,17 +171,17 @@ class MemoryStore:
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[PutRun] = []
         seen: list[_Place] = []
         try:
-            while self._queue and len(taken) < offer.limit:
+            while self._queue and len(taken) < request.limit:
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_offered(run) or not suits(run, offer):
+                if not self._is_offered(run) or not suits(run, request):
                     continue
-                if offer.above is not None and run.priority <= offer.above:
+                if request.above is not None and run.priority <= request.above:
                     break
                 after = step(run)
                 if after is not None:
@@ -204,16 +195,20 @@ class MemoryStore:
                     self._queued.discard(place[2])
         return [self._runs[write.run.id] for write in taken]
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         now = self.clock()
         known = self._sessions.get(session)
         if known is None or known.state != OPEN:
-            return Answer(now, False, False, ())
+            return HeartbeatReply(now, False, False, ())
         self._sessions[session] = known.changed(beat_at=now, profile=_copied(dict(profile)))
         held = self._held(session)
         epochs = {run.id: run.epoch for run in held}
         self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
-        return Answer(now, True, known.draining, [Held(run.id, run.epoch, run.status, run.wish) for run in held])
+        return HeartbeatReply(
+            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.wish) for run in held]
+        )
 
     def _held(self, session: str) -> list[Run]:
         return [self._runs[run_id] for run_id in sorted(self._owned.get(session, ()))]
@@ -247,12 +242,12 @@ class MemoryStore:
             if run.id not in self._feed.left and is_orphan(run, session, now)
         ][:limit]
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[WaitingRuns]:
         kinds: dict[tuple[str, int, str | None], list[float]] = defaultdict(list)
         for run in self._runs.values():
             if self._is_offered(run):
                 kinds[run.workflow, run.version, run.pinned].append(run.waiting_since or 0.0)
-        return [Waiting(*kind, len(since), min(since)) for kind, since in kinds.items()]
+        return [WaitingRuns(*kind, len(since), min(since)) for kind, since in kinds.items()]
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return Counter(run.status for run in self._runs.values())
@@ -275,7 +270,7 @@ class MemoryStore:
             if key.startswith(prefix)
         ]
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return {run_id: self._reports[run_id] for run_id in run_ids if run_id in self._reports}
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
@@ -287,7 +282,7 @@ class MemoryStore:
 
     # -- large things, and old ones ----------------------------------------------------------------------------------
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
         self._blobs[name] = (bytes(data), self.clock())
         return name
@@ -369,51 +364,6 @@ class MemoryStore:
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
-
-    # -- for peers ---------------------------------------------------------------------------------------------------
-
-    async def start_feed(self) -> str:
-        self._feed.start(sorted(self._runs))
-        found = await self.register(FEED)
-        if found is None:
-            await self.commit([PutRegister(FEED, {"id": uuid.uuid4().hex}, None)])
-            return await self.start_feed()
-        return str(found.value["id"])
-
-    async def changes(self, after: int, limit: int) -> list[Change]:
-        return [Change(number, self._runs[run_id], *mark) for run_id, number, mark in self._feed.after(after)][:limit]
-
-    async def newest(self) -> int:
-        return self._feed.newest
-
-    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
-
-    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
-        return [run for run in found if not run.ended and run.id > after][:limit]
-
-    async def judges(self) -> set[str]:
-        return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
-
-    async def forget_sessions(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            known = self._sessions.get(name)
-            if known is not None and known.state == ENDED and not self._owned.get(name):
-                del self._sessions[name]
-                self._owned.pop(name, None)
-
-    async def usage(self, store: str) -> Usage:
-        return self._feed.contributions.usage(store)
-
-    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return {one for one in run_ids if one in self._feed.contributions.runs}
-
-    async def came_from(self, store: str) -> list[Run]:
-        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
-
-    async def kinds(self) -> set[str]:
-        return {run.kind for run in self._runs.values()}
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)

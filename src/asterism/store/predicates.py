@@ -1,4 +1,4 @@
-"""Which runs are meant: a question, an offer and a silent owner against a record. What depends on where a record is
+"""Which runs are meant: a question, an request and a silent owner against a record. What depends on where a record is
 kept (whether it is a copy that is left to a peer) is the engine's own affair.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.store.protocol import Offer, Query
+from asterism.store.protocol import Query, TakeRequest
 
 
 def is_orphan(run: Run, session: Session, now: float) -> bool:
@@ -15,12 +15,12 @@ def is_orphan(run: Run, session: Session, now: float) -> bool:
     return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
 
 
-def suits(run: Run, offer: Offer) -> bool:
+def suits(run: Run, request: TakeRequest) -> bool:
     return (
-        run.not_before <= offer.now
-        and run.kind not in offer.not_kinds
-        and run.pinned in (None, offer.device)
-        and offer.device not in run.avoid
+        run.not_before <= request.now
+        and run.kind not in request.not_kinds
+        and run.pinned in (None, request.device)
+        and request.device not in run.avoid
     )
 
 

@@ -77,3 +77,7 @@ class UnknownSchema(StoreError):
 
 class StoreMissing(StoreError):
     """There is no such store, or what it takes to reach it is not installed."""
+
+
+class StoreNotFound(StoreMissing):
+    """There is no store at this address: no command has created it yet."""

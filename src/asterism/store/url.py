@@ -25,7 +25,7 @@ from asterism.base.url_text import masked_url
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.store_errors import StoreError, StoreMissing
+from asterism.store.store_errors import StoreError, StoreMissing, StoreNotFound
 
 VARIABLE = "ASTERISM_STORE"
 FORMS = "a store is sqlite:///file.db, sqlite:////from/the/root.db, postgresql://… or memory:"
@@ -38,7 +38,7 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     if named is None:
         file = default_file(make=create)
         if not create and not file.parent.is_dir():
-            raise StoreMissing(f"there is no store {file}")
+            raise StoreNotFound(f"there is no store {file}")
         return await SqliteStore.open(file, create=create)
     scheme, colon, rest = named.partition(":")
     match scheme.lower() if colon else "":

@@ -1,1 +1,74 @@
-"""Tools to test Asterism, and programs built on it, without waiting and without luck."""
+"""Tools to test Asterism, and programs built on it: virtual time, a simulator of fleets, conformance suites.
+
+::
+
+    from asterism.testing import run, simulate
+
+    def test_a_timeout_of_ten_minutes():
+        run(main())                      # a coroutine in virtual time: waiting costs nothing
+
+    def test_a_hundred_fleets():
+        for seed in range(100):
+            simulate(seed)               # raises Violation, with the command that replays it
+
+===========================  ===========================================================================================
+``virtual_time``             ``run`` and ``SimLoop``: an event loop whose clock jumps, in an order that follows a seed
+``simulator``                ``simulate``: the real runtime on machines and a network that misbehave, from one seed
+``conformance``              ``AsyncTests``: async tests that need no pytest plugin, shared by the suites
+``store_conformance``        ``StoreConformance``: what every store promises; ``SharedStoreConformance`` with processes
+``register_conformance``     ``RegisterConformance``: what every register of series promises
+===========================  ===========================================================================================
+
+Each name is imported when it is first asked for. ``StoreConformance`` needs pytest and hypothesis
+(``pip install asterism[test]``); everything else needs neither.
+
+No other room imports from this one. A fault is added in ``simulator/faults.py``, a kind of world beside
+``simulator/fleet_world.py`` and in ``WORLDS`` of ``simulator/simulation.py``, a promise of stores in the suite.
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.testing.conformance import AsyncTests, ProcessOpener
+    from asterism.testing.register_conformance import FaultyRegister, RegisterConformance
+    from asterism.testing.simulator.fleet_world import FleetWorld
+    from asterism.testing.simulator.peer_world import PeerWorld
+    from asterism.testing.simulator.plan_world import PlanWorld
+    from asterism.testing.simulator.simulation import simulate
+    from asterism.testing.simulator.witness import Violation
+    from asterism.testing.store_conformance import SharedStoreConformance, StoreConformance
+    from asterism.testing.virtual_time import Deadlock, SimLoop, run
+
+__all__ = [
+    "AsyncTests",
+    "Deadlock",
+    "FaultyRegister",
+    "FleetWorld",
+    "PeerWorld",
+    "PlanWorld",
+    "ProcessOpener",
+    "RegisterConformance",
+    "SharedStoreConformance",
+    "SimLoop",
+    "StoreConformance",
+    "Violation",
+    "run",
+    "simulate",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.testing.conformance": ["AsyncTests", "ProcessOpener"],
+        "asterism.testing.register_conformance": ["FaultyRegister", "RegisterConformance"],
+        "asterism.testing.simulator.fleet_world": ["FleetWorld"],
+        "asterism.testing.simulator.peer_world": ["PeerWorld"],
+        "asterism.testing.simulator.plan_world": ["PlanWorld"],
+        "asterism.testing.simulator.simulation": ["simulate"],
+        "asterism.testing.simulator.witness": ["Violation"],
+        "asterism.testing.store_conformance": ["SharedStoreConformance", "StoreConformance"],
+        "asterism.testing.virtual_time": ["Deadlock", "SimLoop", "run"],
+    },
+)

@@ -17,7 +17,7 @@
 
 The tests run their own event loops and need no plugin. They close what they opened.
 
-``Faulty`` is a register over another one in which what can go wrong does, when it is told to.
+``FaultyRegister`` is a register over another one in which what can go wrong does, when it is told to.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.series.compare_and_swap import Claim, Patience, change, claim, mend
+from asterism.series.compare_and_swap import Claim, RetryOptions, change, claim, mend
 from asterism.series.register import (
     BadSeriesName,
     Change,
-    Moved,
+    RevisionConflict,
     RegisterBusy,
     SeriesRegister,
     Snapshot,
-    Unsure,
+    OutcomeUnknown,
     read_all,
 )
 from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
 
 NAME = "RFC-093"
-EAGER = Patience(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
+EAGER = RetryOptions(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
 ODD_NAMES = (
     "RFC-093",
     "rfc-094",
@@ -73,7 +73,7 @@ ODD_NAMES = (
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
 
 
-class Faulty:
+class FaultyRegister:
     """Over another register: each read takes the next of ``reads``, each swap the next of ``swaps``, and what is there
     happens. None: all is well. ``"before"``: the reply to a swap is lost, and it did not happen. ``"after"``: it is
     lost, and it did. An error is raised. A function is called first: somebody else gets in between."""
@@ -98,13 +98,13 @@ class Faulty:
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         fault = self.swaps.popleft() if self.swaps else None
         if fault == "before":
-            raise Unsure(f"whether series {name} was changed is not known: the reply was lost")
+            raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         if fault != "after":
             await _happens(fault)
         token = await self.register.swap(name, expected, text, message)
         self.swapped += 1
         if fault == "after":
-            raise Unsure(f"whether series {name} was changed is not known: the reply was lost")
+            raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         return token
 
     async def names(self) -> list[str]:
@@ -183,14 +183,14 @@ class RegisterConformance(AsyncTests):
     async def test_there_is_one_first_write(self, register: SeriesRegister, other: SeriesRegister) -> None:
         _same((await other.read(NAME)).token, None)
         await register.swap(NAME, None, "ours", "first")
-        await _refused(other.swap(NAME, None, "theirs", "first too"), Moved)
+        await _refused(other.swap(NAME, None, "theirs", "first too"), RevisionConflict)
         _same((await register.read(NAME)).text, "ours")
 
     async def test_a_lost_update_is_refused(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "zero", "m")
         _same((await other.read(NAME)).token, token)
         newer = await register.swap(NAME, token, "one", "m")
-        await _refused(other.swap(NAME, token, "two", "m"), Moved)
+        await _refused(other.swap(NAME, token, "two", "m"), RevisionConflict)
         _same(await other.read(NAME), Snapshot("one", newer))
 
     async def test_the_same_text_twice_is_two_states(self, register: SeriesRegister, other: SeriesRegister) -> None:
@@ -198,7 +198,7 @@ class RegisterConformance(AsyncTests):
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
         first = await register.swap(NAME, token, "same", "the same message")
-        await _refused(other.swap(NAME, token, "same", "the same message"), Moved)
+        await _refused(other.swap(NAME, token, "same", "the same message"), RevisionConflict)
         second = await register.swap(NAME, first, "same", "the same message")
         _same(len({token, first, second}), 3, "the number of tokens")
 
@@ -209,7 +209,7 @@ class RegisterConformance(AsyncTests):
         await other.read(NAME)
         between = await register.swap(NAME, old, "b", "m")
         await register.swap(NAME, between, "a", "m")
-        await _refused(other.swap(NAME, old, "c", "m"), Moved)
+        await _refused(other.swap(NAME, old, "c", "m"), RevisionConflict)
 
     async def test_any_text_is_kept_as_it_is(self, register: SeriesRegister) -> None:
         """Also one that is no state of a series: who rebuilds it has to see it."""
@@ -239,7 +239,7 @@ class RegisterConformance(AsyncTests):
         for number in range(1, 5):
             await other.read(NAME)
             tokens.append(await register.swap(NAME, tokens[-1], str(number), f"change {number}\n\nin two parts"))
-            await _refused(other.swap(NAME, tokens[-2], "lost", "never happened"), Moved)
+            await _refused(other.swap(NAME, tokens[-2], "lost", "never happened"), RevisionConflict)
         found = await other.history(NAME, 10)
         _same([one.text for one in found], ["4", "3", "2", "1", "0"], "the history")
         _same([one.token for one in found], tokens[::-1], "the tokens")
@@ -260,7 +260,7 @@ class RegisterConformance(AsyncTests):
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
         # somebody was first, or is just about to be
-        _same([one for one in found if not isinstance(one, str | Moved | RegisterBusy)], [], "what the others are told")
+        _same([one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)], [], "what the others are told")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 
@@ -285,14 +285,14 @@ class RegisterConformance(AsyncTests):
     # -- with the loop that uses it ------------------------------------------------------------------------------------
 
     async def test_who_did_not_hear_that_it_won_finds_out(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
         faulty.swaps += ["after", None]
         outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), patience=EAGER)
         _same((outcome.after.active, outcome.after.claim_id), (7, wanted.id))
         _same(faulty.swapped, 1, "the number of swaps")
 
     async def test_who_did_not_hear_and_did_not_win_tries_again(self, register: SeriesRegister) -> None:
-        faulty = Faulty(register)
+        faulty = FaultyRegister(register)
 
         async def somebody_else() -> None:
             await claim(register, NAME, Claim(1), patience=EAGER)
@@ -325,9 +325,9 @@ async def race(opener: str, address: str, first: int, number: int) -> None:
     register = await getattr(importlib.import_module(module), function)(address)
     try:
         for item in range(first, first + number):
-            await claim(register, NAME, Claim(item), patience=Patience(tries=0, jitter=(0.001, 0.05)))
+            await claim(register, NAME, Claim(item), patience=RetryOptions(tries=0, jitter=(0.001, 0.05)))
     finally:
         await register.close()
 
 
-__all__ = ["Faulty", "ProcessOpener", "RegisterConformance", "race"]
+__all__ = ["FaultyRegister", "ProcessOpener", "RegisterConformance", "race"]

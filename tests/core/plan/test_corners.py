@@ -50,7 +50,7 @@ def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
 
 def test_a_ready_task_may_be_kept_outside_the_queue_if_that_is_said() -> None:
     plan = begin(chain("a"))
-    node = plan.queue.take(None)
+    node = plan.queue.pop(None)
     with pytest.raises(AssertionError, match="a is not queued"):
         check_invariants(plan)
     check_invariants(plan, outside={node})
@@ -67,15 +67,15 @@ def test_under_speculative_a_review_does_not_hold_what_may_be_revoked() -> None:
 
 def test_a_lane_that_was_set_aside_is_looked_at_again_when_it_is_said() -> None:
     queue = begin(chain("a")).queue
-    assert list(queue.worth_a_look) == [None]
-    queue.set_aside(None)
-    assert not queue.worth_a_look
-    queue.look_again(("nowhere", frozenset()))  # a lane without work is not worth it
-    assert not queue.worth_a_look
-    queue.look_again(None)
-    assert list(queue.worth_a_look) == [None]
-    queue.set_aside(None)
-    queue.look_at_everything()
-    assert list(queue.worth_a_look) == [None]
-    queue.take(None)
-    assert not queue.worth_a_look
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    assert not queue.active_lanes
+    queue.activate(("nowhere", frozenset()))  # a lane without work is not worth it
+    assert not queue.active_lanes
+    queue.activate(None)
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    queue.activate_all()
+    assert list(queue.active_lanes) == [None]
+    queue.pop(None)
+    assert not queue.active_lanes

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import InvalidTransition, PlanError, UnknownTask
+from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask
-from asterism.core.plan.graph import accept_condition, cannot_evaluate, reason_of
+from asterism.core.plan.graph import accept_condition, cannot_evaluate
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
@@ -499,5 +499,5 @@ def test_the_story_is_told_of_the_whole_plan_or_of_one_task() -> None:
 
 
 def test_a_reason_is_the_error_in_words() -> None:
-    assert reason_of(None) == ""
-    assert reason_of(ValueError("no")) == "ValueError: no"
+    assert error_text(None) == ""
+    assert error_text(ValueError("no")) == "ValueError: no"

@@ -72,7 +72,7 @@ def test_the_hold_ends_when_the_cycle_closes() -> None:
     assert lock.close(cycle, 4.0, "empty") == []
     assert ready(plan) == ["aa"]
     assert (cycle.closed_at, cycle.outcome) == (4.0, "empty")
-    assert lock.quiet
+    assert lock.idle
 
 
 def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
@@ -80,7 +80,7 @@ def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
     lock = locked(plan, edit_on=None)
     end(lock, "a")
     assert ready(plan) == ["aa"]
-    assert lock.quiet
+    assert lock.idle
     assert lock.open(3.0) is None
     assert lock.open_stuck(3.0) is None
 
@@ -223,7 +223,7 @@ def test_a_rejected_answer_is_followed_by_one_that_is_based_on_the_plan_as_it_is
     end(lock, "a")
     cycle = opened(lock)
     plan.edit([UpdateTask("aa", timeout=5)])
-    lock.rejected(cycle)
+    lock.record_rejection(cycle)
     assert (cycle.rejections, cycle.version) == (1, 1)
 
 
@@ -236,7 +236,7 @@ def test_the_stuck_cycle_is_the_last_chance_and_comes_back_only_after_something_
     assert cycle is not None
     assert cycle.stuck
     assert cycle.tasks == ()
-    assert not lock.quiet
+    assert not lock.idle
     lock.close(cycle, 5.0, "empty")
     assert lock.open_stuck(6.0) is None
     plan.add(Task("d"))

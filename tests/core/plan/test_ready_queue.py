@@ -18,8 +18,8 @@ def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) ->
 
 def drained(queue: ReadyQueue, lane: Lane = ANY_DEVICE) -> list[str]:
     found = []
-    while lane in queue.lanes and queue.best(lane) is not None:
-        found.append(queue.take(lane).id)
+    while lane in queue.lanes and queue.peek(lane) is not None:
+        found.append(queue.pop(lane).id)
     return found
 
 
@@ -47,16 +47,16 @@ def test_tasks_for_different_kinds_of_devices_wait_in_different_lanes() -> None:
 def test_looking_at_the_best_leaves_it_in_its_place() -> None:
     queue = ReadyQueue()
     node = queued(queue, "a")
-    assert queue.best(ANY_DEVICE) is queue.best(ANY_DEVICE) is node.entry
+    assert queue.peek(ANY_DEVICE) is queue.peek(ANY_DEVICE) is node.entry
     assert len(queue) == 1
 
 
 def test_a_node_that_was_taken_knows_that_it_is_no_longer_queued() -> None:
     queue = ReadyQueue()
     node = queued(queue, "a")
-    assert queue.take(ANY_DEVICE) is node
+    assert queue.pop(ANY_DEVICE) is node
     assert node.entry is None
-    assert not queue.anything()
+    assert not queue.has_ready()
 
 
 def test_an_entry_that_its_node_has_given_up_is_dropped_when_it_comes_to_the_top() -> None:
@@ -82,14 +82,14 @@ def test_a_node_that_is_pushed_again_moves_to_where_it_now_belongs() -> None:
 def test_a_lane_in_which_nothing_stands_any_more_is_closed() -> None:
     queue = ReadyQueue()
     queued(queue, "a").entry = None
-    assert queue.best(ANY_DEVICE) is None
+    assert queue.peek(ANY_DEVICE) is None
     assert ANY_DEVICE not in queue.lanes
 
 
 def test_anything_looks_into_every_lane() -> None:
     queue = ReadyQueue()
-    assert not queue.anything()
+    assert not queue.has_ready()
     queued(queue, "gone").entry = None
-    assert not queue.anything()
+    assert not queue.has_ready()
     queued(queue, "here", needs="gpu")
-    assert queue.anything()
+    assert queue.has_ready()

@@ -8,8 +8,8 @@ from typing import Any
 
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.executor import Executors, RunWork
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.device.executor import DeviceExecutor, RunWork
+from asterism.fleet.policy.policy import DevicePolicy
 from tests.process_scenes import PATIENCE
 
 
@@ -25,11 +25,11 @@ class Told:
         return RunWork(run, workflow, {} if given is None else given, self.progress.append, self.output.append)
 
 
-def executors(policy: Policy | None = None, **terms: Any) -> Executors:
-    return Executors(policy or Policy.open(), **{"device": "kitchen", "session": "s1", **terms})
+def executors(policy: DevicePolicy | None = None, **terms: Any) -> DeviceExecutor:
+    return DeviceExecutor(policy or DevicePolicy.open(), **{"device": "kitchen", "session": "s1", **terms})
 
 
-def execute(workflow: Workflow, given: Any = None, policy: Policy | None = None, **terms: Any) -> Any:
+def execute(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None, **terms: Any) -> Any:
     """The result of one execution."""
     told = terms.pop("told", None) or Told()
     run = terms.pop("run", None)
@@ -45,7 +45,7 @@ def execute(workflow: Workflow, given: Any = None, policy: Policy | None = None,
     return asyncio.run(main())
 
 
-def check(workflow: Workflow, given: Any = None, policy: Policy | None = None) -> str | None:
+def check(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None) -> str | None:
     made = executors(policy)
     return made.check(Told().work(workflow, given))
 

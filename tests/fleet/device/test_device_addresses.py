@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.host_rules import HostRule, meant
-from asterism.fleet.policy.name_patterns import Names, compiled
-from asterism.fleet.policy.policy import Policy, PolicyForbids, Rules
+from asterism.fleet.policy.matching import HostRule, NamePatterns, compile_pattern, parse_host
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 
 
 def allows(entry: str, url: str) -> bool:
     try:
-        Policy(Rules(hosts=(entry,))).url(url)
+        DevicePolicy(Rules(hosts=(entry,))).url(url)
     except PolicyForbids:
         return False
     return True
@@ -120,7 +119,7 @@ def test_an_address_is_judged_by_what_it_reaches_however_it_is_written(number: i
         url = httpx.URL(f"http://{text}/")
     except httpx.InvalidURL:
         return
-    found = meant(url.raw_host.decode("ascii"))
+    found = parse_host(url.raw_host.decode("ascii"))
     try:  # what the system would connect to
         reached = socket.getaddrinfo(url.host.removesuffix("."), 80, flags=socket.AI_NUMERICHOST)[0][4][0]
     except OSError:
@@ -176,17 +175,17 @@ def simply(pattern: str, name: str, separator: str) -> bool:
 @settings(max_examples=500)
 @given(st.text("ab/.*?\n[", max_size=8), st.text("ab/.\n[", max_size=8), st.sampled_from(["", "/", "."]))
 def test_a_pattern_means_what_it_says(pattern: str, name: str, separator: str) -> None:
-    assert (compiled(pattern, separator).fullmatch(name) is not None) is simply(pattern, name, separator)
+    assert (compile_pattern(pattern, separator).fullmatch(name) is not None) is simply(pattern, name, separator)
 
 
 def test_a_list_of_patterns_has_what_one_of_them_has() -> None:
-    names = Names(("a*b*", "*a", "c"))
+    names = NamePatterns(("a*b*", "*a", "c"))
     assert [name in names for name in ("axb", "xa", "c", "ab", "b", "cc", 5, "")] == [True] * 4 + [False] * 4
-    assert "" not in Names(())
-    assert "a" not in Names(())
+    assert "" not in NamePatterns(())
+    assert "a" not in NamePatterns(())
 
 
 def test_no_name_takes_long_whatever_the_pattern() -> None:
     """With a way back, this test would not end within a lifetime."""
-    names = Names(("*a*a*a*a*a*a*a*a*a*a*b", "*-*-*-*-*-*-*-x"))
+    names = NamePatterns(("*a*a*a*a*a*a*a*a*a*a*b", "*-*-*-*-*-*-*-x"))
     assert "a" * 5_000 + "-" * 5_000 not in names

@@ -21,11 +21,11 @@ from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import LONGEST, LimitReached
+from asterism.fleet.device.executor import LONGEST_VARIABLE, LimitReached
 from asterism.fleet.device.output import TAIL, progress_of
-from asterism.fleet.device.process_records import Life
+from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
-from asterism.fleet.policy.policy import Policy, Rules
+from asterism.fleet.policy.policy import DevicePolicy, Rules
 from tests.fleet.device.device_scenes import Told, check, command, execute, executors, lines, shell
 from tests.process_scenes import PATIENCE, alive, soon, soon_async
 
@@ -92,10 +92,10 @@ def test_a_large_input_is_read_from_its_file() -> None:
 
 def test_a_large_input_that_a_word_names_fails_and_says_what_to_do_instead() -> None:
     with pytest.raises(AsterismError, match=r"word 2 of the command has more than .* \$ASTERISM_INPUT"):
-        execute(command("echo", "{text}"), {"text": "x" * (LONGEST + 1)})
+        execute(command("echo", "{text}"), {"text": "x" * (LONGEST_VARIABLE + 1)})
     with pytest.raises(AsterismError, match=r"the variable BIG has more than .* \$ASTERISM_INPUT"):
-        execute(shell("true", env={"BIG": {"from": "text"}}), {"text": "x" * (LONGEST + 1)})
-    many = {f"v{n}": "x" * (LONGEST - 30) for n in range(100)}
+        execute(shell("true", env={"BIG": {"from": "text"}}), {"text": "x" * (LONGEST_VARIABLE + 1)})
+    many = {f"v{n}": "x" * (LONGEST_VARIABLE - 30) for n in range(100)}
     with pytest.raises(AsterismError, match=r"too long together.*\$ASTERISM_INPUT"):
         execute(shell("true"), many)
 
@@ -427,7 +427,7 @@ async def test_nothing_is_left_behind(state: Path) -> None:
 
 def test_the_file_of_process_groups_is_rid_of_what_has_ended(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.fleet.device.process_records.LARGEST", 40)
-    life = Life("kitchen", "s1")
+    life = ProcessRecords("kitchen", "s1")
     held, in_child = life.admit(None)
     child = os.fork()
     if child == 0:
@@ -478,7 +478,7 @@ def test_a_directory_that_became_another_after_it_was_judged_starts_nothing(
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
-    policy = Policy(Rules(commands=("touch",), directories=(str(inside),)))
+    policy = DevicePolicy(Rules(commands=("touch",), directories=(str(inside),)))
     judged, is_last = policy.directory, iter([False, True])  # once before anything is evaluated, once to start
 
     def swapped(cwd: str | None) -> str | None:

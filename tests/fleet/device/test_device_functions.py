@@ -333,7 +333,7 @@ async def test_cancelling_twice_does_not_wait_for_the_grace() -> None:
     await soon_async(lambda: made.lingering == 0)
 
 
-async def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> None:
+def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> None:
     running, go = threading.Event(), threading.Event()
     said: list[BaseException] = []
 
@@ -346,20 +346,24 @@ async def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() 
         except RunStopped as error:
             said.append(error)
 
-    before = threading.enumerate()  # one of another test may be about to end
-    made = executors(grace=0.01)
-    work = asyncio.create_task(made.execute(Told().work(function(deaf))))
-    await soon_async(running.is_set)
-    (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
-    for _ in range(2):
-        work.cancel()
-        await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
+    async def main() -> threading.Thread:
+        before = threading.enumerate()  # one of another test may be about to end
+        made = executors(grace=0.01)
+        work = asyncio.create_task(made.execute(Told().work(function(deaf))))
+        await soon_async(running.is_set)
+        (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
+        for _ in range(2):
+            work.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+        return thread
+
+    thread = asyncio.run(main())
     go.set()
     thread.join()
     assert len(said) == 1

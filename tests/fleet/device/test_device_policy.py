@@ -17,12 +17,12 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.run_inputs import fill
-from asterism.fleet.policy.policy import ORDINARY, Policy, PolicyForbids, Rules
+from asterism.fleet.policy.policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Told, check, command, execute, executors, shell
 
 
-def policy(**rules: Any) -> Policy:
-    return Policy(Rules(**rules), "policy.yaml")
+def policy(**rules: Any) -> DevicePolicy:
+    return DevicePolicy(Rules(**rules), "policy.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_everything_that_is_in_the_way_is_said_at_once() -> None:
 
 def test_without_a_policy_everything_is_allowed(tmp_path: Path) -> None:
     flow = shell('echo "$PWD $X"', cwd=str(tmp_path), env={"X": "1"})
-    assert Policy.open().objection(flow) is None
+    assert DevicePolicy.open().objection(flow) is None
     assert check(flow) is None
     assert execute(flow) == f"{tmp_path} 1"
 

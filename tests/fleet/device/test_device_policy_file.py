@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.policy import Policy, Rules
+from asterism.fleet.policy.policy import DevicePolicy, Rules
 from asterism.fleet.policy.policy_file import LARGEST, BadPolicy, parse
 
 WHOLE = """\
@@ -33,7 +33,7 @@ def mistakes(text: str) -> list[str]:
 def test_a_policy_file_says_what_is_allowed(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(WHOLE)
-    policy = Policy.load(path)
+    policy = DevicePolicy.load(path)
     assert not policy.everything
     assert policy.name == "policy.yaml"
     assert policy.rules == Rules(
@@ -56,7 +56,7 @@ def test_a_home_is_somebodys_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "work").mkdir()
     work = str((tmp_path / "work").resolve())
-    assert Policy(Rules(directories=("~/work",))).directory(work) == work
+    assert DevicePolicy(Rules(directories=("~/work",))).directory(work) == work
 
 
 def test_every_mistake_is_told_with_its_line() -> None:
@@ -120,13 +120,13 @@ def test_what_is_no_policy_is_told(text: str, words: str) -> None:
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     with pytest.raises(FileNotFoundError):
-        Policy.load(path)
+        DevicePolicy.load(path)
     path.write_bytes(b"shell: true\n# \xff\n")
     with pytest.raises(BadPolicy, match=r"policy.yaml:2: the file is not text in UTF-8"):
-        Policy.load(path)
+        DevicePolicy.load(path)
     path.write_bytes(b"#" * (LARGEST + 1))
     with pytest.raises(BadPolicy, match="is larger than"):
-        Policy.load(path)
+        DevicePolicy.load(path)
 
 
 WORDS = st.sampled_from([*WHOLE.split(" "), "\n", ":", "[", "]", "&a", "*a"])
@@ -136,7 +136,7 @@ WORDS = st.sampled_from([*WHOLE.split(" "), "\n", ":", "[", "]", "&a", "*a"])
 @given(st.text(max_size=60) | st.lists(WORDS).map("".join))
 def test_any_text_is_a_policy_or_told_to_be_none(text: str) -> None:
     try:
-        Policy(parse(text))
+        DevicePolicy(parse(text))
     except BadPolicy as error:
         told = error.mistakes
     else:

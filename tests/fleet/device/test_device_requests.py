@@ -19,7 +19,7 @@ from asterism.core.errors import AsterismError, NotJson
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device import device_requests
 from asterism.fleet.device.executor import LimitReached
-from asterism.fleet.policy.policy import Policy, PolicyForbids, Rules
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Told, check, execute, executors
 from tests.process_scenes import soon_async
 
@@ -76,8 +76,8 @@ def request(url: str, **terms: Any) -> Workflow:
     return Workflow("work", http={"url": url, **terms}, limit=limit)
 
 
-def only(*hosts: str) -> Policy:
-    return Policy(Rules(hosts=hosts), "policy.yaml")
+def only(*hosts: str) -> DevicePolicy:
+    return DevicePolicy(Rules(hosts=hosts), "policy.yaml")
 
 
 def test_a_request_says_which_run_and_which_epoch_it_is_for(server: Any) -> None:

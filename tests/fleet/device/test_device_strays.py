@@ -21,8 +21,17 @@ from typing import Any
 import pytest
 
 from asterism.fleet.device import orphan_processes, process_records
-from asterism.fleet.device.orphan_processes import DeviceLock, end_strays
-from asterism.fleet.device.process_records import Life, began, boot, is_same, mark, stat_of, state_directory
+from asterism.fleet.device.host import DeviceLock, lock_holder
+from asterism.fleet.device.orphan_processes import kill_orphans
+from asterism.fleet.device.process_records import (
+    ProcessRecords,
+    boot_id,
+    is_same_process,
+    read_stat,
+    start_time,
+    state_directory,
+    store_mark,
+)
 from tests.fleet.device.device_scenes import lines
 from tests.process_scenes import alive, soon
 
@@ -49,12 +58,12 @@ class Agent:
         from pathlib import Path
         from asterism.core.run.run import Run
         from asterism.core.run.workflow import Workflow
-        from asterism.fleet.device.executor import Executors, RunWork
-        from asterism.fleet.device.process_records import Life
-        from asterism.fleet.policy.policy import Policy
+        from asterism.fleet.device.executor import DeviceExecutor, RunWork
+        from asterism.fleet.device.process_records import ProcessRecords
+        from asterism.fleet.policy.policy import DevicePolicy
 
         async def main():
-            made = Executors(Policy.open(), grace=0.1, **{terms!r})
+            made = DeviceExecutor(DevicePolicy.open(), grace=0.1, **{terms!r})
             {setting}
             flow = Workflow("work", shell={line!r}, env={{"NOTED": {str(self.noted)!r}}})
             work = RunWork(Run("r1", "work", 1, 0.0, "test", epoch=1), flow, {{}}, print, print)
@@ -111,7 +120,7 @@ TREE = (
 )
 """A shell, a child in its group, and two that have left it."""
 
-WITHOUT_DEATH_SIGNAL = "made._life._ask = None"
+WITHOUT_DEATH_SIGNAL = "made._records._ask = None"
 
 
 # -- death -------------------------------------------------------------------------------------------------------------
@@ -140,9 +149,9 @@ def test_what_is_left_is_ended_at_the_next_start_also_what_has_left_its_group(ag
     one.kill()
     soon(lambda: not alive(leader))
     assert all(map(alive, [child, other, grandchild]))
-    assert set(end_strays(KITCHEN, STORE, "s2")) == {leader, other}  # the groups are called by their leaders
+    assert set(kill_orphans(KITCHEN, STORE, "s2")) == {leader, other}  # the groups are called by their leaders
     soon(lambda: gone([child, other, grandchild]))
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
 
 
 @linux
@@ -152,18 +161,20 @@ def test_what_threw_its_environment_away_is_found_by_its_group(agent: Callable[.
     soon(lambda: b"ASTERISM" not in Path(f"/proc/{leader}/environ").read_bytes())
     one.kill()
     assert alive(leader)
-    assert end_strays(KITCHEN, STORE, "s2") == [leader]
+    assert kill_orphans(KITCHEN, STORE, "s2") == [leader]
     soon(lambda: not alive(leader))
 
 
 def test_where_there_is_no_proc_the_file_of_groups_is_enough(agent: Callable[..., Agent], state: Path) -> None:
-    setting = f"made._life = Life({KITCHEN!r}, 's1', {STORE!r}, Path({str(NOWHERE)!r})); {WITHOUT_DEATH_SIGNAL}"
+    setting = (
+        f"made._records = ProcessRecords({KITCHEN!r}, 's1', {STORE!r}, Path({str(NOWHERE)!r})); {WITHOUT_DEATH_SIGNAL}"
+    )
     one = agent("echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
     numbers = one.numbers(2)
-    assert end_strays(KITCHEN, STORE, "s2", proc=NOWHERE) == []  # its agent is alive
+    assert kill_orphans(KITCHEN, STORE, "s2", proc=NOWHERE) == []  # its agent is alive
     one.kill()
     assert all(map(alive, numbers))
-    assert end_strays(KITCHEN, STORE, "s2", proc=NOWHERE) == numbers[:1]
+    assert kill_orphans(KITCHEN, STORE, "s2", proc=NOWHERE) == numbers[:1]
     soon(lambda: gone(numbers))
     assert not list((state / "lives").iterdir())
 
@@ -173,7 +184,7 @@ def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path
     one.numbers(1)
     assert [entry.name for entry in (state / "lives").iterdir()] == ["s1"]
     one.kill()
-    end_strays(KITCHEN, STORE, "s2")
+    kill_orphans(KITCHEN, STORE, "s2")
     assert not list((state / "lives").iterdir())
 
 
@@ -192,9 +203,9 @@ def test_what_belongs_to_others_is_left_alone(agent: Callable[..., Agent]) -> No
     numbers = {who: one.numbers(1)[0] for who, one in others.items()}
     for who in ("another device", "another store", "this session"):
         others[who].kill()
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert all(map(alive, numbers.values())), {who: alive(number) for who, number in numbers.items()}
-    assert end_strays(LAPTOP, STORE, "s2") == [numbers["another device"]]
+    assert kill_orphans(LAPTOP, STORE, "s2") == [numbers["another device"]]
 
 
 @linux
@@ -203,9 +214,9 @@ def test_processes_of_another_user_are_left_alone(agent: Callable[..., Agent], s
     (leader,) = one.numbers(1)
     one.kill()
     (state / "lives" / "s1" / "groups").unlink()  # the file of another user is in another directory
-    assert end_strays(KITCHEN, STORE, "s2", user=os.getuid() + 1) == []
+    assert kill_orphans(KITCHEN, STORE, "s2", user=os.getuid() + 1) == []
     assert alive(leader)
-    assert end_strays(KITCHEN, STORE, "s2") == [leader]
+    assert kill_orphans(KITCHEN, STORE, "s2") == [leader]
 
 
 @linux
@@ -213,23 +224,23 @@ def test_a_store_that_was_not_known_is_no_protection(agent: Callable[..., Agent]
     """Its agent is dead, so nobody can want it."""
     one = agent("echo $$ >> $NOTED; exec sleep 1000", store="", setting=WITHOUT_DEATH_SIGNAL)
     (leader,) = one.numbers(1)
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     one.kill()
-    assert end_strays(KITCHEN, STORE, "s2") == [leader]
+    assert kill_orphans(KITCHEN, STORE, "s2") == [leader]
 
 
 def spares_a_stranger(state: Path, said: Callable[[int], tuple[dict[str, Any], Any]]) -> None:
     """Asserts that a process whose number stands in the file of a life is left alone. ``said`` is what that file says
     of the life and of when the process began, given its number."""
-    life = Life(KITCHEN, "s1", STORE)
-    life.desk()
+    life = ProcessRecords(KITCHEN, "s1", STORE)
+    life.make_directory()
     groups = state / "lives" / "s1" / "groups"
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
     try:
         of_the_life, since = said(stranger.pid)
         whose = {**json.loads(groups.read_text()), **of_the_life}
         groups.write_text(f"{json.dumps(whose)}\n+1 {stranger.pid} {since}\n")
-        assert end_strays(KITCHEN, STORE, "s2") == []
+        assert kill_orphans(KITCHEN, STORE, "s2") == []
         assert stranger.poll() is None
         assert not groups.exists()
     finally:
@@ -246,13 +257,13 @@ def test_a_number_that_was_given_to_another_process_is_not_mistaken_for_the_old_
 
 @linux
 def test_after_the_machine_was_started_anew_no_number_means_anything(state: Path) -> None:
-    spares_a_stranger(state, lambda pid: ({"boot": "another"}, began(pid)))
+    spares_a_stranger(state, lambda pid: ({"boot": "another"}, start_time(pid)))
 
 
 def left_by(device: str, state: Path, **of_the_life: Any) -> Path:
     """The file of a life that ended suddenly, as it stands there."""
-    life = Life(device, f"of-{device}", STORE)
-    life.desk()
+    life = ProcessRecords(device, f"of-{device}", STORE)
+    life.make_directory()
     groups = state / "lives" / f"of-{device}" / "groups"
     said = {**json.loads(groups.read_text()), "began": 1.0, **of_the_life}
     groups.write_text(f"{json.dumps(said)}\n")
@@ -261,7 +272,7 @@ def left_by(device: str, state: Path, **of_the_life: Any) -> Path:
 
 def test_nothing_is_kept_of_a_dead_life_of_another_device_either(state: Path) -> None:
     groups = left_by(LAPTOP, state)
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert not groups.parent.exists()
 
 
@@ -271,10 +282,10 @@ def test_what_another_device_left_running_is_for_that_device_to_end(state: Path)
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stray:
         try:
             with groups.open("a") as file:
-                file.write(f"+1 {stray.pid} {began(stray.pid)}\n")
-            assert end_strays(KITCHEN, STORE, "s2") == []
+                file.write(f"+1 {stray.pid} {start_time(stray.pid)}\n")
+            assert kill_orphans(KITCHEN, STORE, "s2") == []
             assert groups.exists()
-            assert end_strays(LAPTOP, STORE, "s2") == [stray.pid]
+            assert kill_orphans(LAPTOP, STORE, "s2") == [stray.pid]
             assert not groups.exists()
         finally:
             stray.kill()
@@ -284,9 +295,9 @@ def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (process_records, orphan_processes):
-        monkeypatch.setattr(module, "machine", lambda: "this-one")
+        monkeypatch.setattr(module, "machine_id", lambda: "this-one")
     groups = left_by(LAPTOP, state, boot="the one before")
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert not groups.exists()
 
 
@@ -300,7 +311,7 @@ def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
 )
 def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Path, of_the_life: dict[str, Any]) -> None:
     groups = left_by(LAPTOP, state, **of_the_life)
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert groups.exists()
 
 
@@ -308,7 +319,8 @@ def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Pat
     "text",
     [
         *("", "no json\n", "[]\n", f'{{"device": "{KITCHEN}"}}\n', f'{{"device": "{KITCHEN}", '),
-        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", "boot": "{boot()}", '
+        f'{{"device": "{KITCHEN}", "session": "s9", "store": "", "host": "{socket.gethostname()}", '
+        f'"boot": "{boot_id()}", '
         '"agent": 0, "began": 1}\n+1 no number\n',
     ],
 )
@@ -317,18 +329,18 @@ def test_a_file_that_is_not_whole_is_left_alone(state: Path, text: str) -> None:
     broken.mkdir(parents=True)
     (broken / "groups").write_text(text)
     (state / "lives" / "stray-file").write_text("x")
-    assert end_strays(KITCHEN, STORE, "s2") == []
+    assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert (broken / "groups").read_text() == text
 
 
 @linux
 def test_marks_that_are_not_whole_are_left_alone() -> None:
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     for agent in ({}, {"ASTERISM_AGENT": ""}, {"ASTERISM_AGENT": "nonsense"}):
         stranger = subprocess.Popen(["sleep", "1000"], env={**os.environ, **marks, **agent}, process_group=0)
         try:
             soon(lambda number=stranger.pid: b"ASTERISM_DEVICE" in Path(f"/proc/{number}/environ").read_bytes())
-            assert end_strays(KITCHEN, STORE, "s2") == []
+            assert kill_orphans(KITCHEN, STORE, "s2") == []
             assert stranger.poll() is None
         finally:
             stranger.kill()
@@ -341,12 +353,12 @@ def test_a_stray_in_somebody_elses_group_is_ended_alone() -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     environment = {**os.environ, **marks, "ASTERISM_AGENT": f"{dead.pid} 1"}
     stray = subprocess.Popen(["sleep", "1000"], env=environment, process_group=stranger.pid)
     try:
         soon(lambda: b"ASTERISM_DEVICE" in Path(f"/proc/{stray.pid}/environ").read_bytes())
-        assert end_strays(KITCHEN, STORE, "s2") == [stray.pid]
+        assert kill_orphans(KITCHEN, STORE, "s2") == [stray.pid]
         assert stray.wait() == -signal.SIGKILL
         assert stranger.poll() is None
     finally:
@@ -359,10 +371,10 @@ def test_a_stray_in_somebody_elses_group_is_ended_alone() -> None:
 def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end_itself(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": mark(STORE), "ASTERISM_SESSION": "s1"}
+    marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     program = (
-        "from asterism.fleet.device.orphan_processes import end_strays; "
-        f"print(end_strays({KITCHEN!r}, {STORE!r}, 's2'))"
+        "from asterism.fleet.device.orphan_processes import kill_orphans; "
+        f"print(kill_orphans({KITCHEN!r}, {STORE!r}, 's2'))"
     )
     environment = {**os.environ, **marks, "ASTERISM_AGENT": f"{dead.pid} 1"}
     told = subprocess.run(
@@ -383,18 +395,18 @@ def test_a_process_is_known_by_when_it_began_also_without_proc() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
         for proc in (Path("/proc"), NOWHERE):
-            noted = began(child.pid, proc)
+            noted = start_time(child.pid, proc)
             assert noted is not None
-            assert is_same(child.pid, noted, proc)
-            assert not is_same(child.pid, noted + 100, proc)
+            assert is_same_process(child.pid, noted, proc)
+            assert not is_same_process(child.pid, noted + 100, proc)
     finally:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried
         for proc in (Path("/proc"), NOWHERE):
-            assert began(child.pid, proc) is None
+            assert start_time(child.pid, proc) is None
         child.wait()
-    assert began(child.pid, NOWHERE) is None
-    assert stat_of(child.pid) is None
+    assert start_time(child.pid, NOWHERE) is None
+    assert read_stat(child.pid) is None
 
 
 # -- the lock ----------------------------------------------------------------------------------------------------------
@@ -406,7 +418,7 @@ def test_a_device_has_one_living_agent_on_a_machine() -> None:
     assert lock.acquire()
     other = DeviceLock(STORE, KITCHEN)
     assert not other.acquire()
-    assert other.holder() == os.getpid()
+    assert lock_holder(STORE, KITCHEN) == os.getpid()
     others = [DeviceLock(STORE, LAPTOP), DeviceLock("sqlite:///other.db", KITCHEN)]
     assert all(one.acquire() for one in others)
     lock.close()
@@ -422,7 +434,7 @@ def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
     lock.close()
     lock.close()
     assert list((state / "devices").iterdir()) == []
-    assert lock.holder() is None
+    assert lock_holder(STORE, KITCHEN) is None
 
 
 def test_who_gives_back_a_lock_whose_file_was_cleaned_away_leaves_that_of_another_alone(state: Path) -> None:
@@ -476,7 +488,7 @@ def test_a_lock_that_is_given_back_while_another_asks_for_it_is_the_others_alone
 def test_the_lock_goes_with_the_process_however_it_ends() -> None:
     program = f"""
     import sys, signal
-    from asterism.fleet.device.orphan_processes import DeviceLock
+    from asterism.fleet.device.host import DeviceLock
     lock = DeviceLock({STORE!r}, {KITCHEN!r})
     print(lock.acquire(), flush=True)
     signal.pause()
@@ -487,7 +499,7 @@ def test_the_lock_goes_with_the_process_however_it_ends() -> None:
         assert holder.stdout.readline() == "True\n"
         lock = DeviceLock(STORE, KITCHEN)
         assert not lock.acquire()
-        assert lock.holder() == holder.pid
+        assert lock_holder(STORE, KITCHEN) == holder.pid
         holder.send_signal(signal.SIGSTOP)
         assert not lock.acquire()  # it is alive
     finally:

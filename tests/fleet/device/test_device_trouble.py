@@ -20,12 +20,12 @@ from asterism.base.process_guard import Guard
 from asterism.base.processes import CommandFailed, Commands, LeaseExpired
 from asterism.core.errors import DeviceTrouble
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.executor import Executors
+from asterism.fleet.device.executor import DeviceExecutor
 from tests.fleet.device.device_scenes import Told, command, executors, shell
 from tests.process_scenes import PATIENCE
 
 
-def outcome(made: Executors, workflow: Workflow) -> Any:
+def outcome(made: DeviceExecutor, workflow: Workflow) -> Any:
     """The result of an execution, or what it raised."""
 
     async def main() -> Any:
@@ -90,9 +90,9 @@ def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
 def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
     """Its disk is full: what it writes before it becomes the command does not fit any more."""
     made = executors()
-    made._life._settled()
+    made._records._settled()
     full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, made._life._groups, inheritable=False)
+    os.dup2(full, made._records._groups, inheritable=False)
     os.close(full)
     found = outcome(made, shell("echo hello"))
     assert isinstance(found, DeviceTrouble)
@@ -119,7 +119,7 @@ def test_a_device_whose_start_failed_leaves_nothing_open_and_begins_anew(monkeyp
         patch.setattr(os, "write", full)
         for _ in range(5):
             with pytest.raises(OSError, match="No space left"):
-                made._life.desk()
+                made._records.make_directory()
     assert len(os.listdir("/dev/fd")) == before
     assert outcome(made, shell("echo hello")) == "hello"
 
@@ -151,7 +151,7 @@ def test_a_request_without_descriptors_is_trouble() -> None:
 
 
 def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None:
-    async def probe(made: Executors) -> None:
+    async def probe(made: DeviceExecutor) -> None:
         try:
             await made.probe()
         finally:

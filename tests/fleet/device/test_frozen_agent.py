@@ -35,8 +35,8 @@ class Freezing:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    async def beat(self, *terms):
-        answer = await self._store.beat(*terms)
+    async def heartbeat(self, *terms):
+        answer = await self._store.heartbeat(*terms)
         if self._flag.exists():
             self._flag.unlink()
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -19,11 +19,11 @@ from asterism.series.github.auth import (
     credentials_from,
     repository_of,
 )
-from asterism.series.github.github_access import open_github
-from asterism.series.github.github_client import GitHubClient, Refused
+from asterism.series.github.github_register import open_github
+from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.register import RateLimited, RegisterUnavailable, Unsure
-from tests.series.github.github_scenes import environ, opened, service_of, world_of
+from asterism.series.register import RateLimited, RegisterUnavailable, OutcomeUnknown
+from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit
 
 
@@ -188,10 +188,10 @@ async def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_uns
     async with with_client(server) as (client, _):
         with pytest.raises(RegisterUnavailable, match="out of reach"):
             await client.get("issues/1")
-        with pytest.raises(Unsure):
+        with pytest.raises(OutcomeUnknown):
             await client.send("PATCH", "issues/1", {"title": "x"})
         server.forget()
-        with pytest.raises(Unsure):
+        with pytest.raises(OutcomeUnknown):
             await client.send("POST", "issues", {"title": "x"}, again=False)
         assert server.counted["dropped"] == 1
 
@@ -319,7 +319,7 @@ async def test_a_repository_that_is_not_there_is_told_in_a_sentence(server):
     register = open_github("acme/nothing", environ=environ(server))
     with pytest.raises(RegisterUnavailable, match="github:acme/nothing"):
         await register.names()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         await register.client.get("issues/1")
     with pytest.raises(RegisterUnavailable):
         await register.swap("RFC-093", None, "x", "m")

@@ -25,14 +25,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from asterism.core.series.machine import Series
-from asterism.series.github.discovery import Finder
-from asterism.series.github.sync_reports import SeriesReport, SyncReport
-from asterism.series.github.sync_worker import Worker
-from asterism.series.github.webhook import Memory, concern_of, is_signed
+from asterism.series.github.discovery import SeriesMatcher
+from asterism.series.github.sync_report import SeriesReport, SyncReport
+from asterism.series.github.sync_worker import SyncWorker
+from asterism.series.github.webhook import SeenDeliveries, concern_of, is_signed
 from asterism.series.github.webhook_server import CannotServe, listening_at
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
-from tests.cli.series_github import GitHubServer, scenes
+from tests.cli.local_github import GitHubServer, scenes
 from tests.process_scenes import PATIENCE
 
 pytestmark = pytest.mark.virtual_time
@@ -75,7 +75,7 @@ def test_a_signature_is_right_for_one_body_and_one_secret():
 
 
 def test_a_delivery_is_new_once_by_its_id_and_by_its_body():
-    memory = Memory(most=2)
+    memory = SeenDeliveries(most=2)
     assert memory.is_new("1", b"a")
     assert not memory.is_new("1", b"b")  # the same id
     assert not memory.is_new("2", b"a")  # the same body under another id, which is not signed
@@ -84,16 +84,16 @@ def test_a_delivery_is_new_once_by_its_id_and_by_its_body():
     assert memory.is_new("1", b"a")  # what is remembered is bounded
 
 
-def concern(event: str, form: dict[str, Any], finder: Finder | None = None) -> frozenset[str] | None:
-    return concern_of(event, json.dumps(form).encode(), "acme/rocket", finder or Finder()).series
+def concern(event: str, form: dict[str, Any], finder: SeriesMatcher | None = None) -> frozenset[str] | None:
+    return concern_of(event, json.dumps(form).encode(), "acme/rocket", finder or SeriesMatcher()).series
 
 
 def test_an_event_concerns_the_series_of_its_issue():
     assert concern("issues", payload()) == {"RFC-093"}
     assert concern("issues", payload("edited", changes={"title": {"from": "OPS-7-1: before"}})) == {"RFC-093", "OPS-7"}
     assert concern("issues", payload("unlabeled", label={"name": "series:house/1"})) == {"RFC-093", "house"}
-    assert concern("issues", payload("unlabeled", label={"name": "bot"}), Finder(required="bot")) == {"RFC-093"}
-    assert concern("issues", payload("edited"), Finder(required="bot")) == frozenset()
+    assert concern("issues", payload("unlabeled", label={"name": "bot"}), SeriesMatcher(required="bot")) == {"RFC-093"}
+    assert concern("issues", payload("edited"), SeriesMatcher(required="bot")) == frozenset()
     assert concern("issues", {**payload(), "issue": {"number": 9, "title": "a question"}}) == frozenset()
     assert concern("issues", {**payload(), "repository": {"full_name": "acme/other"}}) == frozenset()
     assert concern("pull_request", payload("closed")) is None
@@ -116,13 +116,13 @@ def test_labels_that_are_no_list_are_refused(action, labels):
     issue = {"number": 1, "title": "RFC-093-01: part 1", "labels": labels}
     body = json.dumps(payload(action, issue=issue, label={"name": "bug"})).encode()
     with pytest.raises(ValueError, match="the labels of the issue are no list"):
-        concern_of("issues", body, "acme/rocket", Finder())
+        concern_of("issues", body, "acme/rocket", SeriesMatcher())
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"repository": {"full_name": "acme/rocket"}}', b"\xff"])
 def test_a_body_that_is_not_githubs_is_refused(body):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own errors are of this kind, and there are several
-        concern_of("issues", body, "acme/rocket", Finder())
+        concern_of("issues", body, "acme/rocket", SeriesMatcher())
 
 
 @pytest.mark.parametrize("text", ["", "8080", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":8080"])
@@ -157,7 +157,7 @@ class Noting:
 
 
 async def asked_every_five_minutes(service: Noting, times: int = 20) -> None:
-    worker = Worker(cast(Any, service), 600.0)
+    worker = SyncWorker(cast(Any, service), 600.0)
     working = asyncio.create_task(worker.work())
     await asyncio.sleep(1)
     for _ in range(times):
@@ -206,7 +206,7 @@ class Troubled:
 async def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status):
     service = Troubled("OPS-7", status)
     loop = asyncio.get_running_loop()
-    worker = Worker(cast(Any, service), 3600.0)
+    worker = SyncWorker(cast(Any, service), 3600.0)
     working = asyncio.create_task(worker.work())
     delivered = []
     for _ in range(40):

@@ -335,7 +335,7 @@ class _Attempt:
         for key in self.touched:
             graph.touched[key] = graph.version
         why = f"version {graph.version} by {batch.author or 'somebody'}" + (f": {batch.reason}" if batch.reason else "")
-        graph.tell(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
         revoked = [node for node in dict.fromkeys(self.doomed) if node.provisional]
         stopped = provisional.revoke(graph, revoked, now, why)
         cancelled = []
@@ -350,12 +350,12 @@ class _Attempt:
         for node in self.removed:
             graph.counts[PENDING] -= 1
             node.entry = None
-            graph.tell(now, "removed", node.id, why)
+            graph.add_entry(now, "removed", node.id, why)
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None
             graph.requeue(node)
-            graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
+            graph.add_entry(now, "added" if node.id in self.added else "edited", node.id, why)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse

@@ -81,16 +81,16 @@ class Graph:
         entries = map(Entry._make, self._story)
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
-    def tell(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self._story.append((self.time_of(now), what, task_id, why))
+    def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
+        self._story.append((self.recorded_time(now), what, task_id, why))
 
-    def time_of(self, now: float) -> float:
+    def recorded_time(self, now: float) -> float:
         """When what happens now happened: never before what happened last, whatever the clock says."""
         return step_time(self._story[-1][0], now) if self._story else now
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         """Put something into the story that changes nothing."""
-        self.tell(now, what, task_id, why)
+        self.add_entry(now, what, task_id, why)
 
     # -- how tasks move ------------------------------------------------------------------------------------------------
 
@@ -99,8 +99,8 @@ class Graph:
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
             raise PlanError(f"constellation {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now = self.time_of(now)
-        self.tell(now, "began")
+        self.started_at = now = self.recorded_time(now)
+        self.add_entry(now, "began")
         for node in self.nodes.values():
             self.requeue(node)
 
@@ -108,11 +108,11 @@ class Graph:
         """Give a ready task to a device. Returns the epoch: the name of this one execution.
 
         A running task without a device is one that waits for its next attempt; it keeps its status."""
-        now = self.time_of(now)
+        now = self.recorded_time(now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
                 self._refuse(node, "start")
-            self.move(node, "start")
+            self.change_status(node, "start")
             node.started_at = now
             if node.held:
                 node.provisional = True
@@ -134,9 +134,9 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record a task's end. With ``review`` its children are held, in this same step, until ``settle``."""
-        now = self.time_of(now)
+        now = self.recorded_time(now)
         if not node.provisional:
-            self.move(node, EVENTS[status])
+            self.change_status(node, EVENTS[status])
             self._story.append((now, status, node.id, error_text(error)))
         elif node.tentative is None:
             node.tentative = status
@@ -176,20 +176,20 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
-        node.worked += self.time_of(now) - node.begun_at
-        self.tell(now, "attempt failed", node.id, why)
+        node.worked += self.recorded_time(now) - node.begun_at
+        self.add_entry(now, "attempt failed", node.id, why)
 
-    def lose(self, node: Node) -> None:
+    def count_loss(self, node: Node) -> None:
         """Its device vanished: that is counted apart from failures of the work."""
         node.losses += 1
 
-    def locate(self, node: Node, device: str) -> None:
+    def set_device(self, node: Node, device: str) -> None:
         """A running task is done by this device: the one that it was given to stands for many."""
         if node.status is not RUNNING or node.device is None:
             self._refuse(node, "locate")
         node.device = device
 
-    def tried(self, node: Node, attempts: int, losses: int) -> None:
+    def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
         """Where it was given to, a running task has been tried so often, and its device lost so often."""
         if node.status is not RUNNING or node.device is None:
             self._refuse(node, "be counted")
@@ -199,7 +199,7 @@ class Graph:
         """The device left before the work began: the task waits for another one, and nothing counts as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "release")
-        self.tell(now, "put back", node.id, why)
+        self.add_entry(now, "put back", node.id, why)
         if node.attempts > 1:  # it had run before: it stays running, so that no edit takes it for untouched
             node.attempts -= 1
             node.device = None
@@ -216,9 +216,9 @@ class Graph:
             stopped = [(node.id, node.epoch)]
         else:
             stopped = []
-        self.move(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, self.time_of(now), 0, why
-        self.tell(now, "cancelled", node.id, why)
+        self.change_status(node, "cancel")
+        node.entry, node.ended_at, node.epoch, node.reason = None, self.recorded_time(now), 0, why
+        self.add_entry(now, "cancelled", node.id, why)
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
@@ -244,21 +244,21 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = self.time_of(now)
-        self.tell(now, str(self.state))
+        self.ended_at = self.recorded_time(now)
+        self.add_entry(now, str(self.state))
         return self.state
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:
             why = "the constellation was cancelled"
         else:
-            node.needless, why = self.why_never(node)
+            node.needless, why = self.unreachable_reason(node)
             self.unreachable += not node.needless
-        self.move(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, self.time_of(now), why
-        self.tell(now, "cancelled", node.id, why)
+        self.change_status(node, "cancel")
+        node.entry, node.ended_at, node.reason = None, self.recorded_time(now), why
+        self.add_entry(now, "cancelled", node.id, why)
 
-    def why_never(self, node: Node) -> tuple[bool, str]:
+    def unreachable_reason(self, node: Node) -> tuple[bool, str]:
         """Whether a blocked task was simply not needed, and the reason in words. Parents come first, so theirs is
         known."""
         unreachable = "unreachable: nothing could start it"
@@ -341,7 +341,7 @@ class Graph:
         else:
             node.entry = None
 
-    def move(self, node: Node, event: str) -> None:
+    def change_status(self, node: Node, event: str) -> None:
         """The only place where a status changes: by the table."""
         status = TRANSITIONS[event].get(node.status)
         if status is None:

@@ -64,7 +64,7 @@ class RecordedConstellation(Constellation):
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.record: Record = _discard
-        self.frozen: Snapshot | None = None  # which has to know of every task that is about to change
+        self.snapshot: Snapshot | None = None  # which has to know of every task that is about to change
         self._editing = False
 
     @classmethod
@@ -72,18 +72,18 @@ class RecordedConstellation(Constellation):
         """A plan of its own that is to another one what another process would read of it. Raises NotJson."""
         return clone(plan, cls)
 
-    def freeze(self) -> Snapshot:
+    def take_snapshot(self) -> Snapshot:
         """The plan as it is now, to be written while it goes on. One at a time."""
-        self.frozen = Snapshot(self)
-        return self.frozen
+        self.snapshot = Snapshot(self)
+        return self.snapshot
 
     def begin(self, now: float) -> None:
         super().begin(now)
         self.record(["begin", now])
 
     def start(self, node: Node, device: str, now: float) -> int:
-        if self.frozen is not None:
-            self.frozen.before(node)
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
         epoch = super().start(node, device, now)
         self.record(["start", node.id, device, now])
         return epoch
@@ -100,55 +100,55 @@ class RecordedConstellation(Constellation):
         """As of every plan; the error is kept as its words, as it would be read from the journal."""
         kept = None if error is None else RecordedError.of(error)
         value = plain_json(value, f"the result of task {node.id!r}")
-        if self.frozen is not None:
-            self.frozen.before(node, *_conditional_children(node))
+        if self.snapshot is not None:
+            self.snapshot.preserve(node, *_conditional_children(node))
         super().finish(node, status, now, value, kept, review)
         said = None if kept is None else [kept.kind, kept.message]
         self.record(["finish", node.id, str(status), now, value, said, review])
 
     def retry(self, node: Node, now: float, why: str) -> None:
-        if self.frozen is not None:
-            self.frozen.before(node)
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
         super().retry(node, now, why)
         self.record(["retry", node.id, now, why])
 
-    def lose(self, node: Node) -> None:
-        if self.frozen is not None:
-            self.frozen.before(node)
-        super().lose(node)
+    def count_loss(self, node: Node) -> None:
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
+        super().count_loss(node)
         self.record(["lose", node.id])
 
-    def locate(self, node: Node, device: str) -> None:
-        if self.frozen is not None:
-            self.frozen.before(node)
-        super().locate(node, device)
+    def set_device(self, node: Node, device: str) -> None:
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
+        super().set_device(node, device)
         self.record(["locate", node.id, device])
 
-    def tried(self, node: Node, attempts: int, losses: int) -> None:
-        if self.frozen is not None:
-            self.frozen.before(node)
-        super().tried(node, attempts, losses)
+    def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
+        super().set_attempts(node, attempts, losses)
         self.record(["tried", node.id, attempts, losses])
 
     def release(self, node: Node, now: float, why: str) -> None:
-        if self.frozen is not None:
-            self.frozen.before(node)
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
         super().release(node, now, why)
         self.record(["release", node.id, now, why])
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
-        if self.frozen is not None:
-            _preserve_below(self.frozen, node)
+        if self.snapshot is not None:
+            _preserve_below(self.snapshot, node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
             self.record(["cancel", node.id, now, why])
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
-        if self.frozen is not None:
+        if self.snapshot is not None:
             ends = tuple(ends)
             for node in filter(None, (self.nodes.get(task_id) for task_id, _ in ends)):
-                _preserve_below(self.frozen, node)
+                _preserve_below(self.snapshot, node)
         return super().settle(ends, now)
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
@@ -157,8 +157,8 @@ class RecordedConstellation(Constellation):
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
         data = _batch_as_json(batch)
-        if self.frozen is not None:
-            self.frozen.take()  # an edit may change anything
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()  # an edit may change anything
         self._editing = True
         try:
             applied = apply(self, batch, now)
@@ -170,8 +170,8 @@ class RecordedConstellation(Constellation):
         return applied
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
-        if self.frozen is not None:
-            self.frozen.take()
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()
         state = super().close(now, cancelled)
         self.record(["close", now, cancelled])
         return state
@@ -187,21 +187,21 @@ class RecordedLock(AssignmentLock):
         assert isinstance(self.graph, RecordedConstellation)
         return self.graph.record
 
-    def open(self, now: float) -> EditCycle | None:
+    def open(self, now: float, *, limited: bool = True) -> EditCycle | None:
         waiting = len(self.waiting)
-        cycle = super().open(now)
+        cycle = super().open(now, limited=limited)
         if len(self.waiting) != waiting:
             self._record(["open", now])
         return cycle
 
-    def open_stuck(self, now: float) -> EditCycle | None:
-        cycle = super().open_stuck(now)
+    def open_stuck(self, now: float, *, always: bool = False) -> EditCycle | None:
+        cycle = super().open_stuck(now, always=always)
         if cycle is not None:
             self._record(["stuck", now])
         return cycle
 
-    def rejected(self, cycle: EditCycle) -> None:
-        super().rejected(cycle)
+    def record_rejection(self, cycle: EditCycle) -> None:
+        super().record_rejection(cycle)
         if cycle.id in self.cycles:  # to one that is closed it makes no difference any more
             self._record(["rejected", cycle.id])
 
@@ -211,10 +211,10 @@ class RecordedLock(AssignmentLock):
         return confirmed
 
 
-def _preserve_below(frozen: Snapshot, node: Node) -> None:
+def _preserve_below(snapshot: Snapshot, node: Node) -> None:
     """It is about to change, and what was started on its strength, and what they said of others."""
     for one in provisional_below(node):
-        frozen.before(one, *_conditional_children(one))
+        snapshot.preserve(one, *_conditional_children(one))
 
 
 def _conditional_children(node: Node) -> list[Node]:
@@ -269,16 +269,16 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "start": lambda plan, lock, task, device, now: plan.start(_dequeued(plan, task), device, now),
     "finish": _finish,
     "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
-    "lose": lambda plan, lock, task: plan.lose(plan.node(task)),
-    "locate": lambda plan, lock, task, device: plan.locate(plan.node(task), device),
-    "tried": lambda plan, lock, task, attempts, losses: plan.tried(plan.node(task), attempts, losses),
+    "lose": lambda plan, lock, task: plan.count_loss(plan.node(task)),
+    "locate": lambda plan, lock, task, device: plan.set_device(plan.node(task), device),
+    "tried": lambda plan, lock, task, attempts, losses: plan.set_attempts(plan.node(task), attempts, losses),
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),
     "edit": lambda plan, lock, batch, now: plan.apply(EditBatch.from_json(batch), now),
-    "open": lambda plan, lock, now: lock.review(now),
-    "stuck": lambda plan, lock, now: lock.last_chance(now),
-    "rejected": lambda plan, lock, cycle: lock.rejected(lock.cycles[cycle]),
+    "open": lambda plan, lock, now: lock.open(now, limited=False),
+    "stuck": lambda plan, lock, now: lock.open_stuck(now, always=True),
+    "rejected": lambda plan, lock, cycle: lock.record_rejection(lock.cycles[cycle]),
     "reviewed": _reviewed,
     "close": lambda plan, lock, now, cancelled: plan.close(now, cancelled),
 }
@@ -323,6 +323,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
         ends = tuple((task, epoch) for task, epoch in one["ends"])
         cycle = EditCycle(one["id"], one["version"], one["opened_at"], ends, one["stuck"])
         cycle.rejections, cycle.edits = one["rejections"], one["edits"]
-        lock.restart(cycle, cycle.opened_at)
-        lock.cycles[cycle.id] = cycle
-        lock.history.append(cycle)
+        lock.restore(cycle)

@@ -23,7 +23,7 @@ from typing import Any
 from asterism.core.errors import AsterismError
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED, TaskStatus
+from asterism.core.plan.status import FAILED, TERMINAL, TaskStatus
 
 POLICIES = ("global", "scoped", "speculative")
 
@@ -106,51 +106,47 @@ class AssignmentLock:
     @property
     def holds_everything(self) -> bool:
         """Under ``global`` nothing at all may be assigned while an end is unreviewed."""
-        return self.policy == "global" and not self.quiet
+        return self.policy == "global" and not self.idle
 
     @property
-    def quiet(self) -> bool:
+    def idle(self) -> bool:
         """No cycle is open and none is due."""
         return not self.waiting and not self.cycles
 
     # -- cycles --------------------------------------------------------------------------------------------------------
 
-    def open(self, now: float) -> EditCycle | None:
-        """The next cycle, with everything that waits; None if nothing does or too many editors are thinking."""
-        return self.review(now) if self.waiting and len(self.cycles) < self.max_cycles else None
-
-    def review(self, now: float) -> EditCycle | None:
-        """A cycle for everything that waits, however many are open."""
-        nodes = self.graph.nodes
-        stands = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
-        self.waiting = []
-        return self._open(tuple(stands), now) if stands else None  # what was revoked meanwhile needs no review
-
-    def open_stuck(self, now: float) -> EditCycle | None:
-        """One last cycle when nothing can move; not again before something has ended since the last one."""
-        if self.edit_on is None or self._progress == self.progress_at_stuck:
+    def open(self, now: float, *, limited: bool = True) -> EditCycle | None:
+        """Open a cycle for all waiting ends. None if none waits or, when ``limited``, ``max_cycles`` are open."""
+        if limited and len(self.cycles) >= self.max_cycles:
             return None
-        return self.last_chance(now)
+        nodes = self.graph.nodes
+        current = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
+        self.waiting = []
+        return self._open_cycle(tuple(current), now) if current else None  # a revoked end needs no review
 
-    def last_chance(self, now: float) -> EditCycle:
-        self.progress_at_stuck = self._progress
-        return self._open((), now, stuck=True)
+    def open_stuck(self, now: float, *, always: bool = False) -> EditCycle | None:
+        """Open one last cycle because no task can move. None if none has ended since the last such cycle, unless
+        ``always``."""
+        progress = sum(count for status, count in self.graph.counts.items() if status in TERMINAL)
+        if not always and (self.edit_on is None or progress == self.progress_at_stuck):
+            return None
+        self.progress_at_stuck = progress
+        return self._open_cycle((), now, stuck=True)
 
-    @property
-    def _progress(self) -> int:
-        """How many tasks have ended."""
-        return sum(self.graph.counts[status] for status in self.graph.counts if status not in ("pending", "running"))
-
-    def _open(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
+    def _open_cycle(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
         self.opened += 1
         cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
-        self.restart(cycle, now)
-        self.cycles[cycle.id] = cycle
-        self.history.append(cycle)
+        self.restore(cycle)
         return cycle
 
-    def restart(self, cycle: EditCycle, now: float) -> None:
-        """Its time begins, and nobody has claimed it."""
+    def restore(self, cycle: EditCycle) -> None:
+        """Add an open cycle, unclaimed. Its deadlines count from when it was opened."""
+        self.reset_deadlines(cycle, cycle.opened_at)
+        self.cycles[cycle.id] = cycle
+        self.history.append(cycle)
+
+    def reset_deadlines(self, cycle: EditCycle, now: float) -> None:
+        """Count the deadlines of a cycle from now and drop its claim."""
         cycle.expires_at = now + self.edit_timeout
         cycle.claimed_by, cycle.claim_by = None, float("inf")
         if self.claim_timeout is not None:
@@ -162,7 +158,7 @@ class AssignmentLock:
         cycle.closed_at, cycle.outcome = now, outcome
         return self.graph.settle(cycle.ends, now)
 
-    def rejected(self, cycle: EditCycle) -> None:
+    def record_rejection(self, cycle: EditCycle) -> None:
         """An answer was rejected: the next one is based on the plan as it is now."""
         cycle.rejections += 1
         cycle.version = self.graph.version

@@ -161,7 +161,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
         graph.link(dependency, verdict)
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
-        graph.tell(*entry)
+        graph.add_entry(*entry)
     for node in graph.nodes.values():
         graph.requeue(node)
     return graph
@@ -255,31 +255,31 @@ class Snapshot:
         self._story, self._told = graph._story, len(graph._story)
         self._nodes = iter(list(graph.nodes.values()))
         self._taken: dict[int, NodeState] = {}  # by the number of the node, which is its place
-        self.whole = False
+        self.complete = False
         """Whether all tasks are taken."""
 
-    def take(self, most: int | None = None) -> None:
+    def copy_nodes(self, limit: int | None = None) -> None:
         """Take some more tasks, or all that are left."""
-        some = list(islice(self._nodes, most))
+        some = list(islice(self._nodes, limit))
         for node in some:
-            self._take(node)
-        self.whole = most is None or len(some) < most
+            self._copy(node)
+        self.complete = limit is None or len(some) < limit
 
-    def before(self, *nodes: Node) -> None:
+    def preserve(self, *nodes: Node) -> None:
         """These are about to change."""
-        if not self.whole:
+        if not self.complete:
             for node in nodes:
-                self._take(node)
+                self._copy(node)
 
-    def _take(self, node: Node) -> None:
+    def _copy(self, node: Node) -> None:
         if node.number not in self._taken:
             verdicts = dict(node.verdicts) if node.verdicts else None
             self._taken[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
 
-    def pieces(self) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """The text, once, for which all tasks have to be taken. What is written is let go: to forget all of it at once
         would take long."""
-        assert self.whole
+        assert self.complete
         yield _to_text(self._about)[:-1]
         numbers = sorted(self._taken)
         yield from _list_chunks("tasks", map(encode_task, map(self._taken.__getitem__, numbers)), TASKS_PER_CHUNK)

@@ -43,7 +43,7 @@ def revoke(graph: Graph, nodes: Iterable[Node], now: float, why: str) -> list[tu
         if node.tentative is None and node.device is not None:
             stopped.append((node.id, node.epoch))
         reset(graph, node)
-        graph.tell(now, "revoked", node.id, why)
+        graph.add_entry(now, "revoked", node.id, why)
     for node in revoked:
         graph.requeue(node)
     return stopped
@@ -61,7 +61,7 @@ def reset(graph: Graph, node: Node) -> None:
             graph.requeue(child)
     if node.provisional:
         graph.provisionals -= 1
-    graph.move(node, "release")
+    graph.change_status(node, "release")
     node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
     node.epoch = node.attempts = node.losses = 0
@@ -92,10 +92,10 @@ def _confirm(graph: Graph, node: Node, now: float) -> bool:
     """Whether the confirmed node is settled by that at once."""
     node.provisional = False
     graph.provisionals -= 1
-    graph.tell(now, "confirmed", node.id)
+    graph.add_entry(now, "confirmed", node.id)
     if node.tentative is None:
         return False
     status, node.tentative = node.tentative, None
-    graph.move(node, EVENTS[status])
-    graph.tell(now, status, node.id, error_text(node.error))
+    graph.change_status(node, EVENTS[status])
+    graph.add_entry(now, status, node.id, error_text(node.error))
     return node.reviewed

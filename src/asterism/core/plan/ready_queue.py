@@ -32,11 +32,11 @@ def lane_of(task: Task) -> Lane:
 
 
 class ReadyQueue:
-    __slots__ = ("_pushed", "lanes", "worth_a_look")
+    __slots__ = ("_pushed", "active_lanes", "lanes")
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, list[Entry]] = {}
-        self.worth_a_look: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
+        self.active_lanes: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
         self._pushed = 0
 
     def push(self, node: Node) -> None:
@@ -50,10 +50,10 @@ class ReadyQueue:
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
         heappush(heap, entry)
 
-    def best(self, lane: Lane) -> Entry | None:
+    def peek(self, lane: Lane) -> Entry | None:
         """The first entry of a lane that still stands, left in its place."""
         heap = self.lanes.get(lane)
         while heap:
@@ -64,7 +64,7 @@ class ReadyQueue:
         self._drop(lane)
         return None
 
-    def take(self, lane: Lane) -> Node:
+    def pop(self, lane: Lane) -> Node:
         """Remove and return what ``best`` has just shown."""
         heap = self.lanes[lane]
         node = heappop(heap)[4]
@@ -75,22 +75,22 @@ class ReadyQueue:
 
     def _drop(self, lane: Lane) -> None:
         self.lanes.pop(lane, None)
-        self.worth_a_look.pop(lane, None)
+        self.active_lanes.pop(lane, None)
 
-    def set_aside(self, lane: Lane) -> None:
+    def deactivate(self, lane: Lane) -> None:
         """Every device that could serve the lane is busy: no need to look at it again until one is free."""
-        self.worth_a_look.pop(lane, None)
+        self.active_lanes.pop(lane, None)
 
-    def look_again(self, lane: Lane) -> None:
+    def activate(self, lane: Lane) -> None:
         if lane in self.lanes:
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
 
-    def look_at_everything(self) -> None:
-        self.worth_a_look = dict.fromkeys(self.lanes)
+    def activate_all(self) -> None:
+        self.active_lanes = dict.fromkeys(self.lanes)
 
-    def anything(self) -> bool:
+    def has_ready(self) -> bool:
         """Whether any task is queued."""
-        return any(self.best(lane) is not None for lane in tuple(self.lanes))
+        return any(self.peek(lane) is not None for lane in tuple(self.lanes))
 
     def __len__(self) -> int:
         """How many tasks are queued. Counts; for people, not for the loop."""

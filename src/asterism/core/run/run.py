@@ -143,7 +143,7 @@ class Run:
     assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
     the run ended in it.
 
-    ``keep`` is one of KEEPS, ``superseded`` has the results of other peers that lost to this one. In a record that was
+    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that was
     united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
 
     id: str
@@ -221,13 +221,13 @@ class Run:
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
-    def time_of(self, now: float) -> float:
+    def recorded_time(self, now: float) -> float:
         """When a step of now is recorded to have happened: never before the last one."""
         return step_time(self.story[-1].at, now) if self.story else now
 
-    def told(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
+    def story_with(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
         """The story with one more entry."""
-        return (*self.story, Entry(self.time_of(now), what, None, why))
+        return (*self.story, Entry(self.recorded_time(now), what, None, why))
 
     def changed(self, **changes: Any) -> Run:
         """A copy with some fields replaced."""

@@ -91,7 +91,7 @@ class Session:
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)
 
-    def shown(self, rank: float = 0.0) -> dict[str, Any]:
+    def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
         # no battery: always full

@@ -78,7 +78,7 @@ def reassign(
         return mark_failed(run, now, error, reason, **changes)
     if run.wish == "pause":
         paused = f"by {run.wished_by}"
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     then = (Entry(at, "paused", None, paused),) if paused is not None else ()
     return change_status(
         run,
@@ -101,7 +101,7 @@ def reassign(
 
 
 def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
-    error, at = truncate(error), run.time_of(now)
+    error, at = truncate(error), run.recorded_time(now)
     return change_status(
         run,
         "fail",
@@ -123,7 +123,7 @@ def mark_cancelled(run: Run, now: float, by: str | None, reason: str, detail: st
 
 
 def request_stop(run: Run, wish: str, now: float, by: str) -> Run:
-    story = run.told(now, f"asked to {wish}", f"by {by}")
+    story = run.story_with(now, f"asked to {wish}", f"by {by}")
     return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
 
 

@@ -1,4 +1,4 @@
-"""A device as a process: it joins a fleet, works, and leaves.
+"""The agent of a device: it joins a fleet, works until it is drained, and leaves.
 
 ::
 
@@ -16,48 +16,53 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.error_log import RecurringError
-from asterism.base.expressions import holds
 from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError
-from asterism.core.run import transitions
-from asterism.core.run.placement import mismatch_reason, resting_reason, unmet_reason
-from asterism.core.run.run import Owner, Run
-from asterism.core.run.session import RESTING, Session
-from asterism.core.run.workflow import SHORTEST_HEARTBEAT, Workflow
+from asterism.core.run.run import Owner
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
-from asterism.fleet.device.claimer import Lookout
-from asterism.fleet.device.executor import Executor, Executors
-from asterism.fleet.device.health import Circuit
-from asterism.fleet.device.heartbeat import Heart
-from asterism.fleet.device.machine_presence import OwnPresence
-from asterism.fleet.device.membership import Presence, identity, join, leave, say_draining
+from asterism.fleet.device.acceptance import Acceptance
+from asterism.fleet.device.claimer import Claimer
+from asterism.fleet.device.executor import DeviceExecutor, Executor
+from asterism.fleet.device.health import DeviceHealth
+from asterism.fleet.device.heartbeat import Heartbeat
+from asterism.fleet.device.host import LocalHost
+from asterism.fleet.device.lease import Lease
+from asterism.fleet.device.membership import DeviceHost, join, leave, mark_draining, store_identity
 from asterism.fleet.device.profile import measure
-from asterism.fleet.device.worker import Desk
+from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import Policy
-from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import OFFERED, for_device
-from asterism.store.store_errors import StoreError, StoreUnavailable
+from asterism.fleet.policy.policy import DevicePolicy
+from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
 
-LOOK = 5.0
-"""How often a device looks for work without being woken, in seconds."""
-
 
 class DeviceReplaced(AsterismError):
-    """Another device took this one's name; everything it did was stopped."""
+    """Another device took the name of this one; everything it did was stopped."""
 
 
 class DeviceAgent:
-    """``can`` are its capabilities, ``slots`` how much it does at once (0: it only watches over others), ``backlog``
-    how much more it claims in advance. ``accepts`` is its own rule about what it will have, an expression over ``run``
-    and ``device``; with ``hands_back``, an expression over its profile, it gives back all work while that holds.
-    ``heartbeat`` and ``timeout`` are for a device without work; with work the workflows' count. ``monitor_every`` is
-    how often it watches over the others if it is elected; None for never. ``lease`` is how long an election lasts, that
-    of the fleet's settings if left out. ``replace`` takes the name from another living device. ``measure`` gives its
-    profile."""
+    """A device of a fleet, as a process.
+
+    ``can``            its capabilities
+    ``slots``          how many runs it executes at once; 0: it only coordinates others
+    ``backlog``        how many more runs it claims in advance
+    ``labels``         names and values for expressions
+    ``accepts``        an expression over ``run`` and ``device``: only runs for which it holds are taken
+    ``hands_back``     an expression over the profile: while it holds, the device hands all work back
+    ``policy``         the device policy: what it executes; everything if left out
+    ``executor``       executes the runs; a ``DeviceExecutor`` if left out
+    ``heartbeat``      heartbeat interval without work, in seconds; with work those of the workflows count
+    ``timeout``        after how long without a heartbeat it counts as gone
+    ``grace``          how long work has to stop before it is killed
+    ``monitor_every``  interval of its passes as coordinator; None if it never stands for election
+    ``lease``          how long an election lasts; that of the fleet's settings if left out
+    ``replace``        take the name from another living device
+    ``host``           the machine it runs on, if it is not this one
+    ``measure``        returns its profile
+    """
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class DeviceAgent:
         labels: Mapping[str, str] | None = None,
         accepts: str | None = None,
         hands_back: str | None = None,
-        policy: Policy | None = None,
+        policy: DevicePolicy | None = None,
         executor: Executor | None = None,
         heartbeat: float = 30.0,
         timeout: float = 90.0,
@@ -78,113 +83,102 @@ class DeviceAgent:
         monitor_every: float | None = 5.0,
         lease: float | None = None,
         replace: bool = False,
-        presence: Presence | None = None,
+        host: DeviceHost | None = None,
         measure: Callable[[], Mapping[str, Any]] = measure,
     ) -> None:
         _check(name, slots, backlog, heartbeat, timeout)
         _check_rules(name, accepts, hands_back)
         self.fleet, self.name = fleet, name
-        self.session = Session(
-            new_id(fleet.store.clock(), fleet.chance),
+        now = fleet.store.clock()
+        session = Session(
+            new_id(now, fleet.chance),
             name,
-            fleet.store.clock(),
+            now,
             can=frozenset(can),
             slots=slots,
             backlog=backlog,
             accepts=accepts,
             timeout=timeout,
         )
-        self._labels, self._hands_back, self._replace = dict(labels or {}), hands_back, replace
-        self._measure, self._presence = measure, presence
-        policy = policy or Policy.open()
-        self._executor = executor or Executors(policy, device=name, session=self.session.id, grace=grace)
-        self._work_to_look_for = asyncio.Event()
-        self._assigned = True
+        policy = policy or DevicePolicy.open()
+        self._executor = executor or DeviceExecutor(policy, device=name, session=session.id, grace=grace)
+        self._replace, self._host, self._monitor_every = replace, host, monitor_every
         self.draining = asyncio.Event()
-        self._hurries = False  # what is being done is given back before it leaves
-        self._asking = 0  # how many questions the store has not answered after which something may be ours
-        self._answered = asyncio.Event()  # none is open
-        self._answered.set()
-        self._resting: str | None = None  # why it would hand work back, as of the last heartbeat
-        self._shown: Mapping[str, Any] = {}
-        self._circuit = Circuit(fleet, name, lambda: self._executor.probe(), self._circuit_changed)
-        self._make_body(heartbeat, timeout, grace)
-        self.session = replaced(self.session, profile=self._profile())
-        self._monitor_every = monitor_every
-        self._coordinator = Coordinator(fleet, name, self.session.id, policy, every=monitor_every or 0.0, lease=lease)
         self.joined = asyncio.Event()
-
-    def _make_body(self, heartbeat: float, timeout: float, grace: float) -> None:
-        """The desk, the lookout and the heart, which know of each other."""
-        fleet, session = self.fleet, self.session
-        self.desk = Desk(
+        self._hands_back_all = False  # runs that execute are handed back before it leaves
+        self._coordinator = Coordinator(fleet, name, session.id, policy, every=monitor_every or 0.0, lease=lease)
+        self.acceptance = Acceptance(
+            session, self._coordinator, self.draining, labels=labels or {}, hands_back=hands_back, measure=measure
+        )
+        self.health = DeviceHealth(fleet, name, self._health_changed)
+        self.lease = Lease(fleet.clock, interval=heartbeat, timeout=timeout, grace=grace)
+        self.worker = Worker(
             fleet,
-            Owner(self.name, session.id),
+            Owner(name, session.id),
             self._executor,
-            slots=session.slots,
-            backlog=session.backlog,
+            self.lease,
+            self.health,
+            slots=slots,
+            backlog=backlog,
             grace=grace,
-            lease=lambda holding: self.heart.lease(holding),
-            unbroken=lambda run, asked: self.heart.unbroken(run, asked),
-            on_free=self._freed,
-            on_news=lambda: self.heart.news(),
-            on_end=self._circuit.ended,
-            allowance=self._circuit.allowance,
         )
-        self.lookout = Lookout(
-            fleet,
-            self.desk,
-            willing=self._unwilling,
-            resting=lambda: resting_reason(self._resting),
-            fresh=lambda flow: self.heart.fresh(flow),
-            expect=lambda flow: self.heart.expect(flow),
-            yields=self._leaves_to_others,
-        )
-        self.heart = Heart(
+        self.claimer = Claimer(fleet, self.worker, self.lease, self.health, self.acceptance)
+        self.heartbeat = Heartbeat(
             fleet.store,
             fleet.clock,
-            self.desk,
-            self.lookout,
-            heartbeat=heartbeat,
-            timeout=timeout,
-            grace=grace,
+            self.lease,
+            self.worker,
+            self.claimer,
             measure=self._profile,
-            on_work=self._work_assigned,
             on_draining=self.draining.set,
         )
+        self.session = replaced(session, profile=self._profile())
+
+    @property
+    def session(self) -> Session:
+        return self.acceptance.session
+
+    @session.setter
+    def session(self, session: Session) -> None:
+        self.acceptance.session = session
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work
-        impossible, such as a store that is corrupt."""
-        store = await identity(self.fleet.store, self.fleet.clock)
-        if isinstance(self._executor, Executors):
+        """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work impossible,
+        such as a store that is corrupt."""
+        store = await store_identity(self.fleet.store, self.fleet.clock)
+        if isinstance(self._executor, DeviceExecutor):
             self._executor.belong_to(store)
-        presence = self._presence or OwnPresence(store, self.name)
-        self.session = replaced(self.session, host=presence.host)
+        host = self._host or LocalHost(store, self.name)
+        self.session = replaced(self.session, host=host.host)
         began = self.fleet.clock.time()
         try:
-            await join(self.fleet.store, self.fleet.clock, self.session, presence, replace=self._replace)
+            await join(self.fleet.store, self.fleet.clock, self.session, host, replace=self._replace)
             log.info("joined as %s", self.name)
-            self.heart.renewed = began  # the store may have heard of us as long ago as that
+            self.lease.renewed_at = began  # the store may have heard of us as long ago as that
             await self._live()
         finally:
-            if self.fleet.local is self:
+            if self.fleet.local is self.claimer:
                 self.fleet.local = None
-            self._circuit.close()
+            self.health.close()
             self._executor.close()
             self._coordinator.close()
-            presence.close()
+            host.close()
 
     async def _live(self) -> None:
-        jobs = [self.heart.beat_for_ever(), self.heart.fence_for_ever(), self._listen(), self._look()]
+        jobs = [
+            self.heartbeat.beat_until_ended(),
+            self.heartbeat.enforce_leases(),
+            self.claimer.listen(),
+            self.claimer.claim_until_cancelled(),
+        ]
         if self._monitor_every is not None:
-            jobs += [self._coordinator.watch_for_ever(), self._coordinator.tell_for_ever()]
+            jobs += [self._coordinator.coordinate(), self._coordinator.deliver_notices()]
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())
-        self.fleet.local = self
+        self.fleet.local = self.claimer
         self.joined.set()
         try:
             await asyncio.wait([*tasks, drained], return_when=asyncio.FIRST_COMPLETED)
@@ -201,197 +195,90 @@ class DeviceAgent:
             if stopped and not (beating.done() and not beating.cancelled()):
                 await self._leave()
 
-    async def _stop(self, heart: Sequence[asyncio.Task[None]], others: Sequence[asyncio.Task[None]]) -> bool:
-        """Take nothing more, and stop what is being done: the heart beats until that has happened. Whether it has."""
+    async def _stop(self, heartbeat: Sequence[asyncio.Task[None]], others: Sequence[asyncio.Task[None]]) -> bool:
+        """Take nothing more and stop all executions; heartbeats go on until then. Returns whether all have stopped."""
         try:
             try:
                 await _cancel(others)
-            finally:  # also when we are told to hurry
-                stopped = await self.desk.abandon()
+            finally:  # also when this is cancelled
+                stopped = await self.worker.abandon()
             return stopped
         finally:
-            await _cancel([*heart, *others])
+            await _cancel([*heartbeat, *others])
 
     async def _leave(self) -> None:
-        """Say that nothing is being done here any more; if the store does not hear it, time will tell it."""
+        """End the session. If the store cannot be reached, the session times out."""
         with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(self.heart.timeout / 3):
+            async with asyncio.timeout(self.lease.timeout / 3):
                 await self._coordinator.resign()
                 await leave(self.fleet.store, self.session.id)
         log.info("left")
 
-    # -- leaving -----------------------------------------------------------------------------------------------------
+    # -- draining ----------------------------------------------------------------------------------------------------
 
     def drain(self, *, hand_back: bool = False) -> None:
-        """Take nothing more and leave when all is done; with ``hand_back`` what is being done is given back instead."""
-        self._hurries = self._hurries or hand_back
+        """Take nothing more and leave when all runs have ended; with ``hand_back`` they are handed back instead."""
+        self._hands_back_all = self._hands_back_all or hand_back
         self.draining.set()
-        self._look_for_work()
+        self.claimer.look()
         if hand_back:
-            self._clear_the_desk()
+            self._hand_back()
 
-    def _clear_the_desk(self) -> None:
-        """Of what has not begun, and of everything if there is a hurry."""
-        for holding in self.desk:
-            if self._hurries or not holding.started:
-                self.desk.stop(holding, "the device is leaving")
+    def _hand_back(self) -> None:
+        """Hand back what has not begun, or everything."""
+        for held in self.worker:
+            if self._hands_back_all or not held.started:
+                self.worker.stop(held, "the device is leaving")
 
     async def _drained(self) -> None:
+        """Returns when the device is draining and holds nothing any more."""
         await self.draining.wait()
-        with contextlib.suppress(StoreError):  # so that nobody gives us anything more; if it is not heard, we decline
-            await say_draining(self.fleet.store, self.session.id)
+        with contextlib.suppress(StoreError):  # if the store does not hear of it, we decline what it assigns
+            await mark_draining(self.fleet.store, self.session.id)
         sure = False
         while True:
-            await self._answered.wait()  # what was asked for before may be ours, and nobody else would begin it
-            tasks = [holding.task for holding in self.desk if holding.task is not None]
-            self._clear_the_desk()
-            if not len(self.desk):
+            await self.claimer.settled.wait()  # an open request may bring a run that no other device would begin
+            tasks = [held.task for held in self.worker if held.task is not None]
+            self._hand_back()
+            if not len(self.worker):
                 if sure:
                     return
                 sure = True
                 with contextlib.suppress(StoreError, TimeoutError):
-                    async with asyncio.timeout(self.heart.timeout / 3):
-                        await self.lookout.adopt_all()
+                    async with asyncio.timeout(self.lease.timeout / 3):
+                        await self.claimer.adopt_all()
             elif tasks:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(0)
 
-    # -- work --------------------------------------------------------------------------------------------------------
+    # -- changes of the device itself --------------------------------------------------------------------------------
 
-    def _look_for_work(self) -> None:
-        self._work_to_look_for.set()
-
-    def _freed(self) -> None:
-        """There may be room again. That is nothing to look into if nothing waits here and the store has no more."""
-        if self._work_to_look_for.is_set():
-            return  # by another of those that are leaving together
-        if self._assigned or self.desk.anything_waits or self.lookout.may_find:
-            self._work_to_look_for.set()
-
-    def _work_assigned(self) -> None:
-        self.lookout.called()
-        self._assigned = True
-        self._work_to_look_for.set()
-
-    async def _listen(self) -> None:
-        watch = self.fleet.store.watch(frozenset({OFFERED, for_device(self.name)}))
-        try:
-            while True:
-                await watch.wait(LOOK)
-                self._work_assigned()
-        finally:
-            watch.close()
-
-    async def _look(self) -> None:
-        trouble = RecurringError(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
-        while True:
-            await self._work_to_look_for.wait()
-            self._work_to_look_for.clear()
-            try:
-                self._asks(1)
-                try:
-                    await self._look_once()
-                finally:
-                    self._asks(-1)
-                trouble.over()
-            except (StoreUnavailable, UnknownWorkflow) as error:
-                trouble.met(error)
-                self._assigned = True
-                await self.fleet.clock.sleep(1.0)
-                self._work_to_look_for.set()
-
-    def _asks(self, more: int) -> None:
-        self._asking += more
-        (self._answered.clear if self._asking else self._answered.set)()
-
-    async def _look_once(self) -> None:
-        if self._assigned:
-            self._assigned = False
-            await self.lookout.look_at_own()
-        await self.desk.start_waiting()
-        if not self.draining.is_set() and self.desk.slots and self._resting is None:
-            await self._circuit.try_again(self.desk)
-            await self.lookout.take_offered()
-            await self.desk.start_waiting()
-
-    def _unwilling(self, run: Run, flow: Workflow) -> str | None:
-        """Why this device will not have a run, in words."""
-        if self.draining.is_set():
-            return "it is being drained"
-        return resting_reason(self._resting) or mismatch_reason(self.session, run, flow, self._shown, holds)
-
-    def _leaves_to_others(self, run: Run, flow: Workflow) -> bool:
-        """Whether somebody else is preferred for a run. The coordinator sees to it; if it does not in time, anybody
-        may have it."""
-        if not flow.orchestration and flow.prefers is None:
-            return False
-        if self.fleet.store.clock() - (run.waiting_since or 0.0) > 2 * LOOK:
-            return False
-        if flow.orchestration and not self._coordinator.elected:
-            return True
-        return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None
-
-    def _circuit_changed(self) -> None:
-        """The device has stopped taking work, or takes it again: everybody is told, and what waits here goes elsewhere
-        or may be joined by more."""
-        why = self._circuit.suspended
-        for holding in self.desk if why is not None else ():
-            if not holding.started:
-                self.desk.stop(holding, f"it has stopped taking work: {why}")
-        self.heart.hurry()
-        self._work_assigned()
+    def _health_changed(self) -> None:
+        """The device has stopped taking work, or takes it again: tell the store at once. Runs that have not begun go to
+        other devices."""
+        why = self.health.suspended
+        for held in self.worker if why is not None else ():
+            if not held.started:
+                self.worker.stop(held, f"it has stopped taking work: {why}")
+        self.lease.renewal_due.set()
+        self.claimer.wake()
 
     def _profile(self) -> dict[str, Any]:
-        """What it tells of itself with each heartbeat; and what follows from it."""
-        profile = {**self._measure(), "labels": self._labels}
-        if self._circuit.suspended is not None:
-            profile["suspended"] = self._circuit.suspended
-        self._shown = replaced(self.session, profile=profile, used=len(self.desk)).shown()
-        self.lookout.forget()
-        rested, self._resting = self._resting, self._rest()
-        if self._resting is not None:
-            for holding in self.desk:
-                self.desk.stop(holding, f"it hands work back while {self._hands_back}")
-        if rested is None and self._resting is not None:
-            log.info("resting: %s", self._resting)
-        elif rested is not None and self._resting is None:
+        """Measure the profile for a heartbeat, and act on it: rest, or take work again."""
+        rested = self.acceptance.resting
+        profile = self.acceptance.measure(self.health.suspended, len(self.worker))
+        self.claimer.forget_judgements()
+        resting = self.acceptance.resting
+        if resting is not None:
+            for held in self.worker:
+                self.worker.stop(held, f"it hands work back while {self.acceptance.hands_back}")
+        if rested is None and resting is not None:
+            log.info("resting: %s", resting)
+        elif rested is not None and resting is None:
             log.info("takes work again")
-            self._work_assigned()  # what has waited for us need not wait for anybody's next look
-        return {**profile, RESTING: self._resting}
-
-    def _rest(self) -> str | None:
-        """Why it would hand work back now; None if it would not."""
-        if self._hands_back is None or holds(self._hands_back, self._shown) is not True:
-            return None
-        return f"{self._hands_back!r} holds"
-
-    # -- work that was created here ----------------------------------------------------------------------------------
-
-    def reserve(self, run: Run, flow: Workflow) -> bool:
-        """Keep a slot for a run that is about to be created here, if we are able, willing and free."""
-        if not self.heart.fresh(flow):
-            self.heart.expect(flow)
-            return False
-        able = self._unwilling(run, flow) is None and self.lookout.objection(run, flow) is None
-        if not able or not self.desk.reserve(run.id):
-            return False
-        self._asks(1)
-        return True
-
-    def unreserve(self, run: Run) -> None:
-        """It is here by now, or will not come."""
-        self.desk.unreserve(run.id)
-        self._asks(-1)
-
-    def accept(self, run: Run, flow: Workflow) -> Run:
-        """The run as ours, under way: what is written when it is created."""
-        return transitions.take(run, self.desk.owner, flow, self.fleet.store.clock(), starts=True)
-
-    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
-        self.desk.unreserve(run.id)
-        self.heart.expect(flow)
-        self.desk.receive(run, flow, asked)
+            self.claimer.wake()
+        return profile
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

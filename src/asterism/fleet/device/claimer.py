@@ -1,196 +1,280 @@
-"""How a device comes by work: it claims what is assigned to it, and takes what nobody has while it has room."""
+"""The claimer of a device: finds runs for it, claims those assigned to it, and takes those that no device has.
+
+A device comes by a run in three ways. The coordinator assigns it one, which it claims or declines. It takes one that is
+offered to all, while it has room. Or a program in its own process creates one, which then starts here in the same
+commit (``reserve``, ``accept``, ``begin``: the ``InProcessDevice`` of a fleet).
+
+Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
+device policy. Reading and judging happen on the event loop; inside the transaction of the store the claimer only looks
+up what it has found out before.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import NamedTuple
 
+from asterism.base.error_log import RecurringError
 from asterism.base.http_client import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.held_run import worth
-from asterism.fleet.device.worker import Desk
+from asterism.fleet.device.health import DeviceHealth
+from asterism.fleet.device.held_run import preemption_order
+from asterism.fleet.device.lease import Lease
+from asterism.fleet.device.worker import PREEMPTED, Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import blob_of
+from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import Offer, Query
+from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
+from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
 
 ROUNDS = 4
-"""How often one look asks again because it met kinds of work it did not know."""
+"""How often one look asks the store again because it met workflows that it did not know."""
 
-
-AT_ONCE = 0.01
-"""What is taken within so many seconds is taken at one time: then most of what is written of one is written of all."""
-
+SAME_TIME = 0.01
+"""Takes within this many seconds share one timestamp, so that most of what is written of them is equal."""
 
 JUDGED_AHEAD = 16
-"""How many runs are judged at a time, at least, if that takes more than to know their workflow."""
+"""How many runs are judged at a time, at least, if each run has to be judged by itself."""
 
 
 class _Enough(Exception):
-    """So much has to be read or judged before more can be taken that it is done first."""
+    """So much has to be read or judged first that the store need not look further."""
 
 
 class _Unseen(NamedTuple):
-    """What a look met that has to be read, and what has to be judged, before it can be taken: that is done by the
-    device itself, not inside the store's transaction."""
+    """What a look met that must be read (``kinds``) or judged (``runs``) before it can be taken."""
 
     kinds: set[tuple[str, int]]
     runs: list[tuple[Run, Workflow]]
 
-    @property
-    def nothing(self) -> bool:
-        return not self.kinds and not self.runs
+    def __bool__(self) -> bool:
+        return bool(self.kinds or self.runs)
 
 
-class Lookout:
-    """``willing`` says why the device will not have a run, or None; ``resting`` why it will have none for now.
-    ``fresh`` says whether the device has been heard of recently enough to be given work of a workflow, and ``expect``
-    sees to it that it is. ``yields`` says whether a run is left to others for now."""
-
+class Claimer:
     def __init__(
-        self,
-        fleet: Fleet,
-        desk: Desk,
-        willing: Callable[[Run, Workflow], str | None],
-        resting: Callable[[], str | None],
-        fresh: Callable[[Workflow], bool],
-        expect: Callable[[Workflow], None],
-        yields: Callable[[Run, Workflow], bool],
+        self, fleet: Fleet, worker: Worker, lease: Lease, health: DeviceHealth, acceptance: Acceptance
     ) -> None:
-        self.fleet, self.desk = fleet, desk
-        self._willing, self._resting, self._fresh = willing, resting, fresh
-        self._expect, self._yields = expect, yields
-        self._able: set[str] = set()
-        self._not_kinds: set[str] = set()
-        self._cleared: set[str] = set()  # the ids of runs that were judged, and would be executed here
-        self._calls = 0
-        self._nothing_at = -1
+        self.fleet, self.worker = fleet, worker
+        self._lease, self._health, self._acceptance = lease, health, acceptance
+        self._able: set[str] = set()  # kinds (workflow@version) that the device can execute
+        self._unable: set[str] = set()
+        self._cleared: set[str] = set()  # ids of runs that were judged, and would be executed here
+        self._wake = asyncio.Event()  # there may be work
+        self._assigned = True  # some of it may be assigned to us
+        self._wakes = 0
+        self._nothing_at = -1  # the wake after which the store had nothing to offer
+        self._open_requests = 0
+        self.settled = asyncio.Event()
+        """Set while no request is open whose answer may bring a run."""
+        self.settled.set()
+        worker.on_free = self._look_if_free
 
-    def forget(self) -> None:
-        """What the device would not do, it may do now: its profile has changed."""
-        self._not_kinds.clear()
+    # -- when to look ------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look for work: the store says that there is some, or what the device accepts has changed."""
+        self._wakes += 1
+        self._assigned = True
+        self._wake.set()
+
+    def look(self) -> None:
+        """Look again, whether or not there is new work."""
+        self._wake.set()
+
+    def _look_if_free(self) -> None:
+        """There may be room again. That is no reason to look if nothing waits here and the store has no more."""
+        if self._wake.is_set():
+            return
+        if self._assigned or self.worker.has_waiting or self._wakes != self._nothing_at:
+            self._wake.set()
+
+    async def listen(self) -> None:
+        """Wake when the store announces work, and from time to time. Runs until it is cancelled."""
+        watch = self.fleet.store.watch(frozenset({OFFERED, for_device(self.worker.owner.device)}))
+        try:
+            while True:
+                await watch.wait(LOOK_INTERVAL)
+                self.wake()
+        finally:
+            watch.close()
+
+    async def claim_until_cancelled(self) -> None:
+        """Look for work whenever there may be some."""
+        trouble = RecurringError(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                self._count_request(1)
+                try:
+                    await self._look_once()
+                finally:
+                    self._count_request(-1)
+                trouble.recovered()
+            except (StoreUnavailable, UnknownWorkflow) as error:
+                trouble.occurred(error)
+                self._assigned = True
+                await self.fleet.clock.sleep(1.0)
+                self._wake.set()
+
+    async def _look_once(self) -> None:
+        if self._assigned:
+            self._assigned = False
+            await self._look_at_own()
+        await self.worker.start_waiting()
+        if self._acceptance.takes_offers:
+            await self._health.retry(self.worker, self.worker.executor.probe)
+            await self._take_offered()
+            await self.worker.start_waiting()
+
+    def _count_request(self, change: int) -> None:
+        self._open_requests += change
+        (self.settled.clear if self._open_requests else self.settled.set)()
+
+    # -- what the device would execute -------------------------------------------------------------------------------
+
+    def forget_judgements(self) -> None:
+        """The profile of the device has changed, and with it what the device would execute."""
+        self._unable.clear()
         self._able.clear()
         self._cleared.clear()
 
-    # -- what is assigned to us --------------------------------------------------------------------------------------
+    def _objection(self, run: Run, flow: Workflow) -> str | None:
+        """What the executor, with the device policy, says against this very run. An input that is stored as a blob is
+        judged just before the execution."""
+        if blob_of(run.input) is not None:
+            return self.worker.executor.objection(flow)
+        return self.worker.executor.check(RunWork(run, flow, run.input, _ignore, _ignore))
 
-    async def look_at_own(self) -> None:
-        """Claim what is assigned to us, and stop what somebody wishes to be stopped."""
-        found = await self.fleet.store.find(Query(session=self.desk.owner.session))
+    async def _learn(self, unknown: set[tuple[str, int]]) -> None:
+        """Read workflows, and find out which of them the device can execute."""
+        for name, version in sorted(unknown):
+            kind = f"{name}@{version}"
+            try:
+                flow = await self.fleet.workflows.get(name, version)
+            except (InvalidWorkflow, UnknownWorkflow) as error:  # a later version of Asterism may have written it
+                log.warning("not for this device: %s", error)
+                self._unable.add(kind)
+            else:
+                able = self.worker.executor.objection(flow) is None
+                if able and flow.http is not None:
+                    await load_httpx()  # needed to judge addresses, and slow to import
+                (self._able if able else self._unable).add(kind)
+
+    async def _judge(self, run: Run, flow: Workflow) -> None:
+        """Whether a run would be executed here. If not, the refusal is written into the run, without a grant: the store
+        does not offer it to this device again in this round, and everybody can see why."""
+        why = self._objection(run, flow)
+        if why is None:
+            self._cleared.add(run.id)
+            return
+        device, clock = self.worker.owner.device, self.fleet.store.clock
+        with contextlib.suppress(RunRefused):  # another device has it by now
+            await self.fleet.ledger.change(run, lambda current, _: transitions.refuse(current, device, why, clock()))
+            log.info("declined: %s", why, extra={"run": run.id})
+
+    # -- runs assigned to this device --------------------------------------------------------------------------------
+
+    async def _look_at_own(self) -> None:
+        """Claim what is assigned to us, and stop what a person asks us to stop."""
+        found = await self.fleet.store.find(Query(session=self.worker.owner.session))
         for run in found:
-            holding = self.desk.get(run.id)
-            if holding is not None and holding.grant.epoch == run.epoch and run.wish is not None:
-                self.desk.stop(holding, run.wish)
+            held = self.worker.get(run.id)
+            if held is not None and held.grant.epoch == run.epoch and run.wish is not None:
+                self.worker.stop(held, run.wish)
         assigned = [run for run in found if run.status is ASSIGNED]
         assigned.sort(key=lambda run: (-run.priority, run.created_at, run.id))
         await self._learn({(run.workflow, run.version) for run in assigned})
         flows = [self.fleet.workflows.remembered(run.workflow, run.version) for run in assigned]
         claims = [self._claim(run, flow) for run, flow in zip(assigned, flows, strict=True) if flow is not None]
-        for outcome in await asyncio.gather(*claims, return_exceptions=True):  # none goes on when this has ended
+        for outcome in await asyncio.gather(*claims, return_exceptions=True):  # all have ended when this returns
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def _claim(self, run: Run, flow: Workflow) -> None:
-        if self.desk.knows(run.id, run.epoch) or self.desk.get(run.id) is not None:
+        if self.worker.knows(run.id, run.epoch) or self.worker.get(run.id) is not None:
             return
-        self._expect(flow)
-        if not self._fresh(flow):
-            return  # the heartbeat that was asked for brings us back here
-        resting = self._resting()
-        why = resting or self._willing(run, flow) or self.objection(run, flow)
+        if not self._lease.require(flow):
+            return  # the heartbeat that is due now brings us back here
+        rest = self._acceptance.rest_reason()
+        why, for_now = (
+            rest or self._acceptance.refusal_reason(run, flow) or self._objection(run, flow),
+            rest is not None,
+        )
         asked = self.fleet.clock.time()
-        starts = self.desk.reserve(run.id)
-        full = not starts and not self.desk.expect(run.id)
-        for_now = resting is not None
+        starts = self.worker.reserve_slot(run.id)
+        full = not starts and not self.worker.reserve_backlog(run.id)
         if why is None and full:
             why, for_now = "it is full", True
-        try:
-            after = await self.fleet.ledger.change(run, self._answer(run, why, starts, for_now))
-            if why is not None:
-                log.info("declined: %s", why, extra={"run": run.id})
-            if after.session == self.desk.owner.session:
-                self.desk.unreserve(run.id)
-                self.desk.receive(after, flow, asked)
-        except RunRefused as refusal:
-            log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
-        finally:
-            self.desk.unreserve(run.id)
-
-    def _answer(self, assigned: Run, why: str | None, starts: bool, for_now: bool) -> Callable[[Run, Workflow], Run]:
-        grant = assigned.grant
+        grant = run.grant
         assert grant is not None
 
-        def step(run: Run, flow: Workflow) -> Run:
+        def answer(run: Run, flow: Workflow) -> Run:
             now = self.fleet.store.clock()
             if why is not None:
                 return transitions.decline(run, grant, why, now, for_now=for_now)
             claimed = transitions.claim(run, grant, flow, now)
             return transitions.start(claimed, grant, now) if starts else claimed
 
-        return step
+        try:
+            after = await self.fleet.ledger.change(run, answer)
+            if why is not None:
+                log.info("declined: %s", why, extra={"run": run.id})
+            if after.session == self.worker.owner.session:
+                self.worker.unreserve(run.id)
+                self.worker.receive(after, flow, asked)
+        except RunRefused as refusal:
+            log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
+        finally:
+            self.worker.unreserve(run.id)
 
     async def adopt(self, run_id: str, epoch: int) -> None:
-        """Begin what the store says is ours and we never heard of: the answer to our claim was lost."""
+        """Begin a run that the store says is ours and that we never heard of: the answer to our claim was lost."""
         asked = self.fleet.clock.time()
         run = await self.fleet.store.run(run_id)
-        if run is None or run.session != self.desk.owner.session or run.epoch != epoch or run.status is ASSIGNED:
+        if run is None or run.session != self.worker.owner.session or run.epoch != epoch or run.status is ASSIGNED:
             return
         await self._learn({(run.workflow, run.version)})
         flow = self.fleet.workflows.remembered(run.workflow, run.version)
-        if flow is not None and not self.desk.knows(run_id, epoch):
+        if flow is not None and not self.worker.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
-            self._expect(flow)
-            self.desk.receive(run, flow, asked)
+            self._lease.require(flow)
+            self.worker.receive(run, flow, asked)
 
     async def adopt_all(self) -> None:
-        """Begin all of it, without waiting for a heartbeat to tell."""
-        for run in await self.fleet.store.find(Query(session=self.desk.owner.session)):
-            if not self.desk.knows(run.id, run.epoch):
+        """Adopt every such run now, without waiting for a heartbeat."""
+        for run in await self.fleet.store.find(Query(session=self.worker.owner.session)):
+            if not self.worker.knows(run.id, run.epoch):
                 await self.adopt(run.id, run.epoch)
 
-    def objection(self, run: Run, flow: Workflow) -> str | None:
-        """What the device's policy says to this very run. An input that is kept apart is judged when it is there, just
-        before the execution."""
-        if blob_of(run.input) is not None:
-            return self.desk.executor.objection(flow)
-        return self.desk.executor.check(RunWork(run, flow, run.input, _nothing, _nothing))
+    # -- runs offered to all -----------------------------------------------------------------------------------------
 
-    # -- what nobody has ---------------------------------------------------------------------------------------------
-
-    def called(self) -> None:
-        """There may be something for us: the store has said so, or it is time to look again."""
-        self._calls += 1
-
-    @property
-    def may_find(self) -> bool:
-        """Whether there may be something that nobody has; not if there was none, and we were not called since."""
-        return self._calls != self._nothing_at
-
-    async def take_offered(self) -> None:
-        if self.desk.suspended:
+    async def _take_offered(self) -> None:
+        if self.worker.suspended:
             return
         rounds = 0
-        while rounds < ROUNDS and self.desk.room > 0 and self.may_find:
-            calls, room = self._calls, self.desk.room
-            taken, unseen = await self._take(self.desk.free, room, None)
-            if unseen.nothing:
-                if taken < room:  # there was no more: not to be asked for again, each time that a slot is free
-                    self._nothing_at = calls
+        while rounds < ROUNDS and self.worker.room > 0 and self._wakes != self._nothing_at:
+            wakes, room = self._wakes, self.worker.room
+            taken, unseen = await self._take(self.worker.free_slots, room, None)
+            if not unseen:
+                if taken < room:  # the store has no more: do not ask again each time that a slot becomes free
+                    self._nothing_at = wakes
                 break
-            rounds += not unseen.runs  # those that were judged are not met again, so this comes to an end
+            rounds += not unseen.runs  # judged runs are not met again, so this comes to an end
             await self._see(unseen)
-        if self.desk.room <= 0:
+        if self.worker.room <= 0:
             await self._preempt()
-        self.desk.make_way()
+        self.worker.preempt_for_waiting()
 
     async def _see(self, unseen: _Unseen) -> None:
         await self._learn(unseen.kinds)
@@ -198,101 +282,105 @@ class Lookout:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _judge(self, run: Run, flow: Workflow) -> None:
-        """Whether a run would be executed here. If not, that is written into it without a grant: the store does not
-        offer it to this device again in this round, and everybody can see why."""
-        why = self.objection(run, flow)
-        if why is None:
-            self._cleared.add(run.id)
-            return
-        device, clock = self.desk.owner.device, self.fleet.store.clock
-        with contextlib.suppress(RunRefused):  # somebody has it by now
-            await self.fleet.ledger.change(run, lambda one, _: transitions.refuse(one, device, why, clock()))
-            log.info("declined: %s", why, extra={"run": run.id})
-
-    async def _learn(self, unknown: set[tuple[str, int]]) -> None:
-        for name, version in sorted(unknown):
-            kind = f"{name}@{version}"
-            try:
-                flow = await self.fleet.workflows.get(name, version)
-            except (InvalidWorkflow, UnknownWorkflow) as error:  # as a later version of Asterism may write it
-                log.warning("not for this device: %s", error)
-                self._not_kinds.add(kind)
-            else:
-                able = self.desk.executor.objection(flow) is None
-                if able and flow.http is not None:
-                    await load_httpx()  # addresses are judged with it, in steps of the loop
-                (self._able if able else self._not_kinds).add(kind)
-
     async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, _Unseen]:
-        """Take up to ``limit`` runs and start the first ``free`` of them. Returns how many it were, and what has to be
-        read or judged first."""
+        """Take up to ``limit`` runs with a priority ``above`` that, and start the first ``free`` of them. Returns how
+        many were taken, and what must be read or judged first."""
         unseen = _Unseen(set(), [])
         stale: list[Workflow] = []
-        known: dict[tuple[str, int], Workflow] = {}  # what we are able to do, and fresh enough for
+        known: dict[tuple[str, int], Workflow] = {}  # what we can execute, and have a fresh lease for
+        acceptance, worker, workflows = self._acceptance, self.worker, self.fleet.workflows
         starts, moment = 0, float("-inf")
 
-        def step(run: Run) -> Run | None:  # may be called in another thread, and again: it only looks
+        def step(run: Run) -> Run | None:  # the store may call this in another thread, and again: it only looks
             nonlocal starts, moment
             kind = (run.workflow, run.version)
-            flow = known.get(kind) or self.fleet.workflows.remembered(*kind)
+            flow = known.get(kind) or workflows.remembered(*kind)
             if flow is None or (kind not in known and run.kind not in self._able):
                 if kind in unseen.kinds:
                     raise _Enough  # the whole queue may be of that kind
                 unseen.kinds.add(kind)
                 return None
-            if self.desk.get(run.id) is not None or (starts >= free and self.desk.tired_of(run.id)):
+            if worker.get(run.id) is not None or (starts >= free and worker.waited_in_vain(run.id)):
                 return None
-            if self._yields(run, flow) or self._willing(run, flow):
+            now = self.fleet.store.clock()
+            if acceptance.leaves_to_others(run, flow, now) or acceptance.refusal_reason(run, flow):
                 return None
             if kind not in known:
-                if not self._fresh(flow):
+                if not self._lease.is_fresh(flow):
                     stale.append(flow)
                     return None
                 known[kind] = flow
-            if run.id not in self._cleared and self.desk.executor.judges_each(flow, run.input):
+            if run.id not in self._cleared and worker.executor.judges_each(flow, run.input):
                 if len(unseen.runs) >= max(limit, JUDGED_AHEAD):
                     raise _Enough
                 unseen.runs.append((run, flow))
             if unseen.runs:
-                return None  # nothing overtakes what has to be judged first
+                return None  # nothing overtakes a run that must be judged first
             starts += 1
-            now = self.fleet.store.clock()
-            if not (run.waiting_since or 0.0) <= moment <= now < moment + AT_ONCE:
+            if not (run.waiting_since or 0.0) <= moment <= now < moment + SAME_TIME:
                 moment = now
-            return transitions.take(run, self.desk.owner, flow, moment, starts=starts <= free)
+            return transitions.take(run, worker.owner, flow, moment, starts=starts <= free)
 
         asked = self.fleet.clock.time()
-        offer = Offer(self.desk.owner.device, frozenset(self._not_kinds), self.fleet.store.clock(), limit, above)
+        offer = TakeRequest(worker.owner.device, frozenset(self._unable), self.fleet.store.clock(), limit, above)
         try:
             taken = await self.fleet.store.take(offer, step)
         except _Enough:
             return 0, unseen
-        for flow in stale[:1]:
-            self._expect(flow)
-        for flow in known.values():  # of most kinds there are many runs
-            self._expect(flow)
+        for flow in (*stale[:1], *known.values()):  # of most kinds there are many runs
+            self._lease.require(flow)
         for run in taken:
-            self.desk.receive(run, known[run.workflow, run.version], asked)
+            worker.receive(run, known[run.workflow, run.version], asked)
         return len(taken), unseen
 
     async def _preempt(self) -> None:
-        """Give up the least urgent work that may be given up, if something more urgent waits."""
+        """Give up the least urgent run that may be given up, if the store offers a more urgent one."""
         for _ in range(ROUNDS):
-            going = [one for one in self.desk if one.stopping is None and not one.telling]
-            victims = [one for one in going if not one.started or one.workflow.preemptible]
-            if not victims or self.desk.room < 0:
-                return  # there is nobody to go, or somebody is going already
-            victim = min(victims, key=worth)
+            going = [held for held in self.worker if held.stopping is None and not held.ending]
+            victims = [held for held in going if not held.started or held.workflow.preemptible]
+            if not victims or self.worker.room < 0:
+                return  # no run may go, or one is going already
+            victim = min(victims, key=preemption_order)
             taken, unseen = await self._take(0, 1, victim.run.priority)
             if taken:
-                if self.desk.room < 0 and self.desk.get(victim.run.id) is victim:
-                    self.desk.stop(victim, "preempted")
+                if self.worker.room < 0 and self.worker.get(victim.run.id) is victim:
+                    self.worker.stop(victim, PREEMPTED)
                 return
-            if unseen.nothing:
+            if not unseen:
                 return
             await self._see(unseen)
 
+    # -- runs created in this process --------------------------------------------------------------------------------
 
-def _nothing(_: object) -> None:
-    """For the reports of an execution that only might be."""
+    def reserve(self, run: Run, flow: Workflow) -> bool:
+        """Keep a slot for a run that is about to be created here. Returns False if the device cannot take it now."""
+        if not self._lease.is_fresh(flow):
+            self._lease.require(flow)
+            return False
+        refused = self._acceptance.refusal_reason(run, flow) or self._objection(run, flow)
+        if refused is not None or not self.worker.reserve_slot(run.id):
+            return False
+        self._count_request(1)
+        return True
+
+    def unreserve(self, run: Run) -> None:
+        """The run is here by now, or will not come."""
+        self.worker.unreserve(run.id)
+        self._count_request(-1)
+
+    def accept(self, run: Run, flow: Workflow) -> Run:
+        """The run as it is written when it is created: taken by this device, and started."""
+        return transitions.take(run, self.worker.owner, flow, self.fleet.store.clock(), starts=True)
+
+    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
+        """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""
+        self.worker.unreserve(run.id)
+        self._lease.require(flow)
+        self.worker.receive(run, flow, asked)
+
+    def holds(self, run_id: str) -> bool:
+        return self.worker.get(run_id) is not None
+
+
+def _ignore(_: object) -> None:
+    """For the reports of an execution that does not happen."""

@@ -1,7 +1,10 @@
-"""The ends of runs on their way to the store: those that come up together leave together, in one commit.
+"""How executions begin and end: the steps of their runs, and one commit for ends that come up together.
 
-One commit is all or nothing, so nothing is known of any of them when it fails: then each is told again alone, by
-whoever knows how to find out whether it was written after all.
+A ``Step`` of the ledger takes the run as it is stored to what it becomes. ``clock`` is always the store's.
+
+``CompletionBatch`` writes ends that come up together in one commit. A commit is all or nothing, so after a failed one
+nothing is known of any of its ends: each is then written alone, through the ledger, which finds out whether it was
+written after all.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asterism.core.errors import RunRefused
-from asterism.core.run.run import COMPLETED, Run
-from asterism.fleet.device.held_run import Holding
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, PROCESSING, Owner, Progress, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import PutRun
@@ -21,69 +26,138 @@ from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
 
-MOST = 100
-"""So many ends leave together."""
+LARGEST_BATCH = 100
+"""How many ends one commit writes at most."""
+
+StoreClock = Callable[[], float]
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def started(held: HeldRun, clock: StoreClock) -> Step:
+    def step(run: Run, _: Workflow) -> Run:
+        if run.status is PROCESSING and run.grant == held.grant:
+            return run  # our own earlier write, whose answer was lost
+        return transitions.start(run, held.grant, clock())
+
+    return step
+
+
+def completed(held: HeldRun, output: Any, clock: StoreClock) -> Step:
+    def step(run: Run, _: Workflow) -> Run:
+        run = run if held.progress is None else _with_progress(run, held)
+        return transitions.complete(run, held.grant, output, clock())
+
+    return step
+
+
+def failed(held: HeldRun, error: str, clock: StoreClock, *, final: bool = False) -> Step:
+    """``final`` means that the work is not tried again."""
+    return lambda run, flow: transitions.fail(_with_progress(run, held), held.grant, error, flow, clock(), final=final)
+
+
+def declined(held: HeldRun, reason: str, clock: StoreClock) -> Step:
+    """Nothing was executed."""
+    return lambda run, _: transitions.decline(run, held.grant, reason, clock())
+
+
+def broken_off(held: HeldRun, error: str, clock: StoreClock) -> Step:
+    """The device could not go on, through no fault of the work."""
+    return lambda run, flow: transitions.abandon(_with_progress(run, held), held.grant, error, flow, clock())
+
+
+def released(held: HeldRun, reason: str, detail: str, clock: StoreClock) -> Step:
+    return lambda run, _: transitions.release(run, held.grant, reason, detail, clock(), held.progress)
+
+
+def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: StoreClock) -> Step:
+    """The store believes that the owner holds the run, and the owner does not hold it any more."""
+
+    def step(run: Run, flow: Workflow) -> Run:
+        if run.session != owner.session or run.epoch != epoch:
+            return run
+        assert run.grant is not None
+        kept = run if progress is None else run.changed(progress=progress)
+        return transitions.abandon(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
+
+    return step
+
+
+def _with_progress(run: Run, held: HeldRun) -> Run:
+    """The run with the progress that was made, for the next attempt."""
+    if held.progress is None or run.progress == held.progress:
+        return run
+    return run.changed(progress=held.progress)
+
+
+# -- one commit for many -----------------------------------------------------------------------------------------------
 
 
 class End(NamedTuple):
     """``after`` is what ``step`` made of the run that is held."""
 
-    holding: Holding
+    held: HeldRun
     step: Step
     after: Run
 
 
-class Outbox:
-    """``told`` is called for each end that was written, ``again`` for each that has to be told alone, ``gone`` for
-    those of which nobody was told because we were cancelled."""
+class CompletionBatch:
+    """``on_written`` is called for each end that was written, ``write_alone`` for each of a commit that failed,
+    ``on_dropped`` for each that was not written because the device is ending."""
 
     def __init__(
-        self, fleet: Fleet, told: Callable[[End], None], again: Callable[[End], None], gone: Callable[[End], None]
+        self,
+        fleet: Fleet,
+        on_written: Callable[[End], None],
+        write_alone: Callable[[End], None],
+        on_dropped: Callable[[End], None],
     ) -> None:
-        self._fleet, self._told, self._again, self._gone = fleet, told, again, gone
+        self._fleet = fleet
+        self._on_written, self._write_alone, self._on_dropped = on_written, write_alone, on_dropped
         self._open: list[End] = []
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, holding: Holding, step: Step) -> bool:
-        """Let it leave with everything that comes up before the loop is free again; from now on its task is the one
-        that tells them all. Whether it does: it is told alone if anything else follows from its end."""
-        run = holding.run
-        if run.series is not None or run.id in self._fleet.consumers:
+    def add(self, held: HeldRun, step: Step) -> bool:
+        """Write the end with all others that come up before the event loop is free again; the task that writes them
+        becomes the task of the held run. Returns False if the end has consequences and must be written alone."""
+        run = held.run
+        if run.series is not None or self._fleet.waiters.consumer(run.id) is not None:
             return False
         try:
-            after = step(run, holding.workflow)
+            after = step(run, held.workflow)
         except RunRefused:
             return False
         if after.status is not COMPLETED:
             return False
-        holding.telling = True
-        if self._task is None or len(self._open) >= MOST:
+        held.ending = True
+        if self._task is None or len(self._open) >= LARGEST_BATCH:
             self._task = self._begin()
-        holding.task = self._task
-        self._open.append(End(holding, step, after))
+        held.task = self._task
+        self._open.append(End(held, step, after))
         return True
 
     def _begin(self) -> asyncio.Task[None]:
         ends: list[End] = []
         self._open = ends
-        task = asyncio.create_task(self._send(ends))
-        task.add_done_callback(lambda task: self._sent(task, ends))
+        task = asyncio.create_task(self._write(ends))
+        task.add_done_callback(lambda task: self._written(task, ends))
         return task
 
-    async def _send(self, ends: list[End]) -> None:
-        if ends is self._open:  # nothing comes to them any more, and what has left is kept nowhere
+    async def _write(self, ends: list[End]) -> None:
+        if ends is self._open:  # close the batch: nothing is added to it any more
             self._open, self._task = [], None
         try:
-            await self._fleet.store.commit([PutRun(end.after, end.holding.run.revision) for end in ends])
+            await self._fleet.store.commit([PutRun(end.after, end.held.run.revision) for end in ends])
         except (StoreError, ValueError) as error:
-            log.info("%d ends were not written together, and are told one by one: %s", len(ends), error)
+            log.info("%d ends could not be written together and are written one by one: %s", len(ends), error)
             for end in ends:
-                self._again(end)
+                self._write_alone(end)
         else:
             for end in ends:
-                self._told(end)
+                self._on_written(end)
 
-    def _sent(self, task: asyncio.Task[None], ends: list[End]) -> None:
+    def _written(self, task: asyncio.Task[None], ends: list[End]) -> None:
         if task is self._task:  # it was cancelled before its first step
             self._task = None
         if not task.cancelled():
@@ -92,5 +166,5 @@ class Outbox:
                 return
             log.error("a mistake in Asterism itself", exc_info=error)
         for end in ends:
-            if end.holding.task is task:
-                self._gone(end)
+            if end.held.task is task:
+                self._on_dropped(end)

@@ -12,13 +12,13 @@ from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError, DeviceTrouble
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 LARGEST = 64 << 20
 """How large an answer may be, in bytes."""
 
 
-async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: Policy, mask: Mask) -> Any:
+async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: DevicePolicy, mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
     ours and win over those in ``terms``. ``mask`` has the secrets that no other origin is told. Raises RequestFailed
     for a status that was not expected, NoAnswer when there is none, PolicyForbids, UnsafeRedirect, and DeviceTrouble if
@@ -37,7 +37,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
         raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
 
 
-async def _answered(terms: Mapping[str, Any], headers: Any, policy: Policy, mask: Mask) -> Any:
+async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
     async with await http_client(timeout=None) as client:  # the workflow's own limit rules
         asked = http_requests.build_request(client, terms, headers)
         for hop in range(http_requests.MAX_REDIRECTS + 1):

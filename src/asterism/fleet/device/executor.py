@@ -42,9 +42,9 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_requests import request
 from asterism.fleet.device.functions import Calls, CurrentRun
 from asterism.fleet.device.output import TAIL, Watch
-from asterism.fleet.device.process_records import Life, mark
+from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
-from asterism.fleet.policy.policy import Policy, PolicyForbids
+from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
 log = logging.getLogger("asterism.device")
 
@@ -79,7 +79,7 @@ class _Command:
 
 
 class Executor(Protocol):
-    """What executes; Executors is the real one."""
+    """What executes; DeviceExecutor is the real one."""
 
     def objection(self, workflow: Workflow) -> str | None: ...
 
@@ -103,14 +103,14 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Executors:
+class DeviceExecutor:
     """Executes for one session of a device. ``store`` is its store's address: strays are told apart by it."""
 
-    def __init__(self, policy: Policy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
+    def __init__(self, policy: DevicePolicy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
         self.policy, self.device, self.session = policy, device, session
         self._commands = Commands(grace)
         self._calls = Calls(policy, grace)
-        self._life = Life(device, session, store)
+        self._records = ProcessRecords(device, session, store)
         self._watches: set[Watch] = set()
         self._read: frozenset[str] = frozenset()  # the secrets that work has asked for in this session
         self._warn(filter(policy.holds_secret, os.environ))
@@ -122,7 +122,7 @@ class Executors:
 
     def belong_to(self, store: str) -> None:
         """Whose device this is, once that is known: strays are told apart by it."""
-        self._life.store = mark(store)
+        self._records.store = store_mark(store)
 
     @property
     def lingering(self) -> int:
@@ -207,8 +207,11 @@ class Executors:
         period, or at once if cancelled again."""
         with self._mask(work) as mask:
             self._allow(work)
-            with own_part("the run could not be prepared", EXHAUSTED):
-                resolved = fill(work.workflow, work.given, mask)
+            if stands_for_itself(work.workflow, work.given):
+                resolved = ResolvedInputs(dict(work.given), {}, mask)
+            else:
+                with own_part("the run could not be prepared", EXHAUSTED):
+                    resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)
@@ -247,7 +250,7 @@ class Executors:
     async def probe(self) -> None:
         """All that a device does for a command, with one that does nothing. Raises DeviceTrouble."""
         with self._corner({}, None) as (_, files, in_child):
-            environment = {**self._life.marks(), **files}
+            environment = {**self._records.marks(), **files}
             try:
                 await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE)
             except (CommandFailed, OSError, subprocess.SubprocessError) as error:
@@ -265,7 +268,7 @@ class Executors:
     def close(self) -> None:
         """End what was started to look after child processes, and leave nothing behind."""
         self._commands.close()
-        self._life.close()
+        self._records.close()
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
@@ -290,7 +293,7 @@ class Executors:
     def _environment(self, work: RunWork, resolved: ResolvedInputs) -> dict[str, str]:
         run, last = work.run, work.run.progress
         own = {
-            **self._life.marks(),
+            **self._records.marks(),
             "ASTERISM_RUN": run.id,
             "ASTERISM_EPOCH": str(run.epoch),
             "ASTERISM_STEP": "" if last is None else str(last.step),
@@ -370,10 +373,10 @@ class Executors:
         files, and what its process does first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
             with own_part("the files of the run could not be written"):
-                desk = self._life.desk()
+                desk = self._records.make_directory()
                 undo.callback(shutil.rmtree, desk, ignore_errors=True)
-                ticket, in_child = self._life.admit(None if self.policy.everything else cwd)
-                undo.callback(self._life.finished, ticket)
+                ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
+                undo.callback(self._records.finished, ticket)
                 progress, file = desk / "progress", desk / "input.json"
                 _write_input(file, given)
                 progress.touch(mode=0o600)

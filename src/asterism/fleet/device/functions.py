@@ -19,7 +19,7 @@ from asterism.base import function_calls
 from asterism.base.processes import EXHAUSTED, own_part
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
@@ -102,7 +102,7 @@ def attempts_of(run: Run) -> int:
 class Calls:
     """Calls functions for one device. ``lingering`` is how many go on although their runs were taken away."""
 
-    def __init__(self, policy: Policy, grace: float) -> None:
+    def __init__(self, policy: DevicePolicy, grace: float) -> None:
         self._policy, self._grace = policy, grace
         self._known: dict[str, tuple[Callable[..., Any], function_calls.Signature]] = {}
         self.lingering = 0

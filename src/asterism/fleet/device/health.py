@@ -1,4 +1,9 @@
-"""A device watches how its work ends, and stops taking more while it fails at what others can do."""
+"""Health of a device: it watches how its work ends, and takes no more while it fails at what others can do.
+
+The circuit breaker itself is pure (core/run/circuit_breaker.py). This module feeds it with the ends of executions,
+compares them with the runs that other devices completed, probes the device before it takes work again, and leaves a
+notice when it stops and when it resumes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import Holding
+from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import PolicyForbids
 from asterism.store.protocol import Notice, Query
@@ -19,50 +24,49 @@ from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
 
-COMPARED = 100
+RUNS_COMPARED = 100
 """How many of the last runs of a workflow a device looks at when it compares itself with others."""
 
-COMPARES_EVERY = 1.0
-"""How often it does so at most, in seconds."""
+COMPARE_INTERVAL = 1.0
+"""How often it compares at most, in seconds."""
 
 
-class Circuit:
-    """``probe`` raises DeviceTrouble as long as the device cannot do its own part. ``on_change`` is called when it
-    stops taking work, and when it takes work again."""
+class DeviceHealth:
+    """``on_change`` is called when the device stops taking work, and when it takes work again."""
 
-    def __init__(
-        self, fleet: Fleet, device: str, probe: Callable[[], Awaitable[None]], on_change: Callable[[], None]
-    ) -> None:
-        self._fleet, self._device, self._probe, self._on_change = fleet, device, probe, on_change
+    def __init__(self, fleet: Fleet, device: str, on_change: Callable[[], None]) -> None:
+        self._fleet, self._device, self._on_change = fleet, device, on_change
         self._breaker = CLOSED
         self._probed: float | None = None  # the ``retry_at`` after which the probe succeeded
-        self._told = False  # whether the last notice said that we have stopped
+        self._noticed = False  # whether the last notice said that the device has stopped
         self._compared_at = float("-inf")
-        self._something_to_do = False
-        self._task: asyncio.Task[None] | None = None  # while there is
+        self._follow_up_due = False
+        self._task: asyncio.Task[None] | None = None  # while a follow-up runs
 
     @property
     def suspended(self) -> str | None:
-        """Why the device takes nothing; None if it takes work, be it one run as a trial."""
-        return None if self._breaker.closed or self._trying else self._breaker.why
+        """Why the device takes no work; None if it takes work, even if only one run as a trial."""
+        return None if self._breaker.closed or self._on_trial else self._breaker.why
 
     @property
-    def _trying(self) -> bool:
-        """Whether it can do its own part again, and has yet to show that with a run."""
+    def _on_trial(self) -> bool:
+        """Whether the probe succeeded, and a run has yet to show that the device works again."""
         return self._probed is not None and self._probed == self._breaker.retry_at
 
-    def allowance(self, held: Iterable[Holding]) -> int | None:
+    def allowance(self, held: Iterable[HeldRun]) -> int | None:
         """How many more runs the device may take; None for as many as there is room for."""
         retry_at = self._breaker.retry_at
-        if retry_at is None:  # so it is nearly always, and this is on the way of every run
+        if retry_at is None:  # the usual case, on the hot path of every run
             return None
-        if not self._trying:
+        if not self._on_trial:
             return 0
         return self._breaker.allowance(self._fleet.clock.time(), sum(one.since >= retry_at for one in held))
 
-    def ended(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
-        """An execution has ended by itself after so many seconds. What was declined, or lost because the device was
-        frozen, says nothing."""
+    def record_end(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
+        """An execution has ended by itself after so many seconds. A run that was declined, or lost because the device
+        was frozen, says nothing about its health."""
+        if error is None and self._breaker is CLOSED:  # the usual case, on the hot path of every run
+            return
         if isinstance(error, PolicyForbids | DeviceUnavailable | LeaseExpired):
             return
         before, now = self._breaker, self._fleet.clock.time()
@@ -72,67 +76,71 @@ class Circuit:
             self._breaker = before.good()
         else:
             self._breaker = before.failed(now, self._fleet.store.clock(), workflow.name)
-        self._look_at(before)
+        self._follow(before)
 
-    def _look_at(self, before: Breaker) -> None:
+    def _follow(self, before: Breaker) -> None:
+        """Do what follows from a change of the breaker."""
         if self._breaker.suspicious:
-            self._act()
+            self._start_follow_up()
         if self._breaker.retry_at == before.retry_at:
             return
-        self._act()
+        self._start_follow_up()
         if self._breaker.closed:
             log.info("takes work again")
         else:
             log.error("stops taking work: %s", self._breaker.why)
         self._on_change()
 
-    async def try_again(self, held: Iterable[Holding]) -> None:
-        """When the pause is over, see whether the device can do its own part, before a run is put at risk. A run that
-        goes on for long enough to show it need not be waited for."""
-        retry_at, now = self._breaker.retry_at, self._fleet.clock.time()
-        if retry_at is None or now < retry_at:
+    async def retry(self, held: Iterable[HeldRun], probe: Callable[[], Awaitable[None]]) -> None:
+        """When the pause is over, probe the device before a run is put at risk. ``probe`` raises DeviceTrouble while
+        the device cannot do its own part. A trial run that has lasted long enough need not be waited for."""
+        retry_at = self._breaker.retry_at
+        if retry_at is None:
             return
-        if self._trying:
+        now = self._fleet.clock.time()
+        if now < retry_at:
+            return
+        if self._on_trial:
             if any(one.started and one.since >= retry_at and now - one.since >= QUICK_FAILURE_SECONDS for one in held):
                 before, self._breaker = self._breaker, self._breaker.good()
-                self._look_at(before)
+                self._follow(before)
             return
         try:
-            await self._probe()
+            await probe()
         except DeviceTrouble as error:
             if self._breaker.retry_at == retry_at:
                 self._breaker = self._breaker.trouble(self._fleet.clock.time(), str(error))
         else:
             self._probed = retry_at
-            self._on_change()  # so that it is given one run, also by those who only know what it tells of itself
+            self._on_change()  # so that the coordinator, which knows only the profile, gives it one run
 
-    # -- what takes time ---------------------------------------------------------------------------------------------
+    # -- comparison with other devices, and notices ------------------------------------------------------------------
 
-    def _act(self) -> None:
-        self._something_to_do = True
+    def _start_follow_up(self) -> None:
+        self._follow_up_due = True
         if self._task is None:
-            self._task = asyncio.create_task(self._compare_and_tell())
-            self._task.add_done_callback(self._done)
+            self._task = asyncio.create_task(self._follow_up())
+            self._task.add_done_callback(self._follow_up_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _follow_up_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             log.error("a mistake in Asterism itself", exc_info=error)
-        elif self._something_to_do:  # since its last look
-            self._act()
+        elif self._follow_up_due:  # since its last look
+            self._start_follow_up()
 
-    async def _compare_and_tell(self) -> None:
-        while self._something_to_do:
-            self._something_to_do = False
+    async def _follow_up(self) -> None:
+        while self._follow_up_due:
+            self._follow_up_due = False
             try:
                 await self._compare()
-                await self._tell()
+                await self._leave_notice()
             except StoreError as error:
                 log.warning("cannot compare with other devices, or leave a notice: %s", error)
                 await self._fleet.clock.sleep(1.0)
-                self._something_to_do = True
+                self._follow_up_due = True
 
     def close(self) -> None:
         if self._task is not None:
@@ -140,25 +148,25 @@ class Circuit:
 
     async def _compare(self) -> None:
         now = self._fleet.clock.time()
-        if not self._breaker.suspicious or now - self._compared_at < COMPARES_EVERY:
+        if not self._breaker.suspicious or now - self._compared_at < COMPARE_INTERVAL:
             return  # the next failure brings us back here
         self._compared_at = now
         for workflow in sorted(self._breaker.failing):
-            query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=COMPARED)
-            found = self._breaker.contradicted_by(self._device, await self._fleet.store.find(query))
-            if found is not None:
-                self._contradicted(found)
+            query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=RUNS_COMPARED)
+            run = self._breaker.contradicted_by(self._device, await self._fleet.store.find(query))
+            if run is not None:
+                self._contradicted(run)
                 return
 
     def _contradicted(self, run: Run) -> None:
         before = self._breaker
-        words = f"its last {before.failures} runs failed at once, while {run.device} completed {run.workflow!r}"
-        self._breaker = before.contradicted(self._fleet.clock.time(), words)
-        self._look_at(before)
+        why = f"its last {before.failures} runs failed at once, while {run.device} completed {run.workflow!r}"
+        self._breaker = before.contradicted(self._fleet.clock.time(), why)
+        self._follow(before)
 
-    async def _tell(self) -> None:
+    async def _leave_notice(self) -> None:
         stopped = not self._breaker.closed
-        if stopped == self._told:
+        if stopped == self._noticed:
             return
         at = self._fleet.store.clock()
         if stopped:
@@ -168,4 +176,4 @@ class Circuit:
         else:
             notice = Notice(at, "resumed", f"{self._device} takes work again", None, self._device)
         await self._fleet.store.commit([notice])
-        self._told = stopped
+        self._noticed = stopped

@@ -1,86 +1,84 @@
-"""A run in the hands of a device, and how sure the device may be of it."""
+"""A run held by this device: its grant, its execution, and what is still to be reported of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.store.protocol import Report
+from asterism.store.protocol import ProgressReport
 
 
-class Holding:
-    """``since`` is when it came, by the device's own clock. ``stopping`` is why its execution is being stopped;
-    ``telling`` is that it is over, and only the store has not heard of it yet; ``done`` that its slot is given away
-    already; ``lost`` that the device has given it up, so that there is no result. ``on_news`` is called when there is
-    something to report."""
+class HeldRun:
+    """A run that the device has claimed.
+
+    ``since``      when it was received, by the device's own clock
+    ``started``    whether its execution has begun; if not, it waits for a slot
+    ``stopping``   why its execution is being stopped
+    ``ending``     whether the execution is over and only the store has not been told yet
+    ``slot_freed`` whether its slot was given away before the end was written
+    ``lost``       whether the device gave the run up, so that there is no result
+    ``on_report``  called when there is new progress or output to report
+    """
 
     __slots__ = (
         "changed",
-        "done",
+        "ending",
         "grant",
         "lost",
-        "on_news",
+        "on_report",
         "progress",
         "run",
         "since",
+        "slot_freed",
         "started",
         "stopping",
         "tail",
         "task",
-        "telling",
         "workflow",
     )
 
-    def __init__(self, run: Run, workflow: Workflow, since: float, on_news: Callable[[], None]) -> None:
+    def __init__(self, run: Run, workflow: Workflow, since: float, on_report: Callable[[], None]) -> None:
         assert run.session is not None
-        self.run, self.workflow, self.since, self.on_news = run, workflow, since, on_news
+        self.run, self.workflow, self.since, self.on_report = run, workflow, since, on_report
         self.grant = Grant(run.id, run.session, run.epoch)
         self.started = run.started_at is not None
         self.progress: Progress | None = run.progress
         self.tail = ""
-        self.changed = self.telling = self.done = self.lost = False
+        self.changed = self.ending = self.slot_freed = self.lost = False
         self.stopping: str | None = None
         self.task: asyncio.Task[None] | None = None
 
-    def report(self) -> Report:
-        return Report(self.run.id, self.grant.epoch, self.progress, self.tail)
+    def report(self) -> ProgressReport:
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
 
-    def told_progress(self, progress: Progress) -> None:
+    def set_progress(self, progress: Progress) -> None:
         self.progress, self.changed = progress, True
-        self.on_news()
+        self.on_report()
 
-    def told_output(self, tail: str) -> None:
+    def set_output(self, tail: str) -> None:
         self.tail, self.changed = tail, True
-        self.on_news()
+        self.on_report()
 
 
-def worth(holding: Holding) -> tuple[int, bool, float]:
-    """The least urgent first; among them what has not begun, and then what came last."""
-    return (holding.run.priority, holding.started, -holding.since)
+def preemption_order(held: HeldRun) -> tuple[int, bool, float]:
+    """Sort key: the least urgent first; among equals what has not begun, then the most recent."""
+    return (held.run.priority, held.started, -held.since)
 
 
-class Past:
-    """What is not here any more: the last ``most``, and up to as many before."""
+class RecentSet:
+    """A set that remembers the last ``size`` members, and up to as many before them."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._late: set[Hashable] = set()
-        self._early: set[Hashable] = set()
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._recent: set[Hashable] = set()
+        self._older: set[Hashable] = set()
 
-    def add(self, one: Hashable) -> None:
-        self._late.add(one)
-        if len(self._late) >= self._most:
-            self._early, self._late = self._late, set()
+    def add(self, member: Hashable) -> None:
+        self._recent.add(member)
+        if len(self._recent) >= self._size:
+            self._older, self._recent = self._recent, set()
 
-    def __contains__(self, one: Hashable) -> bool:
-        return one in self._late or one in self._early
-
-
-@lru_cache(64)
-def margin(timeout: float, grace: float) -> float:
-    """How long before the store would take a run away its device stops working on it: time to stop, and a tenth for
-    clocks that do not run alike, but never more than a third."""
-    return min(timeout / 3, grace + timeout / 10)
+    def __contains__(self, member: Hashable) -> bool:
+        return member in self._recent or member in self._older

@@ -1,74 +1,76 @@
-"""How a device enters the store and leaves it: one living session per name.
+"""Membership of a device in a fleet: how it joins the store and leaves it, with one living session per name.
 
-A name that is in use is refused, unless its user is known to be dead: then its session is ended and its work is free
-at once. One that is merely silent, or that somebody insists on replacing, may still be at work somewhere: its
-heartbeats are refused from now on, and its work is free when its time has run out.
+A name that is in use is refused, unless its device is known to be dead: then its session is ended and its runs are free
+at once. A device that is merely silent, or that is to be replaced, may still be at work: its heartbeats are refused
+from now on, and its runs are free when its time has run out.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import Protocol
+from typing import Any, Protocol
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.fleet.election import OFFICES
+from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
-from asterism.store.store_errors import Conflict, StoreUnavailable
+from asterism.store.store_errors import Conflict
 
 PATIENCE = 60.0
+"""How long to try to join while the store is unavailable, in seconds."""
 
 
 class DeviceNameTaken(AsterismError):
     """Another device with this name is alive."""
 
 
-class Presence(Protocol):
-    """What a device knows of its own machine."""
+class DeviceHost(Protocol):
+    """The machine of a device, as membership uses it; ``host.LocalHost`` is this machine."""
 
     @property
     def host(self) -> str:
         """Which machine this is."""
-        ...
 
     def acquire(self) -> bool:
-        """Whether no other living process on this machine is the same device; it then stays ours until we die."""
-        ...
+        """Take the lock on the device's name, for the life of this process. Returns False if another living process on
+        this machine is the same device."""
 
-    def end_strays(self, session: str) -> None:
-        """End what earlier lives of the device left running here, but not what ``session`` started."""
-        ...
+    def kill_orphans(self, session: str) -> None:
+        """End processes that earlier lives of the device left running here, but none that ``session`` started."""
 
     def close(self) -> None: ...
 
 
-async def join(store: Store, clock: Clock, session: Session, presence: Presence, *, replace: bool = False) -> Session:
-    """Enter. Raises DeviceNameTaken."""
-    if not presence.acquire():
+async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *, replace: bool = False) -> Session:
+    """Enter the session into the store. Raises DeviceNameTaken."""
+    if not host.acquire():
         raise DeviceNameTaken(f"a device {session.device!r} of this store is running on this machine already")
-    presence.end_strays(session.id)
-    until = clock.time() + PATIENCE
+    host.kill_orphans(session.id)
     entered = False
-    while True:
-        try:
-            writes = await _entry(store, session, replace)
-            if not writes:
-                return session
-            if entered:
-                raise DeviceNameTaken(f"the name {session.device!r} was taken by another device while we joined")
-            await store.commit(writes)
+
+    async def attempt() -> Session:
+        nonlocal entered
+        writes = await _entry(store, session, replace)
+        if not writes:
             return session
+        if entered:
+            raise DeviceNameTaken(f"the name {session.device!r} was taken by another device while we joined")
+        try:
+            await store.commit(writes)
         except Conflict as conflict:
-            entered = entered or conflict.what == f"session {session.id}"  # by ourselves, and we were not told
-        except StoreUnavailable:
-            if clock.time() >= until:
-                raise
-            await clock.sleep(1.0)
+            entered = entered or conflict.concerns(
+                "session", session.id
+            )  # our own earlier commit, whose answer was lost
+            raise
+        return session
+
+    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)
 
 
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
-    """What to write; nothing if it was written already and the answer got lost."""
+    """The writes that enter a session; none if it is entered already and the answer was lost."""
     now = store.clock()
     key = f"device/{session.device}"
     current = await store.register(key)
@@ -88,7 +90,7 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
             continue
         if old.host == session.host:  # we hold the lock of this device here, so its process is dead
             writes.append(PutSession(old.changed(state=ENDED), old.revision))
-            for name in OFFICES:  # nobody has to wait for a dead coordinator
+            for name in OFFICES:  # end the terms of a dead coordinator at once
                 office = await store.register(name)
                 if office is not None and office.value["session"] == old.id:
                     writes.append(PutRegister(name, {**office.value, "until": 0.0}, office.revision))
@@ -105,43 +107,33 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
 
 
 async def leave(store: Store, session_id: str) -> None:
-    """Say that nothing is being done here any more."""
-    while True:
-        found = [one for one in await store.sessions() if one.id == session_id]
-        if not found:
-            return
-        try:
-            await store.commit([PutSession(found[0].changed(state=ENDED), found[0].revision)])
-            return
-        except Conflict:
-            continue
+    """End a session: the device executes nothing any more."""
+    await _change_session(store, session_id, state=ENDED)
 
 
-async def say_draining(store: Store, session_id: str) -> None:
+async def mark_draining(store: Store, session_id: str) -> None:
     """Say that a session takes nothing more."""
-    while True:
-        found = [one for one in await store.sessions() if one.id == session_id]
-        if not found or found[0].draining:
-            return
-        try:
-            await store.commit([PutSession(found[0].changed(draining=True), found[0].revision)])
-            return
-        except Conflict:
-            continue
+    await _change_session(store, session_id, draining=True)
 
 
-async def identity(store: Store, clock: Clock) -> str:
-    """What tells a store from every other, however it is spelt: written once, by whoever asks first."""
-    until = clock.time() + PATIENCE
-    while True:
-        try:
-            found = await store.register("store/id")
-            if found is not None:
-                return str(found.value["id"])
-            await store.commit([PutRegister("store/id", {"id": uuid.uuid4().hex}, None)])
-        except Conflict:
-            continue
-        except StoreUnavailable:
-            if clock.time() >= until:
-                raise
-            await clock.sleep(1.0)
+async def _change_session(store: Store, session_id: str, **changes: Any) -> None:
+    async def attempt() -> None:
+        for session in await store.sessions():
+            if session.id == session_id and any(getattr(session, name) != new for name, new in changes.items()):
+                await store.commit([PutSession(session.changed(**changes), session.revision)])
+
+    await retry_on_conflict(attempt)
+
+
+async def store_identity(store: Store, clock: Clock) -> str:
+    """What tells a store from every other, under whatever URL: written once, by the first process that asks."""
+
+    async def attempt() -> str:
+        found = await store.register("store/id")
+        if found is not None:
+            return str(found.value["id"])
+        new = uuid.uuid4().hex
+        await store.commit([PutRegister("store/id", {"id": new}, None)])
+        return new
+
+    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)

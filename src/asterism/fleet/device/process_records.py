@@ -37,11 +37,11 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 # -- telling processes apart -------------------------------------------------------------------------------------------
 
 
-def began(number: int, proc: Path = PROC) -> float | None:
+def start_time(number: int, proc: Path = PROC) -> float | None:
     """When a process began; None if there is none. In ticks since the machine did where there is ``/proc``, and in
     seconds of the calendar elsewhere: good for comparing with what was noted on the same machine."""
     if proc.is_dir():
-        stat = stat_of(number, proc)
+        stat = read_stat(number, proc)
         return None if stat is None or stat[0] in "ZX" else float(stat[19])
     told = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(number)],
@@ -55,7 +55,7 @@ def began(number: int, proc: Path = PROC) -> float | None:
     return time.mktime(time.strptime(told[1].strip(), "%a %b %d %H:%M:%S %Y"))
 
 
-def stat_of(number: int | str, proc: Path = PROC) -> list[str] | None:
+def read_stat(number: int | str, proc: Path = PROC) -> list[str] | None:
     """What the system says of a process, from its state on: state, parent, group, session …"""
     try:
         return (proc / str(number) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -63,14 +63,14 @@ def stat_of(number: int | str, proc: Path = PROC) -> list[str] | None:
         return None
 
 
-def is_same(number: int, noted: float, proc: Path = PROC) -> bool:
+def is_same_process(number: int, noted: float, proc: Path = PROC) -> bool:
     """Whether a process is the one that was noted. Where only seconds are known, the moment of noting is as near as
     two of them."""
-    found = began(number, proc)
+    found = start_time(number, proc)
     return found is not None and abs(found - noted) <= (0.0 if proc.is_dir() else 2.0)
 
 
-def boot(proc: Path = PROC) -> str:
+def boot_id(proc: Path = PROC) -> str:
     """Which start of the machine this is, if it can be told: ticks are counted from there."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -78,7 +78,7 @@ def boot(proc: Path = PROC) -> str:
         return ""
 
 
-def machine() -> str:
+def machine_id() -> str:
     """Which machine this is, if it can be told: two may share a name, and containers an id."""
     try:
         return Path("/etc/machine-id").read_text().strip()[:12]
@@ -86,7 +86,7 @@ def machine() -> str:
         return ""
 
 
-def space_of(name: str, proc: Path = PROC) -> str:
+def pid_namespace(name: str, proc: Path = PROC) -> str:
     """Which set of process numbers a process lives among: those of a container mean nothing outside of it."""
     try:
         return os.readlink(proc / name / "ns" / "pid")
@@ -94,7 +94,7 @@ def space_of(name: str, proc: Path = PROC) -> str:
         return ""
 
 
-def mark(store: str) -> str:
+def store_mark(store: str) -> str:
     """A store in a few letters, without its address; nothing for a store that is not known."""
     return hashlib.sha256(store.encode()).hexdigest()[:16] if store else ""
 
@@ -121,11 +121,11 @@ def state_directory() -> Path:
 # -- a life ------------------------------------------------------------------------------------------------------------
 
 
-class Life:
+class ProcessRecords:
     """Used on one event loop. Nothing is written before the first command."""
 
     def __init__(self, device: str, session: str, store: str = "", proc: Path = PROC) -> None:
-        self.device, self.session, self.store = device, session, mark(store)
+        self.device, self.session, self.store = device, session, store_mark(store)
         self._proc = proc
         self._agent, self._began = 0, 0.0
         self._ask = _death_signal()
@@ -150,10 +150,10 @@ class Life:
         which makes it another process."""
         if self._agent != os.getpid():
             self._agent = os.getpid()
-            self._began = began(self._agent, self._proc) or 0.0
+            self._began = start_time(self._agent, self._proc) or 0.0
         return self._agent, self._began
 
-    def desk(self) -> Path:
+    def make_directory(self) -> Path:
         """A new directory for the files of one execution."""
         return Path(tempfile.mkdtemp(prefix="run-", dir=self._settled()))
 
@@ -202,7 +202,7 @@ class Life:
             corner.mkdir(mode=0o700, parents=True, exist_ok=True)
             whose = {"device": self.device, "session": self.session, "store": self.store, "host": socket.gethostname()}
             agent, since = self._agent_and_began()
-            where = {"machine": machine(), "boot": boot(self._proc), "space": space_of("self", self._proc)}
+            where = {"machine": machine_id(), "boot": boot_id(self._proc), "space": pid_namespace("self", self._proc)}
             which = {"agent": agent, "began": since}
             first = json.dumps({**whose, **where, **which}).encode() + b"\n"
             groups = os.open(corner / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

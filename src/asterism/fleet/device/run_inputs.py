@@ -19,7 +19,7 @@ from asterism.base.secret_mask import Mask, secret_names
 from asterism.base.task_inputs import MissingInput, ResolvedInputs
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.policy import Policy
+from asterism.fleet.policy.policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """What stands for itself, seen at a glance."""
@@ -27,7 +27,7 @@ CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 _LITERAL = "$literal"
 
 
-def secrets_of(workflow: Workflow, given: Any, policy: Policy) -> frozenset[str]:
+def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozenset[str]:
     """The names of the secrets that a run refers to, all of which may be read and are there. Evaluates nothing. Raises
     PolicyForbids, and DeviceUnavailable for one that this device does not have."""
     if workflow.http is None and stands_for_itself(workflow, given):

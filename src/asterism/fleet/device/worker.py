@@ -1,11 +1,15 @@
-"""The desk of a device: what it holds, what it executes, and how each piece of work leaves it."""
+"""The worker of a device: the runs it holds, their executions, and how each of them ends.
+
+A run is received with its grant committed, waits for a slot or begins at once, is executed, and leaves when its end is
+written. Nothing is executed after the lease on it has run out (lease.py), and no grant is begun twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,117 +17,126 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.completion import End, Outbox
+from asterism.fleet.device.completion import (
+    CompletionBatch,
+    End,
+    broken_off,
+    completed,
+    declined,
+    disowned,
+    failed,
+    released,
+    started,
+)
 from asterism.fleet.device.executor import Executor, RunWork
-from asterism.fleet.device.held_run import Holding, Past, worth
-from asterism.fleet.device.outcomes import broken_off, completed, declined, disowned, failed, released, started
+from asterism.fleet.device.health import DeviceHealth
+from asterism.fleet.device.held_run import HeldRun, RecentSet, preemption_order
+from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step, UnknownRun, blob_of
+from asterism.fleet.ledger import Step, UnknownRun
 from asterism.fleet.policy.policy import PolicyForbids
-from asterism.fleet.run_blobs import is_small
+from asterism.fleet.run_blobs import blob_of, is_small
 from asterism.store.protocol import Notice, PutRun
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.device")
 
-REMEMBERED = 10_000
-"""How many grants that have left the desk are remembered, so that none is begun twice."""
+GRANTS_REMEMBERED = 10_000
+"""How many grants that have left the worker are remembered, so that none is begun twice."""
 
-TIRED = "no slot became free in time"
-FOR_EVER = float("inf")
-AGAIN = 1.0
-"""After how many seconds a result that the store could not keep is offered to it again."""
+LOST = "lost"
+FENCED = "fenced"
+PREEMPTED = "preempted"
+NO_SLOT = "no slot became free in time"
+"""Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and the store is told nothing;
+after any other reason the run is handed back."""
+
+NO_LIMIT = float("inf")
+RESULT_RETRY = 1.0
+"""After how many seconds a result that the store could not take is offered to it again."""
 
 
-class Desk:
-    """``lease`` says for how many seconds we are sure of a grant; when none is left it may not be begun. ``unbroken``
-    says whether we would have been sure of a run ever since some moment. ``on_free`` is called whenever there may be
-    room again, ``on_news`` when an execution has something to report, ``on_end`` when one has ended by itself: of
-    which workflow, after how many seconds, and with which error, if any. ``allowance`` says how many more runs may
-    come, or None for as many as there is room for. Whoever brings it work sees to it that the heart keeps up the pace
-    of that workflow."""
+class Worker:
+    """``on_free`` is called whenever there may be room again (the claimer sets it), ``on_report`` when an execution has
+    progress or output to report (the heartbeat sets it)."""
 
     def __init__(
         self,
         fleet: Fleet,
         owner: Owner,
         executor: Executor,
+        lease: Lease,
+        health: DeviceHealth,
         *,
         slots: int,
         backlog: int,
         grace: float,
-        lease: Callable[[Holding], float],
-        unbroken: Callable[[Run, float], bool],
-        on_free: Callable[[], None],
-        on_news: Callable[[], None],
-        on_end: Callable[[Workflow, float, Exception | None], None],
-        allowance: Callable[[Iterable[Holding]], int | None],
     ) -> None:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
-        self._lease, self._unbroken = lease, unbroken
-        self._on_free, self._on_news, self._on_end, self._allowance = on_free, on_news, on_end, allowance
-        self._outbox = Outbox(fleet, self._told, self._tell_again, lambda end: self._leave(end.holding))
+        self._lease, self._health = lease, health
+        self.on_free: Callable[[], None] = _ignore
+        self.on_report: Callable[[], None] = _ignore
+        self._batch = CompletionBatch(fleet, self._written, self._write_alone, lambda end: self._leave(end.held))
         self.occupied = asyncio.Event()
-        self._held: dict[str, Holding] = {}
-        self._past = Past(REMEMBERED)  # grants
-        self._reserved: dict[str, bool] = {}  # what is coming, and whether it will execute at once
+        self._held: dict[str, HeldRun] = {}
+        self._past_grants = RecentSet(GRANTS_REMEMBERED)
+        self._reserved: dict[str, bool] = {}  # runs that are coming, and whether they will execute at once
         self._starting = 0  # how many of them will
-        self._tired = Past(REMEMBERED)  # ids of runs
-        self._busy = 0  # holdings that execute
-        self._done = 0  # those that do not any more, and leave as soon as that is written
+        self._waited_in_vain = RecentSet(GRANTS_REMEMBERED)  # ids of runs
+        self._busy = 0  # held runs that execute
+        self._freed = 0  # held runs whose slot was freed before their end is written
         self._closed = False
 
-    # -- what is on it -----------------------------------------------------------------------------------------------
+    # -- what is held ------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[HeldRun]:
         return iter(list(self._held.values()))
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def get(self, run_id: str) -> Holding | None:
+    def get(self, run_id: str) -> HeldRun | None:
         return self._held.get(run_id)
 
     def knows(self, run_id: str, epoch: int) -> bool:
-        """Whether this grant is here or was here."""
-        holding = self._held.get(run_id)
-        return (holding is not None and holding.grant.epoch == epoch) or self._was_here(run_id, epoch)
-
-    def _was_here(self, run_id: str, epoch: int) -> bool:
-        return (run_id, self.owner.session, epoch) in self._past
-
-    @property
-    def anything_waits(self) -> bool:
-        """Whether something is claimed here that does not execute yet."""
-        return len(self._held) > self._busy + self._done
+        """Whether this grant is held or was held."""
+        held = self._held.get(run_id)
+        if held is not None and held.grant.epoch == epoch:
+            return True
+        return (run_id, self.owner.session, epoch) in self._past_grants
 
     @property
-    def free(self) -> int:
-        """How many more can be executed at once."""
+    def has_waiting(self) -> bool:
+        """Whether a held run does not execute yet."""
+        return len(self._held) > self._busy + self._freed
+
+    @property
+    def free_slots(self) -> int:
+        """How many more runs can be executed at once."""
         return max(0, self.slots - self._busy - self._starting)
 
     @property
     def room(self) -> int:
-        """How many more can be held. Below 0: so many are too many, and have to go."""
-        room = self.slots + self.backlog - len(self._held) + self._done - len(self._reserved)
-        allowance = self._allowance(self._held.values())
-        return room if allowance is None else min(room, self.free, max(0, allowance - len(self._reserved)))
+        """How many more runs can be held. A negative number says how many are too many, and have to go."""
+        room = self.slots + self.backlog - len(self._held) + self._freed - len(self._reserved)
+        allowance = self._health.allowance(self._held.values())
+        return room if allowance is None else min(room, self.free_slots, max(0, allowance - len(self._reserved)))
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing more may come for now, whatever room there is."""
-        return self._allowance(self._held.values()) == 0
+        """Whether the device takes no run for now, whatever room there is."""
+        return self._health.allowance(self._held.values()) == 0
 
-    def reserve(self, run_id: str) -> bool:
-        """Keep a slot for a run that is coming. Whether there was one."""
-        if self.free <= 0 or self.room <= 0:
+    def reserve_slot(self, run_id: str) -> bool:
+        """Keep a slot for a run that is coming. Returns False if none is free."""
+        if self.free_slots <= 0 or self.room <= 0:
             return False
         self._reserve(run_id, True)
         return True
 
-    def expect(self, run_id: str) -> bool:
-        """Keep a place in the backlog for a run that is coming. Whether there was one."""
+    def reserve_backlog(self, run_id: str) -> bool:
+        """Keep a place in the backlog for a run that is coming. Returns False if there is no room."""
         if self.room <= 0:
             return False
         self._reserve(run_id, False)
@@ -137,311 +150,311 @@ class Desk:
     def unreserve(self, run_id: str) -> None:
         self._starting -= self._reserved.pop(run_id, False)
 
-    # -- the way in --------------------------------------------------------------------------------------------------
+    # -- runs arrive -------------------------------------------------------------------------------------------------
 
     def receive(self, run: Run, workflow: Workflow, asked: float) -> None:
-        """A grant of ours, committed. It is begun if it has been started, else it waits for a slot. ``asked`` is when
-        we asked for it, by our own clock: the answer may have been long under way, and the grant be taken away."""
-        if self._closed or run.session != self.owner.session or self._was_here(run.id, run.epoch):
+        """Take a run whose grant to this device is committed. It begins if it has been started, else it waits for a
+        slot. ``asked`` is when the device asked for it, by its own clock: the answer may have taken long, and the store
+        may have taken the grant away since."""
+        grant = (run.id, self.owner.session, run.epoch)
+        if self._closed or run.session != self.owner.session or grant in self._past_grants:
             return
-        if run.id in self._held:  # this one, or an earlier one that has not left yet: the heartbeat brings it again
+        if run.id in self._held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
             return
-        holding = Holding(run, workflow, self.fleet.clock.time(), self._on_news)
-        if not self._sure(holding) or not self._unbroken(run, asked):
+        if not self._lease.holds(run) or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        self._held[run.id] = holding
+        held = self._held[run.id] = HeldRun(run, workflow, self.fleet.clock.time(), self.on_report)
         self.occupied.set()
-        if holding.started:
-            self._begin(holding)
+        if held.started:
+            self._begin(held)
 
-    def _begin(self, holding: Holding) -> None:
-        holding.started = True
+    def _begin(self, held: HeldRun) -> None:
+        held.started = True
         self._busy += 1
-        self._let(holding, self._execute(holding))
+        self._spawn(held, self._execute(held))
 
-    def _let(self, holding: Holding, job: Coroutine[Any, Any, None]) -> None:
-        holding.task = asyncio.create_task(job)
-        holding.task.add_done_callback(partial(self._over, holding))
+    def _spawn(self, held: HeldRun, job: Coroutine[Any, Any, None]) -> None:
+        held.task = asyncio.create_task(job)
+        held.task.add_done_callback(partial(self._task_done, held))
 
     async def start_waiting(self) -> None:
-        """Start what is claimed and waits, the most urgent first, while there are slots."""
-        waiting = [one for one in self._held.values() if not one.started and one.stopping is None]
-        waiting.sort(key=lambda one: (-one.run.priority, one.run.created_at, one.run.id))
-        for holding in waiting:
-            if self.free <= 0 or self._closed:
+        """Start the held runs that wait, the most urgent first, while there are free slots."""
+        waiting = [held for held in self._held.values() if not held.started and held.stopping is None]
+        waiting.sort(key=lambda held: (-held.run.priority, held.run.created_at, held.run.id))
+        for held in waiting:
+            if self.free_slots <= 0 or self._closed:
                 return
-            if holding.stopping is None and self._held.get(holding.run.id) is holding:
-                self._reserve(holding.run.id, True)
+            if held.stopping is None and self._held.get(held.run.id) is held:
+                self._reserve(held.run.id, True)
                 try:
-                    await self._start(holding)
+                    await self._start(held)
                 except StoreUnavailable:
                     return  # the next look tries again, and the heartbeat tells what became of it
                 finally:
-                    self.unreserve(holding.run.id)
+                    self.unreserve(held.run.id)
 
-    async def _start(self, holding: Holding) -> None:
+    async def _start(self, held: HeldRun) -> None:
         try:
-            holding.run = await self.fleet.ledger.change(holding.run, started(holding, self.fleet.store.clock))
+            held.run = await self.fleet.ledger.change(held.run, started(held, self.fleet.store.clock))
         except RunRefused as refusal:
-            log.info("lost before it began: %s", refusal.why, extra={"run": holding.run.id})
-            if holding.stopping is None:
-                self._leave(holding)
+            log.info("lost before it began: %s", refusal.why, extra={"run": held.run.id})
+            if held.stopping is None:
+                self._leave(held)
             return
-        still_ours = self._held.get(holding.run.id) is holding and holding.stopping is None and not self._closed
-        if still_ours and self._sure(holding):
-            self._begin(holding)
+        still_held = self._held.get(held.run.id) is held and held.stopping is None and not self._closed
+        if still_held and self._lease.holds(held.run):
+            self._begin(held)
 
-    def _sure(self, holding: Holding) -> bool:
-        """Whether a grant that is just coming in may still be begun: its answer may have been long under way."""
-        return self._lease(holding) > 0.0
+    # -- executions --------------------------------------------------------------------------------------------------
 
-    # -- the work ----------------------------------------------------------------------------------------------------
-
-    async def _execute(self, holding: Holding) -> None:
-        handed = False
+    async def _execute(self, held: HeldRun) -> None:
+        batched = False
         try:
-            outcome = await self._outcome(holding)
+            step = await self._outcome(held)
         except asyncio.CancelledError:
-            if holding.stopping is None:
+            if held.stopping is None:
                 raise  # the whole device is ending
             _no_longer_cancelled()
-            await self._stopped(holding)
+            await self._hand_back(held)
         else:
-            if outcome is None:
-                await self._stopped(holding)
+            if step is None:
+                await self._hand_back(held)
             else:
-                handed = len(self._held) > 1 and self._outbox.put(holding, outcome)
-                if not handed:
-                    await self._finish(holding, outcome)
+                batched = len(self._held) > 1 and self._batch.add(held, step)
+                if not batched:
+                    await self._write_end(held, step)
         finally:
-            if not handed:
-                self._leave(holding)
+            if not batched:
+                self._leave(held)
 
-    async def _outcome(self, holding: Holding) -> Step | None:
-        """Execute it: what is to be told of it, or None if it was stopped."""
-        run = holding.run
+    async def _outcome(self, held: HeldRun) -> Step | None:
+        """Execute the run and return the step that ends it; None if it was stopped."""
+        run, clock = held.run, self.fleet.store.clock
         try:
             given = run.input if blob_of(run.input) is None else await self.fleet.blobs.fetch(run.input)
         except StoreUnavailable as error:
-            return self._troubled(holding, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
+            return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
-            return failed(holding, f"its input could not be read: {error}", self.fleet.store.clock, final=True)
-        if not self._sure(holding):  # we were frozen since it came: somebody else may have it by now
-            holding.stopping = holding.stopping or "fenced"
+            return failed(held, f"its input could not be read: {error}", clock, final=True)
+        if not self._lease.holds(run):  # this process was frozen since the run came: another device may have it
+            held.stopping = held.stopping or FENCED
             return None
         began = self.fleet.clock.time()
         try:
-            lease = self._lease(holding)
-            work = RunWork(run, holding.workflow, given, holding.told_progress, holding.told_output, lease)
+            lease = self._lease.remaining(run)
+            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease)
             value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
-            if not self._sure(holding):  # its guard may have ended it, while we were frozen
-                holding.stopping = holding.stopping or "fenced"
-            if holding.stopping is not None:
+            if not self._lease.holds(run):  # its guard may have ended it while this process was frozen
+                held.stopping = held.stopping or FENCED
+            if held.stopping is not None:
                 return None
-            lasted = self.fleet.clock.time() - began
+            took = self.fleet.clock.time() - began
             if isinstance(error, DeviceTrouble):
-                return self._troubled(holding, lasted, error)
-            self._on_end(holding.workflow, lasted, error)
+                return self._broken_off(held, took, error)
+            self._health.record_end(held.workflow, took, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
-                return declined(holding, str(error), self.fleet.store.clock)
-            return failed(holding, str(RecordedError.of(error)), self.fleet.store.clock)
-        self._on_end(holding.workflow, self.fleet.clock.time() - began, None)
-        holding.telling = True
-        if is_small(value):
-            return completed(holding, value, self.fleet.store.clock)
-        return await self._completed(holding, value)
+                return declined(held, str(error), clock)
+            return failed(held, str(RecordedError.of(error)), clock)
+        self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
+        held.ending = True
+        return completed(held, value, clock) if is_small(value) else await self._completed_with_blob(held, value)
 
-    async def _completed(self, holding: Holding, value: Any) -> Step:
-        what = f"the result of run {holding.run.id}"
+    async def _completed_with_blob(self, held: HeldRun, value: Any) -> Step:
+        """Store a value that may be large, for as long as it takes."""
+        what = f"the result of run {held.run.id}"
         while True:
             try:
-                output = await self.fleet.blobs.keep(value, await self.fleet.settings(), what)
+                output = await self.fleet.blobs.keep(value, what)
             except StoreUnavailable as error:
-                log.warning("%s could not be kept: %s", what, error, extra={"run": holding.run.id})
-                await self.fleet.clock.sleep(AGAIN)
+                log.warning("%s could not be stored: %s", what, error, extra={"run": held.run.id})
+                await self.fleet.clock.sleep(RESULT_RETRY)
             except (AsterismError, ValueError) as error:
-                return failed(holding, str(RecordedError.of(error)), self.fleet.store.clock)
+                return failed(held, str(RecordedError.of(error)), self.fleet.store.clock)
             else:
-                break
-        return completed(holding, output, self.fleet.store.clock)
+                return completed(held, output, self.fleet.store.clock)
 
-    def _troubled(self, holding: Holding, seconds: float, error: DeviceTrouble) -> Step:
+    def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> Step:
         """The device could not do its own part: the run is lost, and the work has not failed."""
-        log.warning("given up: %s", error, extra={"run": holding.run.id})
-        self._on_end(holding.workflow, seconds, error)
-        holding.lost = True
-        return broken_off(holding, f"{self.owner.device}: {error}", self.fleet.store.clock)
+        log.warning("given up: %s", error, extra={"run": held.run.id})
+        self._health.record_end(held.workflow, seconds, error)
+        held.lost = True
+        return broken_off(held, f"{self.owner.device}: {error}", self.fleet.store.clock)
 
-    def _told(self, end: End) -> None:
-        self.fleet.ends.told(end.after)
-        self._leave(end.holding)
+    # -- ends --------------------------------------------------------------------------------------------------------
 
-    def _tell_again(self, end: End) -> None:
-        async def tell() -> None:
+    def _written(self, end: End) -> None:
+        self.fleet.waiters.ended(end.after)
+        self._leave(end.held)
+
+    def _write_alone(self, end: End) -> None:
+        async def write() -> None:
             try:
-                await self._finish(end.holding, end.step, tried=end.after)
+                await self._write_end(end.held, end.step, tried=end.after)
             finally:
-                self._leave(end.holding)
+                self._leave(end.held)
 
-        self._let(end.holding, tell())
+        self._spawn(end.held, write())
 
-    async def _finish(self, holding: Holding, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
-        """Tell the store how it ended, for as long as it takes to know that the store has heard. Nothing is being done
-        any more, so it does no harm to go on telling when the grant has run out: then it is refused. ``tried`` is what
-        may have been written already."""
-        holding.telling = True
+    async def _write_end(self, held: HeldRun, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
+        """Write the end of a run, for as long as it takes to know that it is written. Nothing is executed any more, so
+        it does no harm to go on after the lease has run out: the store then refuses it. ``tried`` is what may have been
+        written already."""
+        held.ending = True
         try:
             if tried is not None:
-                await self.fleet.ledger.change(tried.id, step, patience=FOR_EVER, tried=tried)
-            elif not (result and await self._consumed(holding, step)):
-                await self.fleet.ledger.change(holding.run, step, patience=FOR_EVER)
+                await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried)
+            elif not (result and await self._consumed(held, step)):
+                await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT)
         except Fenced as refusal:
-            log.warning("it is not ours any more: %s", refusal.why, extra={"run": holding.run.id})
-            if result and not holding.lost:
-                await self._came_too_late(holding, refusal.why)
+            log.warning("the run belongs to others: %s", refusal.why, extra={"run": held.run.id})
+            if result and not held.lost:
+                await self._notice_late_result(held, refusal.why)
         except UnknownRun:
-            log.warning("the run is not in the store any more", extra={"run": holding.run.id})
+            log.warning("the store has no such run any more", extra={"run": held.run.id})
         except RunRefused as refusal:
-            log.warning("refused: %s", refusal.why, extra={"run": holding.run.id})
+            log.warning("refused: %s", refusal.why, extra={"run": held.run.id})
         except StoreError as error:
-            log.error("the store does not take the end of a run: %s", error, extra={"run": holding.run.id})
-        except ValueError as error:  # it would be done again and again otherwise
-            log.error("the end of a run cannot be kept: %s", error, extra={"run": holding.run.id})
-            await self._finish(
-                holding, failed(holding, "what came of it cannot be kept", self.fleet.store.clock, final=True)
+            log.error("the store does not accept the end of a run: %s", error, extra={"run": held.run.id})
+        except ValueError as error:  # the run would be executed again and again otherwise
+            log.error("the end of a run cannot be stored: %s", error, extra={"run": held.run.id})
+            await self._write_end(
+                held, failed(held, "what came of it cannot be kept", self.fleet.store.clock, final=True)
             )
 
-    async def _consumed(self, holding: Holding, step: Step) -> bool:
-        """Have the end of it written by whoever waits for it here, if anybody does: one commit for both."""
-        consume = self.fleet.consumers.get(holding.run.id)
+    async def _consumed(self, held: HeldRun, step: Step) -> bool:
+        """Let the waiter of this process, if there is one, write the end with what follows from it, in one commit."""
+        consume = self.fleet.waiters.consumer(held.run.id)
         if consume is None:
             return False
-        after = step(holding.run, holding.workflow)
+        after = step(held.run, held.workflow)
         if after.status is not COMPLETED or after.series is not None:
             return False
-        # what follows from it is written with it, and may need its slot
-        self._busy, self._done, holding.done = self._busy - 1, self._done + 1, True
-        if await consume(PutRun(after, holding.run.revision)):
-            self.fleet.ends.told(after)
+        # what follows is written with it, and may need its slot
+        self._busy, self._freed, held.slot_freed = self._busy - 1, self._freed + 1, True
+        if await consume(PutRun(after, held.run.revision)):
+            self.fleet.waiters.ended(after)
         else:
-            await self.fleet.ledger.change(after.id, step, patience=FOR_EVER, tried=after)
+            await self.fleet.ledger.change(after.id, step, patience=NO_LIMIT, tried=after)
         return True
 
-    async def _came_too_late(self, holding: Holding, why: str) -> None:
-        run, device = holding.run.id, self.owner.device
+    async def _notice_late_result(self, held: HeldRun, why: str) -> None:
+        run, device = held.run.id, self.owner.device
         message = f"a late result of {device} for run {run} was refused: {why}"
         with contextlib.suppress(StoreError):
             await self.fleet.store.commit([Notice(self.fleet.store.clock(), "late", message, run, device)])
 
-    async def _stopped(self, holding: Holding) -> None:
-        """Its execution was stopped on purpose: hand it back, unless it is not ours any more."""
-        why = holding.stopping or ""
-        if why in ("lost", "fenced"):
+    async def _hand_back(self, held: HeldRun) -> None:
+        """Its execution was stopped on purpose: release the run, unless it belongs to others by now."""
+        why = held.stopping or ""
+        if why in (LOST, FENCED):
             return
-        reason = "preempted" if why == "preempted" else "released"
-        await self._finish(holding, released(holding, reason, why, self.fleet.store.clock), result=False)
+        reason = PREEMPTED if why == PREEMPTED else "released"
+        await self._write_end(held, released(held, reason, why, self.fleet.store.clock), result=False)
 
-    # -- the way out -------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------------------------
 
-    def stop(self, holding: Holding, why: str) -> None:
-        """Stop the execution of one; ``lost`` and ``fenced`` say nothing to the store, all else hands it back. What is
-        over already is not stopped from being told."""
-        if holding.stopping is not None or holding.telling:
+    def stop(self, held: HeldRun, why: str) -> None:
+        """Stop an execution and hand the run back, unless ``why`` is LOST or FENCED. An execution that is over goes on
+        being written."""
+        if held.stopping is not None or held.ending:
             return
-        holding.stopping = why
-        if holding.task is not None:
-            holding.task.cancel()
-        elif not holding.started:
-            self._let(holding, self._hand_back(holding))
+        held.stopping = why
+        if held.task is not None:
+            held.task.cancel()
+        elif not held.started:
+            self._spawn(held, self._hand_back_and_leave(held))
 
-    def tire(self, holding: Holding) -> None:
-        """Hand back what has waited for a slot until its claim runs out: others may have one, and it is nobody's
-        loss."""
-        self.stop(holding, TIRED)
-        self._tired.add(holding.run.id)
+    def give_up_waiting(self, held: HeldRun) -> None:
+        """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
+        it does not count as a loss."""
+        self.stop(held, NO_SLOT)
+        self._waited_in_vain.add(held.run.id)
 
-    def tired_of(self, run_id: str) -> bool:
-        """Whether it has waited here in vain before, so that it is not taken again only to wait."""
-        return run_id in self._tired
+    def waited_in_vain(self, run_id: str) -> bool:
+        """Whether the run has waited here for a slot before; it is not taken again only to wait."""
+        return run_id in self._waited_in_vain
 
-    def kill(self, holding: Holding) -> None:
-        """Stop it at once: whatever patience its stopping has ends now."""
-        if holding.task is not None and not holding.telling:
-            holding.task.cancel()
+    def kill(self, held: HeldRun) -> None:
+        """Stop an execution at once, without the grace period."""
+        if held.task is not None and not held.ending:
+            held.task.cancel()
 
-    def make_way(self) -> None:
-        """Stop the least urgent execution that may be stopped, if something more urgent waits here for its slot."""
-        if self.free > 0:
+    def preempt_for_waiting(self) -> None:
+        """Stop the least urgent execution that may be preempted, if a more urgent held run waits for its slot."""
+        if self.free_slots > 0:
             return
-        waiting = [one.run.priority for one in self._held.values() if not one.started and one.stopping is None]
-        working = [one for one in self._held.values() if one.started]
-        if not waiting or any(one.stopping is not None or (one.telling and not one.done) for one in working):
+        waiting = [held.run.priority for held in self._held.values() if not held.started and held.stopping is None]
+        working = [held for held in self._held.values() if held.started]
+        if not waiting or any(held.stopping is not None or (held.ending and not held.slot_freed) for held in working):
             return  # nothing waits, or a slot is about to be free
-        victims = [one for one in working if one.workflow.preemptible and one.run.priority < max(waiting)]
+        victims = [held for held in working if held.workflow.preemptible and held.run.priority < max(waiting)]
         if victims:
-            self.stop(min(victims, key=worth), "preempted")
+            self.stop(min(victims, key=preemption_order), PREEMPTED)
 
-    async def _hand_back(self, holding: Holding) -> None:
+    async def _hand_back_and_leave(self, held: HeldRun) -> None:
         try:
-            await self._stopped(holding)
+            await self._hand_back(held)
         finally:
-            self._leave(holding)
+            self._leave(held)
 
-    def _over(self, holding: Holding, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step takes none at all, so nobody has taken the run off the
-        desk."""
+    def _task_done(self, held: HeldRun, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step takes no step at all, so its run is still held."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a mistake in Asterism itself", exc_info=error, extra={"run": holding.run.id})
-        if self._held.get(holding.run.id) is not holding or holding.task is not task:
+            log.error("a mistake in Asterism itself", exc_info=error, extra={"run": held.run.id})
+        if self._held.get(held.run.id) is not held or held.task is not task:
             return
-        if holding.stopping in (None, "lost", "fenced") or holding.telling or self._closed:
-            self._leave(holding)
+        if held.stopping in (None, LOST, FENCED) or held.ending or self._closed:
+            self._leave(held)
         else:
-            self._let(holding, self._hand_back(holding))
+            self._spawn(held, self._hand_back_and_leave(held))
 
-    def _leave(self, holding: Holding) -> None:
-        if self._held.get(holding.run.id) is not holding:
+    def _leave(self, held: HeldRun) -> None:
+        if self._held.get(held.run.id) is not held:
             return
-        del self._held[holding.run.id]
+        del self._held[held.run.id]
         if not self._held:
             self.occupied.clear()
-        if holding.done:
-            self._done -= 1
+        if held.slot_freed:
+            self._freed -= 1
         else:
-            self._busy -= holding.started
-        self._past.add(holding.grant)
-        self._on_free()
+            self._busy -= held.started
+        self._past_grants.add(held.grant)
+        self.on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
-        """The store thinks we hold something that has left the desk: give it back, as far as it had come."""
+        """The store believes that this device holds a run that it does not hold any more: give it back, with the
+        progress it had made."""
         report = (await self.fleet.store.reports([run_id])).get(run_id)
         progress = report.progress if report is not None and report.epoch == epoch else None
-
         step = disowned(self.owner, epoch, progress, self.fleet.store.clock)
         with contextlib.suppress(RunRefused):
             await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
 
     async def abandon(self) -> bool:
-        """Stop everything and take nothing more. What is over may still be told, the rest is told to nobody. Whether
-        all of it has stopped: a thread cannot be made to."""
+        """Stop everything and take nothing more. Ends that are known may still be written; of the rest the store is
+        told nothing. Returns whether all of it has stopped: a thread cannot be stopped."""
         self._closed = True
-        for holding in self:
-            if holding.task is None:
-                self._leave(holding)
-            elif not holding.telling:
-                holding.stopping = holding.stopping or "fenced"
-                holding.task.cancel()
+        for held in self:
+            if held.task is None:
+                self._leave(held)
+            elif not held.ending:
+                held.stopping = held.stopping or FENCED
+                held.task.cancel()
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.grace):
-                    # one after the other: what was to be told together may have to be told alone
-                    while tasks := {one.task for one in self if one.task is not None and not one.task.done()}:
+                    # in rounds: ends that were batched may have to be written alone
+                    while tasks := {held.task for held in self if held.task is not None and not held.task.done()}:
                         await asyncio.wait(tasks)
-            for holding in self:
-                if holding.task is not None:
-                    holding.task.cancel()
+            for held in self:
+                if held.task is not None:
+                    held.task.cancel()
         return not len(self)
+
+
+def _ignore() -> None:
+    """Until somebody wants to know."""
 
 
 def _no_longer_cancelled() -> None:

@@ -27,8 +27,14 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.host_rules import PORTS, HostRule, meant
-from asterism.fleet.policy.name_patterns import Names, compiled, is_pattern
+from asterism.fleet.policy.matching import (
+    DEFAULT_PORTS,
+    HostRule,
+    NamePatterns,
+    compile_pattern,
+    is_pattern,
+    parse_host,
+)
 
 ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
@@ -72,28 +78,28 @@ class Program:
     name: str
 
 
-class Policy:
+class DevicePolicy:
     """``name`` is how messages call it. Raises ValueError if a rule makes no sense; ``load`` says where it stands."""
 
     def __init__(self, rules: Rules | None, name: str = "the policy") -> None:
         self.everything = rules is None
         self.rules, self.name = rules or Rules(), name
-        self._workflows = None if self.rules.workflows is None else Names(self.rules.workflows)
-        self._passed = Names((*ORDINARY, *self.rules.environment))
-        self._listed = Names(self.rules.environment)
-        self._secrets = Names(self.rules.secrets)
+        self._workflows = None if self.rules.workflows is None else NamePatterns(self.rules.workflows)
+        self._passed = NamePatterns((*ORDINARY, *self.rules.environment))
+        self._listed = NamePatterns(self.rules.environment)
+        self._secrets = NamePatterns(self.rules.secrets)
         self._hosts = [HostRule.parse(entry) for entry in self.rules.hosts]
         self._callables = [_import_pattern(entry) for entry in self.rules.callables]
 
     @classmethod
-    def load(cls, path: Path) -> Policy:
+    def load(cls, path: Path) -> DevicePolicy:
         """The policy in a file. Raises BadPolicy with every mistake, and OSError if the file cannot be read."""
         from asterism.fleet.policy.policy_file import read  # what reads files takes long to import
 
         return cls(read(path), path.name)
 
     @classmethod
-    def open(cls) -> Policy:
+    def open(cls) -> DevicePolicy:
         """Everything is allowed."""
         return cls(None)
 
@@ -157,7 +163,7 @@ class Policy:
             raise forbidden
         found = word if "/" in word else _on_path(word)
         if found is None:
-            if any("/" not in entry and compiled(entry).fullmatch(word) for entry in self.rules.commands):
+            if any("/" not in entry and compile_pattern(entry).fullmatch(word) for entry in self.rules.commands):
                 raise DeviceUnavailable(f"there is no command {word!r} on this device")
             raise forbidden
         name = _named(found)
@@ -192,11 +198,11 @@ class Policy:
         """Judged by the parts of a URL as they were understood by whoever is going to connect."""
         if self.everything:
             return
-        if scheme not in PORTS:
+        if scheme not in DEFAULT_PORTS:
             raise self._forbid(f"the scheme {scheme!r}", "hosts", begun=begun)
         if userinfo:
             raise self._forbid("a name or password in an address", "hosts", begun=begun)
-        place, number = meant(host), PORTS[scheme] if port is None else port
+        place, number = parse_host(host), DEFAULT_PORTS[scheme] if port is None else port
         if place is None or not any(rule.allows(scheme, place, number) for rule in self._hosts):
             raise self._forbid(f"requests to {scheme}://{host[:200]}:{number}", "hosts", begun=begun)
 
@@ -287,7 +293,7 @@ def _stands_for(entry: str, program: Program, by_name: bool) -> bool:
     since programs of many names do what their name says. A pattern of paths must match what is behind the link, too."""
     if "/" not in entry:
         name = os.path.basename(program.name)
-        if not compiled(entry).fullmatch(name):
+        if not compile_pattern(entry).fullmatch(name):
             return False
         found = None if by_name else _on_path(name)
         return by_name or (found is not None and _named(found) == program.name)
@@ -303,7 +309,7 @@ def _path_pattern(entry: str) -> re.Pattern[str]:
     parts = entry.split("/")
     fixed = next(index for index, part in enumerate(parts) if is_pattern(part))
     folder = os.path.realpath("/".join(parts[:fixed]) or "/").rstrip("/")
-    pattern = compiled("/".join(["", *parts[fixed:]]), "/")
+    pattern = compile_pattern("/".join(["", *parts[fixed:]]), "/")
     return re.compile(re.escape(folder) + pattern.pattern, pattern.flags)
 
 
@@ -320,5 +326,5 @@ def _import_pattern(entry: str) -> re.Pattern[str]:
     module, colon, function = entry.partition(":")
     if not colon or not module or not function:
         raise ValueError("is package.module:function, with * for any part")
-    found, below = compiled(module), compiled(function, ".")
+    found, below = compile_pattern(module), compile_pattern(function, ".")
     return re.compile(f"{found.pattern}:{below.pattern}", found.flags)

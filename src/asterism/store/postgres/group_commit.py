@@ -33,11 +33,10 @@ from asterism.store.protocol import (
     PutRun,
     PutSession,
     Write,
-    name_each_record_once,
-    topics_of,
 )
 from asterism.store.row_codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class Committer:
         """The future is done when the writes are, or when they are known to have failed."""
         if self._closed:
             raise StoreUnavailable("this store was closed")
-        name_each_record_once(writes)
+        check_distinct_records(writes)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not writes:
             future.set_result(None)

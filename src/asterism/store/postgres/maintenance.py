@@ -28,9 +28,9 @@ class Maintenance:
     _quick: ConnectionPool
     _broad: ConnectionPool
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
-        await self._quick.fetch(statements()["keep_blob"], name, data)
+        await self._quick.fetch(statements()["put_blob"], name, data)
         return name
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:

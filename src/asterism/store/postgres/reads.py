@@ -12,7 +12,7 @@ from asterism.store.postgres.connection_pool import ConnectionPool
 from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.postgres.statements import statements
-from asterism.store.protocol import Answer, Held, Notice, Query, Register, Report, Waiting
+from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
 from asterism.store.store_errors import StoreCorrupt
 
@@ -26,13 +26,15 @@ class Reads:
         self._quick, self._broad = quick, broad
         self.clock = clock
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         if not storable(session):
-            return Answer(self.clock(), False, False, ())
+            return HeartbeatReply(self.clock(), False, False, ())
         last = {report.run: report for report in reports if storable(report.run)}.values()
         asked = self.clock.own()
         now, draining, runs, epochs, statuses, wishes = await self._quick.fetchrow(
-            statements()["beat"],
+            statements()["heartbeat"],
             session,
             to_text(dict(profile)),
             [report.run for report in last],
@@ -42,9 +44,11 @@ class Reads:
         )
         self.clock.learn(now, asked)
         if draining is None:
-            return Answer(now, False, False, ())
+            return HeartbeatReply(now, False, False, ())
         held = sorted(zip(runs, epochs, statuses, wishes, strict=True))
-        return Answer(now, True, bool(draining), [Held(run, e, _STATUSES[status], w) for run, e, status, w in held])
+        return HeartbeatReply(
+            now, True, bool(draining), [OwnedRun(run, e, _STATUSES[status], w) for run, e, status, w in held]
+        )
 
     async def _named(self, query: str, name: str) -> Any:
         return await self._quick.fetchrow(statements()[query], name) if storable(name) else None
@@ -84,8 +88,8 @@ class Reads:
         width = len(COLUMNS)
         return [(run_of(row[:width]), session_of(row[width:])) for row in map(tuple, rows)]
 
-    async def waiting(self) -> list[Waiting]:
-        return [Waiting(*row) for row in await self._broad.fetch(statements()["waiting"])]
+    async def waiting(self) -> list[WaitingRuns]:
+        return [WaitingRuns(*row) for row in await self._broad.fetch(statements()["waiting"])]
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return {_STATUSES[status]: number for status, number in await self._broad.fetch(statements()["counts"])}
@@ -105,7 +109,7 @@ class Reads:
         rows = await self._quick.fetch(statements()["registers"], prefix) if storable(prefix) else []
         return [_register(row) for row in rows]
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])
         return {run: _report(run, epoch, progress, tail) for run, epoch, progress, tail in rows}
 
@@ -136,5 +140,5 @@ def _register(row: Sequence[Any]) -> Register:
         raise StoreCorrupt(f"register {key} cannot be read: {error}") from error
 
 
-def _report(run: str, epoch: int, progress: str | None, tail: str) -> Report:
-    return Report(run, epoch, None if progress is None else Progress(*json.loads(progress)), json.loads(tail))
+def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:
+    return ProgressReport(run, epoch, None if progress is None else Progress(*json.loads(progress)), json.loads(tail))

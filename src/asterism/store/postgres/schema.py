@@ -11,7 +11,7 @@ import asyncpg
 
 from asterism.store.postgres.connection_pool import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
-from asterism.store.store_errors import StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreMissing, StoreNotFound, UnknownSchema
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
             raise StoreMissing(f"{shown}: PostgreSQL {OLDEST_SERVER} or later is needed, and the server is {major}")
         version = await _version(connection, schema)
         if version is None and not create:
-            raise StoreMissing(f"{shown}: there is no store in schema {schema!r}")
+            raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_the_unknown(version, shown)
         if version != migrations()[-1].version:
             await _apply(connection, factory)

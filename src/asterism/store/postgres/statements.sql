@@ -26,10 +26,10 @@ SELECT runs.id FROM unnest($1::text[], $2::bigint[]) AS wanted (id, revision)
 JOIN runs ON runs.id = wanted.id AND runs.revision = wanted.revision
 FOR UPDATE OF runs SKIP LOCKED
 
--- name: beat
+-- name: heartbeat
 SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes FROM beat($1, $2, $3, $4, $5, $6)
 
--- name: keep_blob
+-- name: put_blob
 INSERT INTO blobs (name, kept_at, data) VALUES ($1, now_in_seconds(), $2)
 ON CONFLICT (name) DO UPDATE SET kept_at = excluded.kept_at
 

@@ -31,16 +31,10 @@ from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import migrate
 from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.postgres.statements import statements
-from asterism.store.protocol import (
-    Change,
-    Offer,
-    Usage,
-    Watch,
-    Write,
-    topic_of,
-)
+from asterism.store.protocol import Change, TakeRequest, Usage, Watch, Write
 from asterism.store.store_errors import StoreError
 from asterism.store.watches import Watches
+from asterism.store.write_batch import topic_of
 
 TIMEOUT = 30.0
 
@@ -102,8 +96,8 @@ class PostgresStore(Reads, Maintenance):
         """Raises ValueError, beside what every store raises, for a name that PostgreSQL cannot hold."""
         await self._committer.submit(writes)
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
-        taken = await self._queue.take(offer, step)
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        taken = await self._queue.take(request, step)
         topics = {topic for run in taken if (topic := topic_of(run)) is not None}
         if topics:
             self._committed(topics)

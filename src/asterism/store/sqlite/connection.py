@@ -20,7 +20,7 @@ from pathlib import Path
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.error_mapping import may_write, moved, passing, read_only, store_error
 from asterism.store.sqlite.wal_check import missing_commits
-from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, StoreNotFound, StoreUnavailable
 
 Identity = tuple[int, int]
 
@@ -67,7 +67,7 @@ class FileConnection:
             raise StoreMissing(f"{self.path} is a directory; a store is a file")
         if not self.path.exists():
             if not create:
-                raise StoreMissing(f"there is no store {self.path}")
+                raise StoreNotFound(f"there is no store {self.path}")
             if not may_write(folder):
                 raise read_only(self.path)
             # for its owner alone: there may be secrets in inputs and results. SQLite gives its log the same mode

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
 from asterism.store import row_codec
-from asterism.store.protocol import Offer, PutRun, topics_of
+from asterism.store.protocol import PutRun, TakeRequest
 from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreCorrupt
+from asterism.store.write_batch import topics_of
 
 _OFFERS_END = STATEMENTS["offers_end"]
 _OFFERS = STATEMENTS["offers"]
@@ -51,18 +52,18 @@ MOST = Look(LAST, 4000, 1000)
 class TakeJob(Job):
     """The result is what was taken, and where to go on; None if there is nothing more to look at."""
 
-    __slots__ = ("look", "offer", "step", "taken")
+    __slots__ = ("look", "request", "step", "taken")
 
     def __init__(
-        self, future: asyncio.Future[Any], offer: Offer, step: Callable[[Run], Run | None], look: Look
+        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], look: Look
     ) -> None:
         super().__init__(future)
-        self.offer, self.step, self.look = offer, step, look
+        self.request, self.step, self.look = request, step, look
         self.taken: list[PutRun] = []
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         after, over, judged = self.look
-        below = _FAR if self.offer.above is None else -self.offer.above
+        below = _FAR if self.request.above is None else -self.request.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
         found = cursor.execute(_OFFERS_END, {**from_here, "look": over - 1}).fetchone()
         last = LAST if found is None else Place(*found)
@@ -72,10 +73,10 @@ class TakeJob(Job):
             "last_created_at": last.created_at,
             "last_id": last.id,
             "below": below,
-            "now": self.offer.now,
-            "device": self.offer.device,
-            "avoided": f"|{self.offer.device}|",
-            "not_kinds": row_codec.to_text(list(self.offer.not_kinds)),
+            "now": self.request.now,
+            "device": self.request.device,
+            "avoided": f"|{self.request.device}|",
+            "not_kinds": row_codec.to_text(list(self.request.not_kinds)),
             "page": judged,
         }
         rows = cursor.execute(_OFFERS, wanted).fetchall()
@@ -95,7 +96,7 @@ class TakeJob(Job):
         statements: list[Statement] = []
         place = None
         for row in rows:
-            if len(statements) >= self.offer.limit:
+            if len(statements) >= self.request.limit:
                 break
             place = Place(-row[6], row[3], row[0])
             try:
@@ -111,7 +112,7 @@ class TakeJob(Job):
 
     def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Look | None:
         _, over, judged = self.look
-        if len(self.taken) >= self.offer.limit:
+        if len(self.taken) >= self.request.limit:
             return None
         if full and passed is not None:
             last = passed
@@ -123,6 +124,6 @@ class TakeJob(Job):
         return topics_of(self.taken)
 
 
-def first_look(offer: Offer) -> Look:
+def first_look(request: TakeRequest) -> Look:
     """Enough for a device that can do anything."""
-    return Look(FIRST, min(2 * offer.limit + 50, MOST.over), min(offer.limit + 10, MOST.judged))
+    return Look(FIRST, min(2 * request.limit + 50, MOST.over), min(request.limit + 10, MOST.judged))

@@ -11,7 +11,7 @@ from typing import Any
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
-from asterism.store.protocol import Notice, Query, Register, Report, Waiting
+from asterism.store.protocol import Notice, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreCorrupt
 
@@ -69,8 +69,8 @@ def orphans(cursor: sqlite3.Cursor, now: float, limit: int) -> list[tuple[Run, S
     return [(row_codec.run_of(row[:_WIDTH]), row_codec.session_of(row[_WIDTH:])) for row in rows]
 
 
-def waiting(cursor: sqlite3.Cursor) -> list[Waiting]:
-    return [Waiting(*row) for row in cursor.execute(STATEMENTS["waiting"]).fetchall()]
+def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
+    return [WaitingRuns(*row) for row in cursor.execute(STATEMENTS["waiting"]).fetchall()]
 
 
 def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
@@ -103,16 +103,16 @@ def register_of(row: Sequence[Any]) -> Register:
         raise StoreCorrupt(f"register {row[0]} cannot be read: {error!r}") from error
 
 
-def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, Report]:
+def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
     rows = cursor.execute(STATEMENTS["reports"], (row_codec.to_text(list(run_ids)),)).fetchall()
     found = {row[0]: report_of(row) for row in rows}
     return {run_id: found[run_id] for run_id in run_ids if run_id in found}
 
 
-def report_of(row: Sequence[Any]) -> Report:
+def report_of(row: Sequence[Any]) -> ProgressReport:
     try:
         progress, tail = row_codec.from_text(row[2])
-        return Report(row[0], row[1], None if progress is None else Progress(*progress), tail)
+        return ProgressReport(row[0], row[1], None if progress is None else Progress(*progress), tail)
     except (TypeError, ValueError) as error:
         raise StoreCorrupt(f"the report on run {row[0]} cannot be read: {error!r}") from error
 

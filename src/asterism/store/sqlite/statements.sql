@@ -70,7 +70,7 @@ SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM registers WHERE key = ?);
 -- name: insert_notice
 INSERT INTO notices (at, run, said) VALUES (?, ?, ?);
 
--- name: beat
+-- name: heartbeat
 UPDATE sessions SET revision = revision + 1, beat_at = ?, profile = ? WHERE id = ? AND state = 'open';
 
 -- name: draining

@@ -19,18 +19,17 @@ from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import dump_format
 from asterism.store.protocol import (
-    Answer,
     Change,
+    HeartbeatReply,
     Notice,
-    Offer,
+    ProgressReport,
     Query,
     Register,
-    Report,
+    TakeRequest,
     Usage,
-    Waiting,
+    WaitingRuns,
     Watch,
     Write,
-    name_each_record_once,
 )
 from asterism.store.sqlite import change_feed, maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
@@ -42,6 +41,7 @@ from asterism.store.sqlite.reader_threads import ReaderThreads
 from asterism.store.sqlite.write_jobs import CommitJob, HeartbeatJob, PruneJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
@@ -86,14 +86,14 @@ class SqliteStore:
         if not writes:
             return
         if len(writes) > 1:
-            name_each_record_once(writes)
+            check_distinct_records(writes)
         await self._writer.do(CommitJob(self._writer.future(), writes, self.clock))
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
-        look = first_look(offer) if offer.limit > 0 else None
+        look = first_look(request) if request.limit > 0 else None
         while look is not None:
-            left = offer if not taken else replace(offer, limit=offer.limit - len(taken))
+            left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
                 more, look = await self._writer.do(TakeJob(self._writer.future(), left, step, look))
             except StoreUnavailable:
@@ -103,9 +103,11 @@ class SqliteStore:
             taken += more
         return taken
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         beating = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
-        answer: Answer = await self._writer.do(beating)
+        answer: HeartbeatReply = await self._writer.do(beating)
         return answer
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class SqliteStore:
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return await self._readers.ask(reads.orphans, now, limit)
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[WaitingRuns]:
         return await self._readers.ask(reads.waiting)
 
     async def counts(self) -> Mapping[RunStatus, int]:
@@ -134,7 +136,7 @@ class SqliteStore:
     async def registers(self, prefix: str) -> list[Register]:
         return await self._readers.ask(reads.registers, prefix)
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, Report]:
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return await self._readers.ask(reads.reports, run_ids)
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
@@ -148,7 +150,7 @@ class SqliteStore:
 
     # -- large things, and old ones ----------------------------------------------------------------------------------
 
-    async def keep_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes) -> str:
         self._writer.must_be_open()
         return await asyncio.to_thread(self._blobs.keep, data)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from asterism.core.run.run import RunStatus
 from asterism.store import row_codec
-from asterism.store.protocol import Answer, Held, PutCopy, PutRun, Report, Write, topics_of
+from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write
 from asterism.store.sqlite.statements import (
     STATEMENTS,
     Statement,
@@ -23,8 +23,9 @@ from asterism.store.sqlite.statements import (
     statement_of,
 )
 from asterism.store.store_errors import Conflict
+from asterism.store.write_batch import topics_of
 
-_BEAT = STATEMENTS["beat"]
+_HEARTBEAT = STATEMENTS["heartbeat"]
 _DRAINING = STATEMENTS["draining"]
 _HELD = STATEMENTS["held"]
 _PUT_REPORT = STATEMENTS["put_report"]
@@ -99,7 +100,7 @@ class HeartbeatJob(Job):
         future: asyncio.Future[Any],
         session: str,
         profile: Mapping[str, Any],
-        reports: Sequence[Report],
+        reports: Sequence[ProgressReport],
         clock: Callable[[], float],
     ) -> None:
         super().__init__(future)
@@ -110,18 +111,18 @@ class HeartbeatJob(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         now = self.clock()
-        if cursor.execute(_BEAT, (now, self.profile, self.session)).rowcount != 1:
-            self.result = Answer(now, False, False, ())
+        if cursor.execute(_HEARTBEAT, (now, self.profile, self.session)).rowcount != 1:
+            self.result = HeartbeatReply(now, False, False, ())
             return
         (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
         held = [
-            Held(run_id, epoch, RunStatus(status), wish)
+            OwnedRun(run_id, epoch, RunStatus(status), wish)
             for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
         if self.said:
             epochs = {one.run: one.epoch for one in held}
             cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
-        self.result = Answer(now, True, bool(draining), held)
+        self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
 class PruneJob(Job):
@@ -147,6 +148,6 @@ class PruneJob(Job):
             cursor.execute(STATEMENTS["forget_reports"])
 
 
-def said_of(report: Report) -> str:
+def said_of(report: ProgressReport) -> str:
     """As JSON, which can hold any text that a program may have printed."""
     return row_codec.to_text([report.progress, report.tail])

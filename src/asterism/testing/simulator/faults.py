@@ -165,7 +165,7 @@ class Faults:
                 self._world.spawn(self._cut_off([wire], self._chance.uniform(5.0, 15.0)))
                 return self._chance.uniform(1.0, 3.2)
 
-            wire.after["beat"] = happens
+            wire.after["heartbeat"] = happens
 
     async def lost_question(self) -> None:
         life = self._world.someone()
@@ -175,7 +175,7 @@ class Faults:
     async def slow_question(self) -> None:
         life = self._world.someone()
         if life is not None:
-            what = self._chance.choice(["commit", "commit", "beat"])
+            what = self._chance.choice(["commit", "commit", "heartbeat"])
             life.wire.before[what] = lambda: self._chance.uniform(1.0, 12.0)
 
     async def sudden(self) -> None:
@@ -194,7 +194,7 @@ class Faults:
                     self._world.spawn(self._crashed(life))
                 return 0.0
 
-            life.wire.after[self._chance.choice(["take", "commit", "beat"])] = happens
+            life.wire.after[self._chance.choice(["take", "commit", "heartbeat"])] = happens
 
     # -- the store ---------------------------------------------------------------------------------------------------
 

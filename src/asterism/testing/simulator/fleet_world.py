@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.protocol import Answer, Query, Report
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
 from asterism.testing.simulator.network import GIVES_UP, Wire
@@ -45,7 +45,7 @@ class Life:
     visitors: list[asyncio.Task[None]]
 
 
-class SimPresence:
+class SimHost:
     """A machine knows that its earlier lives are over: it is the same machine."""
 
     def __init__(self, host: str) -> None:
@@ -54,7 +54,7 @@ class SimPresence:
     def acquire(self) -> bool:
         return True
 
-    def end_strays(self, session: str) -> None:
+    def kill_orphans(self, session: str) -> None:
         """What ran on it ended with it."""
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class FleetWorld:
             monitor_every=self._watches_every,
             lease=6.0,
             replace=replace,
-            presence=SimPresence(f"{name}/{self._hosts[name]}"),
+            host=SimHost(f"{name}/{self._hosts[name]}"),
             **self.device_terms(name),
         )
         wire.session = agent.session.id
@@ -240,7 +240,7 @@ class FleetWorld:
                 if run.paused is not None and not run.ended:  # whoever paused it could not say that it may go on
                     await self._person.resume(run.id)
             everyone = [*self.lives.values(), *(life for life in self.ended if not life.machine.dead)]
-            if all(run.ended for run in runs) and all(not len(life.agent.desk) for life in everyone):
+            if all(run.ended for run in runs) and all(not len(life.agent.worker) for life in everyone):
                 return
             await asyncio.sleep(1.0)
 
@@ -310,9 +310,11 @@ class EstimatingWire(Wire):
     def clock(self) -> float:
         return self._estimate()
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
         asked = self._estimate.own()
-        answer = await super().beat(session, profile, reports)
+        answer = await super().heartbeat(session, profile, reports)
         self._estimate.learn(answer.now, asked)
         return answer
 

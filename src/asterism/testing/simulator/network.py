@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.run.run import Run
-from asterism.store.protocol import Answer, Offer, PutRun, Report, Watch, Write
+from asterism.store.protocol import HeartbeatReply, ProgressReport, PutRun, TakeRequest, Watch, Write
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.sim_machine import Machine
 from asterism.testing.simulator.witness import WitnessedStore
@@ -49,10 +49,13 @@ class _Message:
 
 
 class Wire:
-    """The store as one machine reaches it. Ambushes are laid by name: ``take`` for the next one that takes something,
-    ``commit`` for the next one that changes a run, ``beat`` for the next heartbeat. Those in ``before`` say by how many
-    seconds the question is late (infinitely many: it gets lost), those in ``after`` do something when the store has
-    just done what it was asked, and say by how many seconds the answer is late. ``session`` is who speaks."""
+    """The store as one machine reaches it.
+
+    ``before`` and ``after`` hold ambushes by name: ``take`` for the next take that takes something, ``commit`` for the
+    next commit that changes a run, ``heartbeat`` for the next heartbeat. One in ``before`` returns by how many seconds
+    the request is late (infinitely many: it is lost). One in ``after`` acts when the store has just done what it was
+    asked, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
+    """
 
     def __init__(
         self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
@@ -86,11 +89,15 @@ class Wire:
         name = "commit" if any(isinstance(write, PutRun) for write in writes) else "put"
         await self._ask(name, lambda: self._store.commit(writes), repeats=True)
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
-        answer: Answer = await self._ask("beat", lambda: self._store.beat(session, profile, reports), repeats=True)
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        answer: HeartbeatReply = await self._ask(
+            "heartbeat", lambda: self._store.heartbeat(session, profile, reports), repeats=True
+        )
         return answer
 
-    async def take(self, offer: Offer, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         async def conversation() -> list[Run]:
             # the machine takes part in it: if it cannot, the store undoes what was begun
             if self._machine.dead or self._machine.frozen:

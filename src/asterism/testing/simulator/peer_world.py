@@ -24,7 +24,7 @@ from asterism.peers.exchange import Exchange
 from asterism.peers.registry import Peer, PeerRegistry
 from asterism.peers.sync_loop import SyncLoop
 from asterism.store.protocol import FEED, PutRegister, Query
-from asterism.testing.simulator.fleet_world import SimPresence
+from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.peer_checks import check, text_of
 from asterism.testing.simulator.peer_stores import Disk, Link, PeerStore, PeerWitness
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
@@ -152,7 +152,7 @@ class PeerWorld:
             grace=0.3,
             monitor_every=1.3,
             lease=4.0,
-            presence=SimPresence(name),
+            host=SimHost(name),
             measure=dict,
         )
         exchange = self._make_exchange(fleet)
@@ -290,7 +290,7 @@ class PeerWorld:
                 if run.paused is not None:  # whoever paused it forgot it
                     with contextlib.suppress(RunRefused):
                         await Fleet(self.stores["m0"], by="person", chance=self.chance).resume(run.id)
-            idle = all(not len(life.agent.desk) for life in self.lives.values())
+            idle = all(not len(life.agent.worker) for life in self.lives.values())
             if idle and self._all_the_same(everything) and loop.time() > self._healed + 5.0:
                 return
 

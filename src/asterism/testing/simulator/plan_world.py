@@ -26,11 +26,11 @@ from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import Kept, keep_plan, load
+from asterism.durable.journal_store import StoredConstellation, insert_plan, load
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
-from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimPresence
+from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
 from asterism.testing.simulator.network import Wire
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 
@@ -100,7 +100,7 @@ class PlanWorld(FleetWorld):
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
             executor = SimExecutor(machine, self.witness, self.chance)
-            made = DeviceAgent(*arguments, **terms, executor=executor, presence=SimPresence(host))
+            made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
             wire.session = made.session.id
             return made
 
@@ -138,7 +138,7 @@ class PlanWorld(FleetWorld):
         """A person edits the running plan. What was acknowledged must never be lost."""
         name = f"amended-{len(self.acknowledged)}-{self.chance.randint(0, 999)}"
         with contextlib.suppress(AsterismError):
-            await self.boss.amend(PLAN, EditBatch((AddTask(_task(name, self.chance)),), "person"))
+            await self.boss.edit(PLAN, EditBatch((AddTask(_task(name, self.chance)),), "person"))
             self.acknowledged.append(name)
 
     # -- from beginning to end -----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class PlanWorld(FleetWorld):
     async def play(self) -> None:
         for name in self.names:
             self.boot(name)
-        await keep_plan(self.store, self.plan, {"policy": "speculative"})
+        await insert_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.hire()
         until = asyncio.get_running_loop().time() + PATIENCE
         troubled = asyncio.create_task(self.trouble())
@@ -216,12 +216,12 @@ class PlanWorld(FleetWorld):
         again = await load(self.store, PLAN, expressions)
         if _picture(again) != _picture(kept):
             broken("two readings of one journal differ")
-        last = [one.remembered for one in self.bosses if one.remembered is not None][-1]
+        last = [one.stored for one in self.bosses if one.stored is not None][-1]
         if last.number == kept.number and _picture(last) != _picture(kept):
             broken("the plan in the store is not the one in the memory of its orchestrator")
         await self._check_executions(kept)
 
-    async def _check_executions(self, kept: Kept) -> None:
+    async def _check_executions(self, kept: StoredConstellation) -> None:
         """No execution of a task begins after one of them has been recorded as its end."""
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
@@ -244,7 +244,7 @@ class PlanWorld(FleetWorld):
                 self.witness.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
 
 
-def _picture(kept: Kept) -> str:
+def _picture(kept: StoredConstellation) -> str:
     return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
 
 

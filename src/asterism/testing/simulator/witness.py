@@ -11,7 +11,7 @@ from asterism.core.run.merge import own_story
 from asterism.core.run.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
 from asterism.core.run.session import ENDED
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Answer, Notice, PutRun, PutSession, Report, Write
+from asterism.store.protocol import HeartbeatReply, Notice, ProgressReport, PutRun, PutSession, Write
 from asterism.store.watches import LocalWatch, Watches
 
 if TYPE_CHECKING:
@@ -254,8 +254,10 @@ class WitnessedStore(MemoryStore):
         if any(isinstance(write, PutRun) and write.run.series for write in writes):
             self._witness.check_series(list(self._runs.values()))
 
-    async def beat(self, session: str, profile: Mapping[str, Any], reports: Sequence[Report]) -> Answer:
-        answer = await super().beat(session, profile, reports)
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        answer = await super().heartbeat(session, profile, reports)
         if answer.alive:
             self._witness.heard[session] = self._witness.now()
         return answer

@@ -50,35 +50,35 @@ async def _a_moment(store: Store) -> float:
     time of a heartbeat, as the store itself noted it: what ``store.clock`` says of a server may be off by a little."""
     await joined(store, a_session("moment-1", "moment"))
     await asyncio.sleep(0.03)  # there is no event to wait for: what has to happen is that time passes
-    await store.beat("moment-1", {}, [])
+    await store.heartbeat("moment-1", {}, [])
     await asyncio.sleep(0.03)
     return (await session_in(store, "moment-1")).beat_at
 
 
 class RetentionTests(StoreTests):
-    """Of ``keep_blob``, ``blob`` and ``prune``."""
+    """Of ``put_blob``, ``blob`` and ``prune``."""
 
     async def test_what_is_large_comes_back_byte_for_byte(self, store: Store, other: Store) -> None:
         large = os.urandom(LARGE)
-        name = await store.keep_blob(large)
+        name = await store.put_blob(large)
         assert await store.blob(name) == large
         assert await other.blob(name) == large
 
     async def test_blobs_may_be_empty_and_hold_anything(self, store: Store) -> None:
         for data in (b"", b"\0", bytes(range(256)), b"\r\n", "häuser 😀".encode()):
-            assert await store.blob(await store.keep_blob(data)) == data
+            assert await store.blob(await store.put_blob(data)) == data
 
     async def test_the_same_bytes_have_the_same_name(self, store: Store, other: Store) -> None:
-        names = {await one.keep_blob(b"the same") for one in (store, other, store)}
+        names = {await one.put_blob(b"the same") for one in (store, other, store)}
         assert len(names) == 1
-        assert await store.keep_blob(b"another") not in names
-        many = await asyncio.gather(*(one.keep_blob(b"at once") for one in (store, other) for _ in range(10)))
+        assert await store.put_blob(b"another") not in names
+        many = await asyncio.gather(*(one.put_blob(b"at once") for one in (store, other) for _ in range(10)))
         assert len(set(many)) == 1
         assert await store.blob(many[0]) == b"at once"
 
     async def test_a_name_that_nothing_has_is_nothing(self, store: Store) -> None:
         # names come from inputs, which anybody writes: an engine that keeps files must not read another's
-        name = await store.keep_blob(b"something")
+        name = await store.put_blob(b"something")
         for wrong in (
             "", ".", "..", "/", "unknown", name[:-1], name + "0", name.upper() + "x", "../" + name, f"./{name}",
             "../../../../etc/hostname", "/etc/hostname", __file__, "a\0b", "\ud800", "x" * 5000, "%",
@@ -128,7 +128,7 @@ class RetentionTests(StoreTests):
     async def test_blobs_are_kept_as_long_as_a_run_refers_to_them(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
-        names = {data: await store.keep_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
+        names = {data: await store.put_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
         given = _reference(names[b"input"], b"input")
         run = a_run(1, given=given)
         done = completed(held_by(a_run(2), session), _reference(names[b"output"], b"output"), now=200.0)
@@ -152,26 +152,26 @@ class RetentionTests(StoreTests):
 
     async def test_a_blob_that_was_kept_for_a_run_to_come_is_not_forgotten(self, store: Store) -> None:
         """A blob is kept before the run that refers to it can be written."""
-        fresh = await store.keep_blob(b"fresh")
+        fresh = await store.put_blob(b"fresh")
         assert await _pruned(store, store.clock() - 3600.0) == 0
         assert await store.blob(fresh) == b"fresh"
 
     async def test_a_blob_that_was_kept_again_counts_as_new(self, store: Store) -> None:
         """The bytes may be there from an old run: who keeps them again is told that they are durable."""
-        name = await store.keep_blob(b"again")
+        name = await store.put_blob(b"again")
         await added(store, _ended(1, 10.0, given=_reference(name, b"again")))
-        stranger = await store.keep_blob(b"not again")
+        stranger = await store.put_blob(b"not again")
         then = await _a_moment(store)
-        assert await store.keep_blob(b"again") == name
+        assert await store.put_blob(b"again") == name
         assert await _pruned(store, then) == 1
         assert await store.blob(name) == b"again"
         assert await store.blob(stranger) is None
 
     async def test_a_blob_that_was_forgotten_can_be_kept_again(self, store: Store) -> None:
-        name = await store.keep_blob(b"something")
+        name = await store.put_blob(b"something")
         assert await _pruned(store, FAR) == 0
         assert await store.blob(name) is None
-        assert await store.keep_blob(b"something") == name
+        assert await store.put_blob(b"something") == name
         assert await store.blob(name) == b"something"
 
     async def test_ended_sessions_are_forgotten_when_they_own_nothing(self, store: Store) -> None:

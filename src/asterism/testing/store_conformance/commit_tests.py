@@ -182,7 +182,7 @@ class CommitTests(StoreTests):
     async def test_an_expected_session_is_one_that_was_not_heard_of_since(self, store: Store) -> None:
         await joined(store, a_session())
         await store.commit([ExpectSession("kitchen-1", 1), PutRegister("a", 1, None)])
-        assert (await store.beat("kitchen-1", {}, [])).alive
+        assert (await store.heartbeat("kitchen-1", {}, [])).alive
         with conflict("session kitchen-1"):
             await store.commit([PutRegister("b", 1, None), ExpectSession("kitchen-1", 1)])
         assert [register.key for register in await store.registers("")] == ["a"]
@@ -284,7 +284,7 @@ class CommitTests(StoreTests):
         register.value["list"].append(3)
         assert (await store.registers("a"))[0].value == {"list": [1]}
         profile: dict[str, Any] = {"labels": ["a"]}
-        await store.beat("kitchen-1", profile, [])
+        await store.heartbeat("kitchen-1", profile, [])
         profile["labels"].append("b")
         assert (await session_in(store, "kitchen-1")).profile == {"labels": ["a"]}
 

@@ -12,7 +12,7 @@ from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
 from asterism.core.run.session import ENDED, REPLACED
 from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import NOTIFIED, Notice, PutRegister, PutRun, Query, Report, Store
+from asterism.store.protocol import NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 from asterism.testing.store_conformance.sample_records import (
     FAR,
@@ -51,8 +51,8 @@ def _said(line: Line) -> str:
 async def _furnished(store: Store) -> None:
     kitchen, garage = a_session(profile={"os": "linux"}), a_session("garage-1", "garage", state=REPLACED)
     await joined(store, kitchen, garage, a_session("kitchen-0", state=ENDED, can=frozenset({"gpu"})))
-    blob = await store.keep_blob(b"\0large\xff")
-    await store.keep_blob(b"nobody's")
+    blob = await store.put_blob(b"\0large\xff")
+    await store.put_blob(b"nobody's")
     working = started(held_by(a_run(4, given={"$blob": blob, "size": 7}), kitchen))
     await added(
         store,
@@ -70,7 +70,7 @@ async def _furnished(store: Store) -> None:
     await store.commit([PutRegister("a", {"x": 2}, 1)])
     for number in range(3):
         await store.commit([Notice(float(number), "told", f"the {number}th", "r0001", "kitchen")])
-    await store.beat("kitchen-1", {"os": "linux"}, [Report(working.id, 1, Progress(1, 2), "words")])
+    await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport(working.id, 1, Progress(1, 2), "words")])
 
 
 def _restored(before: Contents, after: Contents) -> None:
@@ -142,7 +142,7 @@ class DumpTests(StoreTests):
                 _restored(before, after)
                 assert await one.orphans(FAR, 10) == []
                 assert await one.reports(list(after.runs)) == {}
-                assert not (await one.beat("kitchen-1", {}, [])).alive
+                assert not (await one.heartbeat("kitchen-1", {}, [])).alive
                 assert await one.blob(after.runs["r0004"].input["$blob"]) == b"\0large\xff"
                 assert len([line for line in await _dumped(one) if "blob" in line]) == 2
                 assert await one.check() == []

@@ -22,11 +22,11 @@ from asterism.store.protocol import (
     ExpectRegister,
     ExpectSession,
     Notice,
+    ProgressReport,
     PutRegister,
     PutRun,
     PutSession,
     Query,
-    Report,
     Store,
     Write,
 )
@@ -241,20 +241,20 @@ class Pair:
         assert found == expected
         await self._beat(session.id)
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         await self._beat((await self._session(A_STRANGER)).id)
 
     async def _beat(self, name: str) -> None:
         """With reports about what it owns, some of another epoch, and one about a run that may be anybody's."""
         told = [
-            Report(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
+            ProgressReport(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
             for run in await self._model.find(Query(session=name))
         ]
         anybodys = [run for run in await self._model.find(Query(statuses=OWNED)) if run.session != name]
         if anybodys:
-            told.append(Report(anybodys[0].id, anybodys[0].epoch, None, "of another"))
+            told.append(ProgressReport(anybodys[0].id, anybodys[0].epoch, None, "of another"))
         note(f"  {name} tells {told}")
-        found, expected = await self._both(lambda store: store.beat(name, {"told": len(told)}, told))
+        found, expected = await self._both(lambda store: store.heartbeat(name, {"told": len(told)}, told))
         assert (found.alive, found.draining) == (expected.alive, expected.draining)
         assert sorted(found.held) == sorted(expected.held)
 
@@ -304,7 +304,7 @@ class Pair:
 A_STRANGER = Session("nobody-1", "nobody", 1.0)
 """It never joined."""
 
-LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["beat"] * 2),
+LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["heartbeat"] * 2),
           "join", "change_session", "prune", *(["find"] * 2)]  # fmt: skip
 
 

@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.session import Session
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Register, Report, Store, Write
+from asterism.store.protocol import (
+    Notice,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    Register,
+    Store,
+    Write,
+)
 from asterism.testing.store_conformance.run_strategies import DEVICES, histories
 from asterism.testing.store_conformance.sample_records import (
     FAR,
@@ -88,8 +98,8 @@ class ValueTests(StoreTests):
         assert (await session_in(store, session.id)).profile == session.profile
         assert (await session_in(store, session.id)).accepts == "\0\ud800"
         for text in TEXTS:
-            report = Report(run.id, run.epoch, Progress(1), text)
-            assert (await store.beat(session.id, {"x": {text: text}}, [report])).alive
+            report = ProgressReport(run.id, run.epoch, Progress(1), text)
+            assert (await store.heartbeat(session.id, {"x": {text: text}}, [report])).alive
             assert (await session_in(store, session.id)).profile == {"x": {text: text}}
             assert await store.reports([run.id]) == {run.id: report}
 
@@ -109,7 +119,7 @@ class ValueTests(StoreTests):
             [taken] = await store.take(offer(name), taking(session, flow))
             assert taken.id == run.id
             assert await store.find(Query(session=session.id)) == await store.find(Query(device=name)) == [taken]
-            assert [held.run for held in (await store.beat(session.id, {}, [])).held] == [run.id]
+            assert [held.run for held in (await store.heartbeat(session.id, {}, [])).held] == [run.id]
             await store.commit([PutRegister(f"of {name}", 1, None)])
             assert [register.key for register in await store.registers(f"of {name}")] == [f"of {name}"]
             free = transitions.release_hold(waiting, 3.0)
@@ -138,7 +148,7 @@ class ValueTests(StoreTests):
         assert await store.find(Query(series=name, after=name)) == [held]
         [taken] = await store.take(offer(name, not_kinds=frozenset({f"{name}x@1"})), taking(session))
         assert taken.device == name
-        answer = await store.beat(name, {}, [])
+        answer = await store.heartbeat(name, {}, [])
         assert [one.run for one in answer.held] == [name]
 
     async def test_a_name_that_an_engine_cannot_keep_is_refused_and_hurts_nobody_else(self, store: Store) -> None:
@@ -181,7 +191,7 @@ class ValueTests(StoreTests):
         await joined(store, session)
         run = started(held_by(a_run(1, given={"x": large}), session))
         await added(store, run, transitions.give_up(a_run(2), 3.0, "").changed(error=large))
-        assert (await store.beat(session.id, {"x": large}, [Report(run.id, 1, None, large)])).alive
+        assert (await store.heartbeat(session.id, {"x": large}, [ProgressReport(run.id, 1, None, large)])).alive
         assert (await store.reports([run.id]))[run.id].tail == large
         done = completed(run, [large])
         await store.commit([after(run, done), PutRegister("a", large, None), Notice(1.0, "told", large)])

@@ -16,7 +16,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series
-from asterism.store.protocol import Notice, Offer, PutRegister, PutRun, PutSession, Query, Register, Store
+from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Register, Store, TakeRequest
 from asterism.store.store_errors import Conflict
 
 TIMEOUT = 64.0
@@ -46,8 +46,8 @@ def taking(session: Session, flow: Workflow = FLOW) -> Callable[[Run], Run | Non
     return lambda run: transitions.take(run, session.owner, flow, LATER)
 
 
-def offer(device: str = "kitchen", limit: int = 10, **more: Any) -> Offer:
-    return Offer(device, **{"not_kinds": frozenset(), "now": LATER, "limit": limit, **more})
+def offer(device: str = "kitchen", limit: int = 10, **more: Any) -> TakeRequest:
+    return TakeRequest(device, **{"not_kinds": frozenset(), "now": LATER, "limit": limit, **more})
 
 
 def held_by(run: Run, session: Session, flow: Workflow = FLOW, now: float = 50.0) -> Run:

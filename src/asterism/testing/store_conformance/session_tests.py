@@ -10,7 +10,7 @@ from dataclasses import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Progress, Run, RunStatus
 from asterism.core.run.session import ENDED, OPEN, REPLACED
-from asterism.store.protocol import ExpectSession, Held, PutSession, Report, Store, Waiting
+from asterism.store.protocol import ExpectSession, OwnedRun, ProgressReport, PutSession, Store, WaitingRuns
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -43,7 +43,7 @@ class HeartbeatTests(StoreTests):
     async def test_a_heartbeat_tells_the_store_that_a_session_is_there(self, store: Store) -> None:
         await joined(store, a_session(), a_session("garage-1", "garage", draining=True))
         before = await session_in(store, "kitchen-1")
-        answer = await store.beat("kitchen-1", {"battery": 0.5, "labels": {"room": "küche"}}, [])
+        answer = await store.heartbeat("kitchen-1", {"battery": 0.5, "labels": {"room": "küche"}}, [])
         assert answer.alive
         assert not answer.draining
         assert list(answer.held) == []
@@ -54,10 +54,10 @@ class HeartbeatTests(StoreTests):
         assert now == replace(
             before, revision=now.revision, beat_at=now.beat_at, profile={"battery": 0.5, "labels": {"room": "küche"}}
         )
-        await store.beat("kitchen-1", {}, [])
+        await store.heartbeat("kitchen-1", {}, [])
         again = await session_in(store, "kitchen-1")
         assert (again.revision, again.profile) == (now.revision + 1, {})
-        assert (await store.beat("garage-1", {}, [])).draining
+        assert (await store.heartbeat("garage-1", {}, [])).draining
 
     async def test_a_session_that_is_not_the_device_any_more_is_told_so(self, store: Store) -> None:
         sessions = [a_session("old", state=REPLACED), a_session("over", state=ENDED), a_session("there")]
@@ -66,7 +66,7 @@ class HeartbeatTests(StoreTests):
         await added(store, run)
         before = await contents(store)
         for name in ("old", "over", "never heard of", ""):
-            answer = await store.beat(name, {"x": 1}, [Report(run.id, run.epoch, Progress(1), "late")])
+            answer = await store.heartbeat(name, {"x": 1}, [ProgressReport(run.id, run.epoch, Progress(1), "late")])
             assert not answer.alive
             assert list(answer.held) == []
             assert abs(answer.now - store.clock()) < 5.0
@@ -75,18 +75,18 @@ class HeartbeatTests(StoreTests):
 
     async def test_a_session_that_is_replaced_is_told_so_with_its_next_heartbeat(self, store: Store) -> None:
         await joined(store, a_session())
-        assert (await store.beat("kitchen-1", {}, [])).alive
+        assert (await store.heartbeat("kitchen-1", {}, [])).alive
         known = await session_in(store, "kitchen-1")
         await store.commit(
             [PutSession(known.changed(state=REPLACED), known.revision), PutSession(a_session("kitchen-2"), None)]
         )
-        assert not (await store.beat("kitchen-1", {}, [])).alive
-        assert (await store.beat("kitchen-2", {}, [])).alive
+        assert not (await store.heartbeat("kitchen-1", {}, [])).alive
+        assert (await store.heartbeat("kitchen-2", {}, [])).alive
 
     async def test_a_heartbeat_is_a_change_of_the_session(self, store: Store) -> None:
         await joined(store, a_session())
         known = await session_in(store, "kitchen-1")
-        await store.beat("kitchen-1", {}, [])
+        await store.heartbeat("kitchen-1", {}, [])
         with conflict("session kitchen-1"):
             await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         assert (await session_in(store, "kitchen-1")).state == OPEN
@@ -100,15 +100,15 @@ class HeartbeatTests(StoreTests):
         owned = [assigned_to(runs[0], session), held_by(runs[1], session), started(held_by(runs[2], session)), wished]
         back = released(held_by(runs[5], session))
         await added(store, *owned, ended, back, held_by(runs[6], other), runs[7])
-        answer = await store.beat("kitchen-1", {}, [])
+        answer = await store.heartbeat("kitchen-1", {}, [])
         assert sorted(answer.held) == [
-            Held("r0000", 1, ASSIGNED, None),
-            Held("r0001", 1, CLAIMED, None),
-            Held("r0002", 1, PROCESSING, None),
-            Held("r0003", 1, PROCESSING, "cancel"),
+            OwnedRun("r0000", 1, ASSIGNED, None),
+            OwnedRun("r0001", 1, CLAIMED, None),
+            OwnedRun("r0002", 1, PROCESSING, None),
+            OwnedRun("r0003", 1, PROCESSING, "cancel"),
         ]
-        assert all(type(held) is Held for held in answer.held)
-        assert [held.run for held in (await store.beat("garage-1", {}, [])).held] == ["r0006"]
+        assert all(type(held) is OwnedRun for held in answer.held)
+        assert [held.run for held in (await store.heartbeat("garage-1", {}, [])).held] == ["r0006"]
 
     async def test_reports_are_kept_for_those_who_look(self, store: Store) -> None:
         session = a_session()
@@ -116,16 +116,16 @@ class HeartbeatTests(StoreTests):
         runs = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
         told = [
-            Report("r0000", 1, Progress(3, 10), "the end of its output"),
-            Report("r0001", 1, Progress(7), ""),
-            Report("r0002", 1, None, "only words"),
+            ProgressReport("r0000", 1, Progress(3, 10), "the end of its output"),
+            ProgressReport("r0001", 1, Progress(7), ""),
+            ProgressReport("r0002", 1, None, "only words"),
         ]
-        await store.beat("kitchen-1", {}, told)
+        await store.heartbeat("kitchen-1", {}, told)
         assert await store.reports(ids(runs)) == {report.run: report for report in told}
         assert await store.reports(["r0001", "unknown"]) == {"r0001": told[1]}
         assert await store.reports([]) == {}
-        await store.beat("kitchen-1", {}, [Report("r0000", 1, Progress(4, 10), "more")])
-        assert (await store.reports(["r0000"]))["r0000"] == Report("r0000", 1, Progress(4, 10), "more")
+        await store.heartbeat("kitchen-1", {}, [ProgressReport("r0000", 1, Progress(4, 10), "more")])
+        assert (await store.reports(["r0000"]))["r0000"] == ProgressReport("r0000", 1, Progress(4, 10), "more")
         assert (await store.reports(["r0001"]))["r0001"] == told[1]
         assert [run.progress for run in (await contents(store)).runs.values()] == [None] * 3
 
@@ -138,24 +138,24 @@ class HeartbeatTests(StoreTests):
         ended = completed(held_by(a_run(3), session))
         await added(store, second, free, ended, held_by(a_run(4), other))
         wrong = [
-            Report("r0001", 1, Progress(1), "too late"),
-            Report("r0001", 3, Progress(1), "too early"),
-            Report("r0002", 1, Progress(1), "given back"),
-            Report("r0003", 1, Progress(1), "over"),
-            Report("r0004", 1, Progress(1), "of another"),
-            Report("unknown", 1, Progress(1), "of nobody"),
+            ProgressReport("r0001", 1, Progress(1), "too late"),
+            ProgressReport("r0001", 3, Progress(1), "too early"),
+            ProgressReport("r0002", 1, Progress(1), "given back"),
+            ProgressReport("r0003", 1, Progress(1), "over"),
+            ProgressReport("r0004", 1, Progress(1), "of another"),
+            ProgressReport("unknown", 1, Progress(1), "of nobody"),
         ]
-        assert (await store.beat("kitchen-1", {}, wrong)).alive
+        assert (await store.heartbeat("kitchen-1", {}, wrong)).alive
         assert await store.reports([report.run for report in wrong]) == {}
-        await store.beat("kitchen-1", {}, [*wrong, Report("r0001", 2, Progress(2), "in time")])
-        assert await store.reports(["r0001", "r0004"]) == {"r0001": Report("r0001", 2, Progress(2), "in time")}
+        await store.heartbeat("kitchen-1", {}, [*wrong, ProgressReport("r0001", 2, Progress(2), "in time")])
+        assert await store.reports(["r0001", "r0004"]) == {"r0001": ProgressReport("r0001", 2, Progress(2), "in time")}
 
     async def test_a_report_lasts_as_long_as_its_epoch(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs: list[Run] = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
-        await store.beat("kitchen-1", {}, [Report(run.id, 1, Progress(1), "x") for run in runs])
+        await store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(1), "x") for run in runs])
         wished = transitions.pause(runs[2], 65.0, "somebody")
         back = released(runs[1])
         await store.commit([after(runs[0], completed(runs[0])), after(runs[1], back), after(runs[2], wished)])
@@ -194,7 +194,7 @@ class HeartbeatTests(StoreTests):
             revision = (await session_in(store, session.id)).revision
             lost = transitions.lose(run, FLOW, 500.0, "it was not heard of")
 
-            beat = store.beat(session.id, {}, [])
+            beat = store.heartbeat(session.id, {}, [])
             losing = other.commit([after(run, lost), ExpectSession(session.id, revision)])
             if number % 2:
                 answer, taken = await asyncio.gather(beat, wins(losing, f"session {session.id}"))
@@ -205,7 +205,7 @@ class HeartbeatTests(StoreTests):
     async def test_heartbeats_at_the_same_time_all_count(self, store: Store, other: Store) -> None:
         sessions = [a_session(f"d{number}-1", f"d{number}") for number in range(10)]
         await joined(store, *sessions)
-        beats = [one.beat(session.id, {}, []) for session in sessions for one in (store, other, store)]
+        beats = [one.heartbeat(session.id, {}, []) for session in sessions for one in (store, other, store)]
         assert all(answer.alive for answer in await asyncio.gather(*beats))
         assert {session.revision for session in await store.sessions()} == {4}
 
@@ -234,7 +234,7 @@ class OrphanTests(StoreTests):
         patient = replace(FLOW, name="patient", timeout=4 * TIMEOUT)
         await added(store, held_by(a_run(1), session), held_by(a_run(2, patient), session, patient))
         await added(store, held_by(a_run(3), old), a_run(4), completed(held_by(a_run(5), session)))
-        await store.beat("kitchen-1", {}, [])
+        await store.heartbeat("kitchen-1", {}, [])
         silent_since = (await session_in(store, "garage-1")).beat_at
         beat_at = (await session_in(store, "kitchen-1")).beat_at
         for now, expected in [
@@ -264,8 +264,8 @@ class OrphanTests(StoreTests):
         await added(store, held_by(a_run(1), session))
         first = (await session_in(store, session.id)).beat_at
         while store.clock() <= first + 0.01:  # the store's clock is real, and has to go on for the next one to be later
-            await store.beat(session.id, {}, [])
-        await store.beat(session.id, {}, [])
+            await store.heartbeat(session.id, {}, [])
+        await store.heartbeat(session.id, {}, [])
         last = (await session_in(store, session.id)).beat_at
         assert last > first
         assert await store.orphans(first + TIMEOUT + (last - first) / 2, 10) == []
@@ -317,17 +317,17 @@ class OrphanTests(StoreTests):
         )
         await store.commit([series_of("held", queue=["r0008"])])
         expected = {
-            Waiting("transcode", 1, None, 2, 1.0),
-            Waiting("transcode", 2, None, 1, 3.0),
-            Waiting("index", 1, "garage", 1, 4.0),
-            Waiting("index", 1, "kitchen", 1, 5.0),
-            Waiting("index", 1, None, 2, 5.5),
+            WaitingRuns("transcode", 1, None, 2, 1.0),
+            WaitingRuns("transcode", 2, None, 1, 3.0),
+            WaitingRuns("index", 1, "garage", 1, 4.0),
+            WaitingRuns("index", 1, "kitchen", 1, 5.0),
+            WaitingRuns("index", 1, None, 2, 5.5),
         }
         found = await store.waiting()
         assert len(found) == len(expected)
         assert set(found) == expected
         await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
-        assert Waiting("transcode", 1, None, 1, 2.0) in await store.waiting()
+        assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
 
     async def test_runs_are_counted_by_status(self, store: Store) -> None:
         assert _present(await store.counts()) == {}

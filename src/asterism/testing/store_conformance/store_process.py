@@ -18,7 +18,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.store.protocol import Notice, Offer, PutRegister, PutRun, PutSession, Store
+from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Store, TakeRequest
 from asterism.store.store_errors import Conflict
 
 FLOW = Workflow("transcode", argv=("true",), version=1)
@@ -62,7 +62,7 @@ async def work(store: Store, name: str) -> None:
     """A device that takes what there is and completes it, two at a time; each end is counted in the same commit."""
     session = Session(f"{name}-1", name, 1.0, slots=2)
     await store.commit([PutSession(session, None)])
-    offer = Offer(name, frozenset(), 100.0, 2)
+    offer = TakeRequest(name, frozenset(), 100.0, 2)
     while await store.waiting():
         for run in await store.take(offer, lambda run: transitions.take(run, session.owner, FLOW, 100.0)):
             grant = run.grant
@@ -81,7 +81,7 @@ async def write(store: Store, name: str) -> None:
         number = 0
         while True:
             data = f"{writer}.{number}".encode()
-            blob = {"$blob": await store.keep_blob(data), "size": len(data)}
+            blob = {"$blob": await store.put_blob(data), "size": len(data)}
             run: Run = transitions.create(f"{writer}.{number}", FLOW, blob, by=name, now=1.0)
             await store.commit(
                 [

@@ -127,7 +127,7 @@ class WatchTests(StoreTests):
         run = a_run(1)
         await store.commit([PutRun(run, None), Notice(1.0, "told", "x"), PutRegister("a", 1, None)])
         await store.take(offer(), taking(session))
-        await store.beat(session.id, {}, [])
+        await store.heartbeat(session.id, {}, [])
         await store.commit([PutRun(assigned_to(a_run(2), session), None)])
         with conflict("run r0001"):  # what did not happen wakes nobody
             await added(store, completed(held_by(run, session)))

@@ -1,0 +1,108 @@
+"""Backups in a file: JSON lines, compressed if the name ends in ``.gz``.
+
+A backup is whole or it is not there: it is written beside its place and moved there at the end. Its last line says how
+many there are before it, so that one that was cut off is known as such before anything is restored from it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+from asterism.store.protocol import Store
+from asterism.store.store_errors import StoreCorrupt
+
+END = "end"
+
+
+async def write_backup(store: Store, path: Path) -> int:
+    """Everything that is in the store, at one instant. Returns the number of runs. Raises OSError if there is no
+    writing there."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for this user alone
+    os.close(handle)
+    try:
+        lines = runs = 0
+        with _open(Path(name), "wt", gzip_it=path.suffix == ".gz") as file:
+            async for line in store.dump():
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                lines += 1
+                runs += "run" in line
+            file.write(json.dumps({END: lines}) + "\n")
+        _settle(Path(name), path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return runs
+
+
+def check_backup(path: Path) -> None:
+    """Raises StoreCorrupt if a file is not a whole backup, and OSError if it cannot be read: to be asked before there
+    is a store to restore it into."""
+    for _ in read_backup(path):
+        pass
+
+
+async def restore_backup(store: Store, path: Path) -> int:
+    """Fill an empty store from a file that was checked. Returns the number of runs. Raises StoreError if the store is
+    not empty."""
+    return await store.load(_one_by_one(path))
+
+
+def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of a backup, without the last. Raises StoreCorrupt where it is damaged."""
+    count = 0
+    ended = False
+    try:
+        with _open(path, "rt", gzip_it=_is_gzip(path)) as file:
+            for text in file:
+                line = json.loads(text)
+                if ended or not isinstance(line, dict):
+                    raise ValueError("it is no backup")
+                if set(line) == {END}:
+                    ended = True
+                    if line[END] != count:
+                        raise ValueError(f"{line[END]} lines were written")
+                    continue
+                count += 1
+                yield line
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if not count:
+            raise StoreCorrupt(f"{path} is no backup, or damaged from the beginning: {error}") from None
+        raise StoreCorrupt(f"{path} is damaged after line {count}: {error}") from None
+    if not ended:
+        raise StoreCorrupt(f"{path} is not a whole backup: it ends after line {count} without saying that it is over")
+
+
+async def _one_by_one(path: Path) -> AsyncIterator[Mapping[str, Any]]:
+    for line in read_backup(path):
+        yield line
+
+
+def _open(path: Path, mode: Literal["rt", "wt"], *, gzip_it: bool) -> TextIO:
+    if gzip_it:
+        return cast(TextIO, gzip.open(path, mode, compresslevel=6, encoding="utf-8"))
+    return open(path, mode, encoding="utf-8")
+
+
+def _is_gzip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _settle(written: Path, place: Path) -> None:
+    """Move a file to its place once it is on the disk."""
+    with open(written, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(written, place)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

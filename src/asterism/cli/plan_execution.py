@@ -1,0 +1,250 @@
+"""Running, resuming and cancelling a plan in a store: shown while it runs, stopped by Ctrl-C, reported at its end.
+
+``begin`` stores the plan of a plan file and runs it, ``follow`` runs a stored plan until its end or Ctrl-C, ``cancel``
+cancels one. The process that owns a plan cancels it itself; this process does so only if no process owns it: the plan
+was stopped, or its owner is dead or has sent no heartbeat for its takeover time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import click
+
+from asterism.base.gc_tuning import tune_gc
+from asterism.base.safe_text import clean
+from asterism.base.text import join_names
+from asterism.cli.cli_context import note, print_json
+from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
+from asterism.cli.live_view import watched
+from asterism.cli.run_options import LocalWork, OutputOptions
+from asterism.cli.run_output import print_result
+from asterism.cli.screen import Screen
+from asterism.cli.stored_plans import find_plan
+from asterism.cli.user_files import find_device_policy
+from asterism.core.errors import AlreadyRunning, PlanError
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.status import PENDING, ConstellationState
+from asterism.core.run.session import Session
+from asterism.durable import admin
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import (
+    ENDED,
+    ConstellationExists,
+    OwnershipLost,
+    StoredConstellation,
+    UnknownConstellation,
+    load,
+    read_head,
+    read_heads,
+)
+from asterism.durable.ownership import FleetMembership
+from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.result import Result
+from asterism.report.result_report import Recording
+from asterism.store.store_errors import StoreUnavailable
+
+MOST_NAMES = 5
+"""How many tasks or devices a message names."""
+
+
+class WatchedOrchestrator(DurableOrchestrator):
+    """A durable orchestrator that shows the plan while it runs, and decides whether this process executes tasks."""
+
+    def __init__(
+        self, fleet: Fleet, local_work: LocalWork, output: OutputOptions, *, takeover_after: float, **terms: Any
+    ) -> None:
+        policy, _ = find_device_policy(None)
+        super().__init__(
+            fleet,
+            device_policy=policy,
+            heartbeat=takeover_after / 3,
+            timeout=takeover_after,
+            **terms,
+        )
+        self.local_work, self.output = local_work, output
+        self.screen = Screen(stderr=output.as_json)
+        self.recording: Recording | None = None
+        self._joined_devices: list[Session] = []
+
+    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
+        await self._choose_local_work(plan.id)
+        return await super().run(plan, assignments=assignments)
+
+    async def run_stored(self, name: str) -> Result:
+        await self._choose_local_work(name)
+        try:
+            return await super().run_stored(name)
+        except DeviceNameTaken:
+            raise AlreadyRunning(
+                f"plan {name!r} is run by another process on this machine; "
+                f"to take over when it ends, use: asterism plan standby {name}"
+            ) from None
+
+    async def _choose_local_work(self, name: str) -> None:
+        """Execute tasks here if the options say so, or if no device has joined.
+
+        Orchestrators do not count as devices: they leave when their plan has ended, and a dead one still has a session
+        for a while."""
+        store = self.fleet.store
+        now, orchestrators = store.clock(), {one.device for one in await read_heads(store)}
+        self._joined_devices = [
+            session
+            for session in await store.sessions()
+            if session.reachable(now) and session.slots and not session.draining and session.device not in orchestrators
+        ]
+        slots = self.local_work.slots
+        if slots is None:
+            slots = 0 if self._joined_devices else os.cpu_count() or 1
+        self.local, self.can = slots, tuple(self.local_work.can or ())
+        if slots and self.local_work.can is None:
+            nodes = (await load(self.fleet.store, name)).plan.nodes.values()
+            self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
+
+    async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
+        if self.local_work.slots is None and self.local:
+            note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
+        self._warn_of_absent_devices(kept)
+        estimated = any(node.task.estimate is not None for node in kept.plan.nodes.values())
+        self.options = dataclasses.replace(self.options, rank=estimated)
+        self.recording = Recording(kept.plan, self.events)
+        try:
+            return await super().own(kept, member)
+        finally:
+            self.recording.close()
+
+    def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
+        return watched(self, kept.plan, self.screen, plain=self.output.plain)
+
+    def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
+        joined = {session.device for session in self._joined_devices}
+        pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
+        absent = sorted({device for task in pending if (device := task.device)} - joined)
+        if absent:
+            note(f"Some tasks need devices that have not joined: {join_names(absent, MOST_NAMES)}.")
+
+
+async def follow(
+    orchestrator: WatchedOrchestrator,
+    name: str,
+    begin: Callable[[], Coroutine[Any, Any, Result]],
+    *,
+    standby: bool = False,
+) -> int:
+    """Run a plan until it has ended or Ctrl-C stops this process. Returns the exit code."""
+    fleet, output = orchestrator.fleet, orchestrator.output
+    tune_gc()
+    result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
+    if result is not None:
+        print_result(result, orchestrator.recording, output, orchestrator.screen)
+        return result.exit_code
+    try:
+        found, _ = await read_head(fleet.store, name)
+    except UnknownConstellation:
+        note(f"Stopped before {name!r} was stored: nothing has happened.")
+        return INTERRUPTED
+    if standby and orchestrator.recording is None:
+        note(f"Stopped standing by for {name!r}.")
+    else:
+        note(_stopped(fleet, name))
+    if output.as_json:
+        print_json({"id": name, "state": found.state, "exit_code": INTERRUPTED, "left": True})
+    return INTERRUPTED
+
+
+def _stopped(fleet: Fleet, name: str) -> str:
+    return f"Stopped {name!r}. Resume it with: {resume_command(fleet, name)}"
+
+
+def resume_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
+
+
+async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:
+    """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
+    try:
+        return await orchestrator.run(plan)
+    except ConstellationExists:
+        raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
+
+
+async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
+    kept = await load(fleet.store, plan.id)
+    first = await admin.initial_plan(fleet.store, plan.id)
+    if first is None:
+        compared = "A change of the plan file does not change it"
+    elif changes := differences(first, plan):
+        compared = f"The plan file has changed since its start: {changes}"
+    else:
+        compared = "The plan file has not changed since its start"
+    action = "Show its result with" if kept.plan.state in ENDED else "Resume it as stored with"
+    version = f", version {kept.plan.version}" if kept.plan.version else ""
+    return (
+        f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
+        f"  {action}: {resume_command(fleet, plan.id)}\n"
+        f"  Start a new plan with another name: --id NAME"
+    )
+
+
+def differences(old: Constellation, new: Constellation) -> str:
+    """Which tasks differ, in words; empty if none does."""
+    before, after = _outline(old), _outline(new)
+    groups = [
+        (sorted(after.keys() - before.keys()), "new"),
+        (sorted(before.keys() - after.keys()), "gone"),
+        (sorted(name for name in before.keys() & after.keys() if before[name] != after[name]), "changed"),
+    ]
+    return "; ".join(f"{join_names(names, MOST_NAMES)} {word}" for names, word in groups if names)
+
+
+def _outline(plan: Constellation) -> dict[str, Any]:
+    """Each task with its dependencies."""
+    return {
+        node.id: (node.task.to_json(), {source: edge.to_json() for source, edge in node.parents.items()})
+        for node in plan.nodes.values()
+    }
+
+
+async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
+    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code.
+
+    Raises PlanError if the plan ends in another state."""
+    found = await find_plan(fleet, name)
+    await admin.cancel(fleet, name, reason)
+    words = await admin.cancel_reason(fleet.store, name)
+    owner = None if found.ended else await admin.live_owner(fleet.store, found)
+    if owner is not None:
+        note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
+    result = await work_until_interrupted(_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
+    if result is None:
+        note(_still_cancelling(fleet, name))
+    elif result.state is not ConstellationState.CANCELLED:
+        raise PlanError(f"plan {name!r} could not be cancelled: it is {result.state}")
+    if as_json:
+        state = "cancelling" if result is None else str(result.state)
+        print_json({"name": name, "state": state, "cancelled": words})
+    elif result is not None:
+        already = "was already cancelled" if found.ended else "is cancelled"
+        click.echo(clean(f"Plan {name!r} {already}{f', {words}' if words else ''}."))
+    return INTERRUPTED if result is None else 0
+
+
+async def _cancelled(fleet: Fleet, name: str) -> Result:
+    """The result of a plan that its owner cancels, or this process if it has none. Executes no task here."""
+    orchestrator = DurableOrchestrator(fleet)
+    # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out
+    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
+        return await orchestrator.run_stored(name)
+    return await orchestrator.standby(name)
+
+
+def _still_cancelling(fleet: Fleet, name: str) -> str:
+    command = shlex.join(["asterism", "plan", "cancel", name, "--store", fleet.store.url])
+    return f"Plan {name!r} is still being cancelled. Wait for its end with: {command}"

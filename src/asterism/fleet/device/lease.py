@@ -1,0 +1,111 @@
+"""Lease of a device on its runs: until when, by the device's own clock, no other device can have them.
+
+The store judges by its own clock when it last heard of a device. The device counts on its own clock from *before* it
+sent the last heartbeat that the store accepted, and stops work a margin before the store could take it away. The two
+clocks are never mixed, so whatever either of them shows, two devices never work on one run at the same time.
+
+A workflow asks for a heartbeat interval. The lease knows which workflows the device works for, and so how often it has
+to be renewed and whether a renewal is due at once. ``heartbeat.Heartbeat`` renews it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import lru_cache
+from itertools import takewhile
+
+from asterism.base.clock import Clock
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
+
+RENEWALS_REMEMBERED = 100
+"""How many renewals are remembered: the time of the one before, and when the answer arrived."""
+
+INTERVAL_REMEMBERED = 120.0
+"""How long the heartbeat interval of a workflow is kept after its last run, in seconds."""
+
+
+@lru_cache(64)
+def margin(timeout: float, grace: float) -> float:
+    """How long before the store could take a run away its device stops working on it, in seconds: the grace period to
+    stop, and a tenth for clocks of different speed, but never more than a third of the timeout."""
+    return min(timeout / 3, grace + timeout / 10)
+
+
+class Lease:
+    """``interval`` and ``timeout`` are those of the device itself, ``grace`` is how long its work has to stop. All in
+    seconds."""
+
+    def __init__(self, clock: Clock, *, interval: float, timeout: float, grace: float) -> None:
+        self._clock = clock
+        self._own_interval, self.timeout, self._grace = interval, timeout, grace
+        self.renewed_at = clock.time()
+        self._renewals: deque[tuple[float, float]] = deque(maxlen=RENEWALS_REMEMBERED)
+        self._intervals: dict[float, float] = {}  # those that workflows ask for, and when they last did
+        self.next_renewal_in = 0.0
+        """How long the heartbeat waits before it renews the lease, in seconds."""
+        self.renewal_due = asyncio.Event()
+        """Set when the next heartbeat must be sent at once."""
+        self.work_waits = False
+        """Whether work waits for the next renewal: it was refused because the lease was not fresh."""
+
+    # -- how sure the device is of a run -----------------------------------------------------------------------------
+
+    def margin(self, timeout: float) -> float:
+        return margin(timeout, self._grace)
+
+    def expires_at(self, run: Run) -> float:
+        """When the device must have stopped work on a run, by its own clock, unless the lease is renewed before."""
+        return self.renewed_at + run.timeout - margin(run.timeout, self._grace)
+
+    def remaining(self, run: Run) -> float:
+        """For how many more seconds the run is certainly this device's."""
+        return self.expires_at(run) - self._clock.time()
+
+    def holds(self, run: Run) -> bool:
+        """Whether the run is certainly this device's now."""
+        return self._clock.time() < self.expires_at(run)
+
+    def unbroken(self, run: Run, since: float) -> bool:
+        """Whether the store could not have taken a run away at any moment since then. It could if more than the run's
+        timeout may have passed between two heartbeats, even if it has heard of the device again."""
+        if not self._renewals or self._renewals[-1][1] < since:
+            return True  # the usual case: everything that arrives between two heartbeats
+        longest = run.timeout - margin(run.timeout, self._grace)
+        if len(self._renewals) == RENEWALS_REMEMBERED and since < self._renewals[0][0]:
+            return False
+        lately = takewhile(lambda renewal: renewal[1] >= since, reversed(self._renewals))
+        return all(answered - before < longest for before, answered in lately)
+
+    # -- how fresh it has to be --------------------------------------------------------------------------------------
+
+    def is_fresh(self, workflow: Workflow) -> bool:
+        """Whether the lease is recent enough to begin work of this workflow. Any thread may ask."""
+        # never after the device's own timeout, however patient the workflow: the store may have given it up
+        timeout = min(workflow.timeout, self.timeout)
+        spare = margin(timeout, self._grace) + min(workflow.heartbeat, self._own_interval) / 2
+        return self._clock.time() - self.renewed_at <= timeout - spare
+
+    def require(self, workflow: Workflow) -> bool:
+        """Keep the lease fresh for a workflow from now on: its work is here, or arrives after the next renewal. Returns
+        whether it is fresh now; if not, a renewal is due at once, and ``work_waits`` for it."""
+        self._intervals[workflow.heartbeat] = self._clock.time()
+        fresh = self.is_fresh(workflow)
+        if not fresh:
+            self.work_waits = True
+            self.renewal_due.set()
+        elif workflow.heartbeat < self.next_renewal_in:  # the next heartbeat would come too late for it
+            self.renewal_due.set()
+        return fresh
+
+    def interval(self, *held: float) -> float:
+        """How often to renew, in seconds: as the most demanding workflow asks, of late or of the ``held`` runs."""
+        now = self._clock.time()
+        self._intervals = {one: at for one, at in self._intervals.items() if now - at < INTERVAL_REMEMBERED}
+        return min((self._own_interval, *self._intervals, *held))
+
+    def renewed(self, sent: float) -> None:
+        """The store has accepted a heartbeat that was sent at this time, by our clock."""
+        self._renewals.append((self.renewed_at, self._clock.time()))
+        self.renewed_at = sent

@@ -1,0 +1,105 @@
+"""Options of an orchestrator: one frozen value that holds for every plan it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from asterism.base import expressions
+from asterism.base.expressions import Conditions
+from asterism.core.errors import PlanError
+from asterism.core.plan.constellation import Constellation, EndView, TaskView
+from asterism.core.plan.lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
+from asterism.core.plan.node import Node
+from asterism.core.plan.ready_queue import CriticalPathRanks
+from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.orchestrator.edit_cycles import Editor
+from asterism.orchestrator.plan_mask import PlanMask
+
+Lock = TypeVar("Lock", bound=AssignmentLock)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """See ``Orchestrator`` for their meaning. Raises ValueError for values that make no sense."""
+
+    editor: Editor | None = None
+    external: bool = False
+    policy: str = "scoped"
+    edit_on: str | Callable[[TaskView], bool] = "all"
+    max_cycles: int = 4
+    max_rejections: int = 3
+    edit_timeout: float = 600.0
+    claim_timeout: float = 30.0
+    concurrency: int | None = None
+    rank: bool = False
+    conditions: Conditions = expressions
+    no_device_timeout: float = 300.0
+    max_losses: int = 3
+    grace: float = 5.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.editor is not None and self.external:
+            raise ValueError("give an editor, or external=True for editors outside the process, not both")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, or None for no limit, not {self.concurrency}")
+        self.lock(Constellation(), AssignmentLock)  # its constructor checks the lock policy and the limits
+
+    @property
+    def lock_terms(self) -> dict[str, Any]:
+        """The options of a lock that a store keeps with its plan."""
+        return {"policy": self.policy, "max_cycles": self.max_cycles, "edit_timeout": self.edit_timeout}
+
+    def lock(self, plan: Constellation, make: type[Lock]) -> Lock:
+        """A lock for a plan that has not started."""
+        lock = make(plan, **self.lock_terms)
+        self.adopt(lock)
+        return lock
+
+    def adopt(self, lock: AssignmentLock) -> None:
+        """Give a lock, which may come from a store, the options that are not stored with it."""
+        lock.edit_on = _edit_on(self.edit_on) if self.editor is not None or self.external else None
+        lock.claim_timeout = self.claim_timeout if self.editor is None else None
+
+    def prepare(self, plan: Constellation, assignments: Mapping[str, str] | None = None) -> None:
+        """Make a plan ready to run. ``assignments`` maps tasks to devices. Raises PlanError if a condition is not
+        valid."""
+        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
+        problems = [
+            f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
+            for d in plan.dependencies
+            if d.when is not None and (problem := self.conditions.check(d.when)) is not None
+        ]
+        if problems:
+            raise PlanError(f"plan {plan.id!r} cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
+        assigned = [
+            (plan.node(task_id), plan.node(task_id).task.changed({"device": device}))
+            for task_id, device in (assignments or {}).items()
+        ]
+        for node, task in assigned:
+            node.task = task
+        self.add_ranks(plan)
+        plan.state = ConstellationState.READY
+
+    def add_ranks(self, plan: Constellation) -> None:
+        if self.rank and plan.ranks is None:
+            plan.ranks = CriticalPathRanks()
+            plan.ranks.all(plan.nodes)
+
+
+def _edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
+    """``"all"``, ``"failure"``, or a predicate over the task that has ended."""
+    if choice == "all":
+        return edit_on_all
+    if choice == "failure":
+        return edit_on_failure
+    if not callable(choice):
+        raise ValueError(f"edit_on must be 'all', 'failure' or a function of a task, not {choice!r}")
+    predicate = choice
+
+    def by_predicate(node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> bool:
+        return bool(predicate(EndView(node, status, value, error)))
+
+    return by_predicate

@@ -1,0 +1,195 @@
+"""Scheduler of an orchestrator: shares its devices among the plans that run at the same time.
+
+Everything happens on one event loop. A change (a task ends, an edit is applied, a device joins) wakes the scheduler,
+which takes one step for all changes since the last one: it opens edit cycles, starts ready tasks, and notices the end
+of a plan. It never polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
+from asterism.orchestrator.devices import Device
+from asterism.orchestrator.events import DeviceEvent
+from asterism.orchestrator.execution import Execution
+from asterism.orchestrator.roster import Member, Roster
+
+REST = 1.0
+"""Seconds during which a device that gave a task back gets no other."""
+
+STARTS_PER_STEP = 1000
+"""How many tasks one step starts at most: with 100,000 ready tasks, other callbacks of the loop get a turn between."""
+
+
+class DeviceScheduler:
+    """The ``Scheduler`` of all executions of one orchestrator. ``clock`` replaces the clock of the event loop."""
+
+    def __init__(
+        self, roster: Roster, *, concurrency: int | None = None, clock: Callable[[], float] | None = None
+    ) -> None:
+        self.roster, self.concurrency = roster, concurrency
+        self.now = clock or self._loop_time
+        self._executions: dict[str, Execution] = {}
+        self._awake: dict[Execution, None] = {}
+        self._departed: list[Device] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_began = 0.0
+
+    def _loop_time(self) -> float:
+        """Seconds since 1970, counted by the clock of the loop, which never jumps."""
+        return self._loop_began + self._loop.time()  # type: ignore[union-attr]
+
+    # -- executions ----------------------------------------------------------------------------------------------------
+
+    def attach_loop(self) -> None:
+        """Use the running event loop. Raises RuntimeError while plans run on another one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._executions:
+                raise RuntimeError("this orchestrator runs plans on another event loop")
+            self._loop = loop
+            self._loop_began = time.time() - loop.time()
+            self._awake.clear()
+            for member in self.roster:
+                member.reachable = True  # the timer that ends a rest died with the old loop
+
+    def check_unused(self, plan_id: str) -> None:
+        """Raises AlreadyRunning if a plan with this id runs here."""
+        if plan_id in self._executions:
+            raise AlreadyRunning(f"another plan with the id {plan_id!r} is running here; give this one its own id")
+
+    def add(self, execution: Execution, owner: object) -> None:
+        execution.plan.owner = owner
+        self._executions[execution.plan.id] = execution
+
+    async def remove(self, execution: Execution) -> None:
+        """Forget an execution, and wait a bounded time for its tasks, editors and observers."""
+        del self._executions[execution.plan.id]
+        execution.plan.owner = None
+        try:
+            await execution.closed()
+        finally:
+            if not self._executions:
+                self._close_devices()
+
+    def _close_devices(self) -> None:
+        """No plan runs: devices may release what they hold for the work. They can be used again."""
+        for device in [*(member.device for member in self.roster), *self._departed]:
+            close = getattr(device, "close", None)
+            if close is not None:
+                close()
+        self._departed.clear()
+
+    def find(self, plan_id: str | None) -> Execution:
+        """The execution of a plan; None means the only one. Raises PlanError."""
+        if plan_id is None and len(self._executions) == 1:
+            return next(iter(self._executions.values()))
+        if plan_id is not None and plan_id in self._executions:
+            return self._executions[plan_id]
+        running = ", ".join(self._executions) or "none"
+        if plan_id is None:
+            raise PlanError(f"name the plan; running here: {running}")
+        raise PlanError(f"no plan {plan_id!r} is running here (running: {running})")
+
+    def find_editable(self, plan_id: str | None) -> Execution:
+        """The same for an edit: after the end of the plan it is rejected, like any edit that cannot be applied."""
+        try:
+            return self.find(plan_id)
+        except PlanError as error:
+            if plan_id is None:
+                raise
+            raise EditRejected([Violation(None, "ended", str(error))]) from None
+
+    # -- the step ------------------------------------------------------------------------------------------------------
+
+    def wake(self, execution: Execution) -> None:
+        """Take a step as soon as the loop is free: one for all changes until then."""
+        if not self._awake:
+            assert self._loop is not None
+            self._loop.call_soon(self._step)
+        self._awake[execution] = None
+
+    def task_ended(self, execution: Execution) -> None:
+        """A task ended without a review: start the next tasks at once, without a step of the loop in between."""
+        if not self._awake and (execution.plan.queue.active_lanes or len(self._executions) > 1):
+            self._dispatch()  # unless a step is about to do that
+        if not execution.active:
+            self.wake(execution)  # it may be the end of the plan
+
+    def _step(self) -> None:
+        awake = [one for one in self._awake if self._executions.get(one.plan.id) is one]  # the others were removed
+        self._awake.clear()
+        for execution in awake:
+            execution.settle_up()
+        self._dispatch()
+        for execution in awake:
+            execution.check_end()
+
+    def _dispatch(self) -> None:
+        """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
+        hungry = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
+        if not hungry:
+            return
+        now = self.now()
+        started = 0
+        while hungry and self.has_room:
+            execution = hungry[0] if len(hungry) == 1 else min(hungry, key=_share)
+            if started == STARTS_PER_STEP:
+                self.wake(execution)
+                return
+            if not execution.start_one(now) or not execution.plan.queue.active_lanes:
+                hungry.remove(execution)
+            started += 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ``concurrency`` allows one more task."""
+        if self.concurrency is None:
+            return True
+        return sum(len(one.active) + len(one.stopping) for one in self._executions.values()) < self.concurrency
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks can run at once, by the devices and by ``concurrency``; None for no limit."""
+        limits = [limit for limit in (self.roster.slots, self.concurrency) if limit is not None]
+        return min(limits, default=None)
+
+    # -- devices -------------------------------------------------------------------------------------------------------
+
+    def join(self, device: Device) -> None:
+        self.roster.join(device)
+        self._devices_changed("device_joined", device.id)
+
+    def leave(self, device_id: str) -> None:
+        self._departed.append(self.roster.leave(device_id).device)
+        self._devices_changed("device_left", device_id)
+
+    def _devices_changed(self, kind: str, device_id: str) -> None:
+        for execution in self._executions.values():
+            execution.events.emit(DeviceEvent, kind=kind, device=device_id)
+            execution.devices_changed()
+
+    def rest(self, member: Member) -> None:
+        """A device gave a task back: let it rest, so that the task does not return to it at once."""
+        assert self._loop is not None
+        member.reachable = False
+        self._loop.call_later(REST, self._rested, member)
+
+    def _rested(self, member: Member) -> None:
+        member.reachable = True
+        for execution in self._executions.values():
+            execution.plan.queue.activate_all()
+            self.wake(execution)
+
+    @property
+    def has_unplaceable_tasks(self) -> bool:
+        """Whether a ready task waits for a capable device to join."""
+        return any(one.unplaceable for one in self._executions.values())
+
+
+def _share(execution: Execution) -> tuple[int, int]:
+    """How many devices it uses, and when it was last given one."""
+    return len(execution.active), execution.last_assigned

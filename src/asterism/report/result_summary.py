@@ -1,0 +1,131 @@
+"""How a run went, in figures.
+
+A result as JSON data, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.style import Style
+from rich.text import Text
+
+from asterism.base.durations import format_duration
+from asterism.base.text import clean, plural
+from asterism.core.errors import error_text
+from asterism.core.json_values import plain_json
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import COMPLETED, ConstellationState, TaskStatus
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.result import Result
+from asterism.report.event_text import reason
+from asterism.report.status_style import DIM, tone
+
+MOST_NAMES = 8
+MOST_REASONS = 20
+
+
+def figures(result: Result) -> tuple[tuple[str, str], ...]:
+    """Names and values. L is the longest chain of work, W all work, and no schedule beats the lower bound."""
+    summary = result.summary
+    shape = summary.parallelism
+    over = f"{summary.makespan / summary.lower_bound:.2f} ×" if summary.lower_bound else ""
+    return (
+        ("State", result.state.replace("_", " ")),
+        ("Tasks", counts(result)),
+        ("Makespan", format_duration(summary.makespan)),
+        ("Lower bound", format_duration(summary.lower_bound)),
+        ("Makespan over bound", over),
+        ("Critical path L", format_duration(shape.critical_path)),
+        ("Path", _path(shape.path)),
+        ("Total work W", format_duration(shape.work)),
+        ("Parallelism W/L", f"{shape.ratio:.2f}"),
+        ("Time under hold", format_duration(summary.held)),
+        ("Edits accepted", str(summary.edits_accepted)),
+        ("Edits rejected", str(summary.edits_rejected)),
+        ("Edit cycles", str(summary.cycles)),
+    )
+
+
+def counts(result: Result) -> str:
+    """``12 completed, 1 failed``."""
+    numbers = result.plan.counts
+    told = [f"{numbers[status]:,} {status}" for status in TaskStatus if numbers[status]]
+    return ", ".join(told) or plural(0, "task")
+
+
+def lines(result: Result) -> list[Text]:
+    """The figures for a terminal, one a line."""
+    told = figures(result)
+    wide = max(len(name) for name, _ in told)
+    return [
+        Text.assemble((f"{name:<{wide}}  ", DIM), (clean(value), state_tone(result.state) if name == "State" else ""))
+        for name, value in told
+    ]
+
+
+def reasons(result: Result, secrets: PlanMask) -> list[str]:
+    """The tasks that did not complete, each with the reason; only so many of them."""
+    told = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
+    ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
+    shown = [
+        clean(secrets.shown(f"{node.id} {node.status}: {reason(node.error) or told.get(node.id, '')}"))
+        for node in ends[:MOST_REASONS]
+    ]
+    return [*shown, *([f"and {len(ends) - MOST_REASONS:,} more"] if len(ends) > MOST_REASONS else [])]
+
+
+def state_tone(state: ConstellationState) -> Style:
+    """The colour of a constellation's state: that of the task status which is most like it."""
+    return tone({"executing": "running", "partially_failed": "waiting"}.get(state, str(state)))
+
+
+def _path(path: tuple[str, ...]) -> str:
+    if len(path) <= MOST_NAMES:
+        return " → ".join(path)
+    half = MOST_NAMES // 2
+    return " → ".join([*path[:half], f"({len(path) - MOST_NAMES:,} more)", *path[-half:]])
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """The end of a run: its state, its figures and every task. Times are seconds since 1970. No secret is in it."""
+    plan, summary = result.plan, result.summary
+    secrets = PlanMask(plan)
+    values = secrets.results()
+    reasons = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
+    return {
+        "id": plan.id,
+        "state": str(result.state),
+        "exit_code": result.exit_code,
+        "version": plan.version,
+        "started_at": plan.started_at,
+        "ended_at": plan.ended_at,
+        "summary": {
+            "makespan": summary.makespan,
+            "lower_bound": summary.lower_bound,
+            "critical_path": summary.parallelism.critical_path,
+            "path": list(summary.parallelism.path),
+            "work": summary.parallelism.work,
+            "parallelism": summary.parallelism.ratio,
+            "held": summary.held,
+            "cycles": summary.cycles,
+            "edits_accepted": summary.edits_accepted,
+            "edits_rejected": summary.edits_rejected,
+        },
+        "tasks": {node.id: _task(node, reasons.get(node.id, ""), values, secrets) for node in plan.nodes.values()},
+    }
+
+
+def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "status": str(node.status),
+        "device": node.device,
+        "attempts": node.attempts,
+        "started_at": node.started_at,
+        "ended_at": node.ended_at,
+    }
+    if node.status is COMPLETED:
+        out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
+    elif node.error is not None or reason:
+        out["reason"] = secrets.shown(error_text(node.error) or reason)
+    return out

@@ -1,0 +1,35 @@
+"""A pytest plugin for tests that take long: the markers ``long`` and ``hunt``.
+
+``make test`` runs every test without the marker ``long``, ``make test-long`` those with it, and ``.ci/run`` both.
+
+A hunt tries a property with many seeds. It asks for the argument ``seeds`` and runs twice: over the first few seeds in
+``make test``, so that every safeguard is exercised there too, and over all of them in ``make test-long``:
+
+    @pytest.mark.hunt(few=100, many=3000)
+    def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
+        for seed in seeds: ...
+
+The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+MARKERS = (
+    "long: takes long; `make test` leaves it out, `make test-long` runs it",
+    "hunt(few, many): call the test with `seeds`, a range of `few` seeds, and in `make test-long` of `many`",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("hunt")
+    if marker is not None and "seeds" in metafunc.fixturenames:
+        few, many = marker.kwargs["few"], marker.kwargs["many"]
+        full = pytest.param(range(many), id=f"{many} seeds", marks=pytest.mark.long)
+        metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), full])
