@@ -218,8 +218,8 @@ class RunMachine(RuleBasedStateMachine):
         if self.said(speaker, ANYWHERE, say, tick):
             self.failures += self.stop_request != "cancel"
             if final or self.failures > self.flow.retries:
-                assert self.run.ended, "more failures than there may be"
                 self.over()
+                assert self.run.ended, "more failures than there may be"
             else:
                 self.freed()
             self.avoided = True
