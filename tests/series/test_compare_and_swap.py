@@ -172,9 +172,7 @@ async def test_a_deadline_ends_a_reading_that_hangs(faulty: FaultyRegister) -> N
 async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: FaultyRegister) -> None:
     faulty.swaps += [for_ever]
     counts = UpdateCounts()
-    with pytest.raises(
-        OutcomeUnknown, match=r"unknown whether series RFC-093 was changed: .* deadline of 20 s"
-    ):
+    with pytest.raises(OutcomeUnknown, match=r"unknown whether series RFC-093 was changed: .* deadline of 20 s"):
         await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0), counts=counts)
     assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
 
