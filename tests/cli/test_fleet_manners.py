@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from asterism.cli import fleet_snapshot
-from asterism.cli.fleet_snapshot import CancelledCount, look
+from asterism.cli.fleet_snapshot import CancelledCount, take_snapshot
 from asterism.cli.fleet_tables import note_on, runs_table
-from asterism.cli.fleet_watch import picture
-from asterism.cli.run_actions import answer, sentence
+from asterism.cli.fleet_watch import fleet_frame
+from asterism.cli.run_actions import describe_end, describe_outcome
 from asterism.cli.run_details import Details, lines
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
@@ -208,7 +208,7 @@ def heading(scene: Scene, tally: CancelledCount, limit: int = 10) -> str:
 
     async def ask(fleet: Fleet) -> str:
         console = Console(file=io.StringIO(), width=300, color_system=None)
-        console.print(picture(await look(fleet, limit, (), tally), 300, 20))
+        console.print(fleet_frame(await take_snapshot(fleet, limit, (), tally), 300, 20))
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue().partition("  sqlite:")[0]
 
@@ -320,7 +320,7 @@ def test_what_a_run_took_is_the_time_of_the_work_and_what_it_waited_is_told_apar
     assert (facts.get("waited"), facts.get("took")) == (waited, took)
     row = runs_table([run], 2000.0, {}, {}, None)[1].plain
     assert re.findall(r"[0-9.]+ (?:s|min)\b", row) == ([took] if took else []), "nothing but the work is in the table"
-    assert sentence(run).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
+    assert describe_end(run).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
 
 
 def nothing_holds(run: Run) -> Why:
@@ -362,7 +362,7 @@ def test_to_resume_a_run_whose_device_has_stopped_says_that_it_is_offered_again(
 
 def resumed(change: Callable[[Run], Run]) -> str:
     paused = transitions.pause(change(transitions.create("r" * 20, FLOW, {}, by="ann", now=1000.0)), 1001.0, "ann")
-    return answer(paused, transitions.resume(paused, 1002.0, "ann"))
+    return describe_outcome(paused, transitions.resume(paused, 1002.0, "ann"))
 
 
 def test_what_else_holds_a_run_that_was_resumed_is_told() -> None:

@@ -59,7 +59,7 @@ async def our_device_has_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(laptop, run, "it is forged: laptop is a device of ours, and has not said that the run is completed")
+    await unmoved(laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed")
 
 
 @scene
@@ -67,7 +67,7 @@ async def our_device_has_completed_it_with_another_result() -> None:
     laptop, liar, run = await victim()
     done = await laptop.complete(run.id, {"true": 1})
     await liar.says(done.changed(output={"lie": True}))
-    await unmoved(laptop, done, "its result was another one")
+    await unmoved(laptop, done, "reported another result")
 
 
 @scene
@@ -121,7 +121,7 @@ async def it_is_another_store_now() -> None:
         await liar.says(store="another-store")
     with pytest.raises(PeerRefused, match="is of another"):
         await liar.says(store="another-store", devices=None)
-    with pytest.raises(PeerRefused, match="a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await liar.says(store=await laptop.id())
 
 
@@ -281,7 +281,7 @@ async def it_has_a_device_that_is_ours() -> None:
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
     [told, _] = await laptop.notices("impostor")
-    assert told.startswith("peer kitchen announced a device laptop, which is a device of this store")
+    assert told.startswith("peer kitchen announced device laptop, which belongs to this store")
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x")])
     assert len(await laptop.notices("impostor")) == 2
 
@@ -383,12 +383,12 @@ async def something_large_is_not_what_its_name_says() -> None:
     large = transitions.create("large", FLOW, {"$blob": name, "size": 5}, by="liar", now=1.0)
     answer = await liar.says(large)
     assert answer["wants"] == {name: 5}
-    with pytest.raises(PeerRefused, match="its name is not that of its bytes"):
+    with pytest.raises(PeerRefused, match="its name is not the hash of its bytes"):
         await laptop.exchange.receive_blob("kitchen", name, b"evil")
-    with pytest.raises(PeerRefused, match="nobody has asked for it"):
+    with pytest.raises(PeerRefused, match="did not ask for this blob"):
         await laptop.exchange.receive_blob("kitchen", "cd" * 32, b"evil")
     await laptop.fleet.configure(most=3)
-    with pytest.raises(PeerRefused, match="keeps 3 at most"):
+    with pytest.raises(PeerRefused, match="limit of this fleet is 3"):
         await laptop.exchange.receive_blob("kitchen", name, b"12345")
     assert await laptop.store.run("large") is None
     assert await laptop.exchange.read_blob("kitchen", "../../etc/passwd", "r1") is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.extras import extra_advice
+from asterism.base.extras import install_hint
 from asterism.cli.option_types import duration, longer_than_nothing
 from asterism.cli.series_context import fit_to_print
 from asterism.cli.series_sync_commands import opened, service_options, write_figures

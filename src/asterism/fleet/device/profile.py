@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,11 @@ def _energy(power: Path) -> tuple[float | None, bool]:
     """How full the batteries are, and whether it is plugged in. What has no battery of its own is; the battery of a
     mouse is not its own."""
     charges, lines, draining = [], [], False
-    for supply in _supplies(power):
+    try:
+        supplies = sorted(power.iterdir())
+    except OSError:
+        supplies = []
+    for supply in supplies:
         kind = _word(supply, "type")
         if kind == "Battery" and _word(supply, "scope") != "Device":
             charge = _word(supply, "capacity")
@@ -65,13 +68,6 @@ def _energy(power: Path) -> tuple[float | None, bool]:
     if not charges:
         return None, True
     return round(sum(charges) / len(charges), 3), any(lines) if lines else not draining
-
-
-def _supplies(power: Path) -> Iterator[Path]:
-    try:
-        yield from sorted(power.iterdir())
-    except OSError:
-        return
 
 
 def _word(supply: Path, name: str) -> str:
