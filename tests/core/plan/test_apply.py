@@ -164,13 +164,13 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
         (AddDependency("a", "ghost"), "unknown_task", "there is no task 'ghost' in the plan"),
         (RemoveDependency("ghost", "a"), "unknown_task", "there is no task 'ghost' in the plan"),
         (UpdateDependency("a", "ghost"), "unknown_task", "there is no task 'ghost' in the plan"),
-        (AddTask(Task("a")), "duplicate_task", "there is a task 'a' already; choose another id or update"),
+        (AddTask(Task("a")), "duplicate_task", "task 'a' already exists; choose another id, or update"),
         (AddDependency("a", "b"), "duplicate_dependency", "'b' depends on 'a' already"),
         (RemoveDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (UpdateDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (AddDependency("a", "a"), "invalid", "task 'a' cannot depend on itself"),
         (AddDependency("a", "c", "done"), "invalid", "on is one of success, failure, completion, not 'done'"),
-        (AddDependency("c", "a"), "cycle", "that would close a cycle: c -> a -> b -> c"),
+        (AddDependency("c", "a"), "cycle", "this dependency would close a cycle: c -> a -> b -> c"),
         (UpdateTask("a", retries=-1), "invalid", "task 'a': retries is a whole number, 0 or more"),
         (UpdateTask("a", colour="red"), "invalid", "task 'a': no such field: colour; the fields are"),
         (UpdateTask("a"), "invalid", "the update changes nothing; name at least one field"),
@@ -379,7 +379,7 @@ def test_the_message_of_a_rejection_can_be_handed_to_a_language_model() -> None:
         chain("a", "b").edit([AddDependency("b", "a"), RemoveTask("ghost")])
     assert str(caught.value) == (
         "the edit was rejected for 2 reasons:\n"
-        "  - edit 0: that would close a cycle: b -> a -> b [cycle]\n"
+        "  - edit 0: this dependency would close a cycle: b -> a -> b [cycle]\n"
         "  - edit 1: there is no task 'ghost' in the plan; it is named in: remove task 'ghost' [unknown_task]"
     )
 
