@@ -60,7 +60,7 @@ def test_a_plan_behaves_like_a_collection_of_its_tasks() -> None:
             "on is one of success, failure, completion",
         ),
         (lambda plan: plan.connect("a", "a"), InvalidTask, "task 'a' cannot depend on itself"),
-        (lambda plan: plan.connect("a", "b"), PlanError, "'b' depends on 'a' already"),
+        (lambda plan: plan.connect("a", "b"), PlanError, "'b' already depends on 'a'"),
         (lambda plan: plan.connect("ghost", "b"), UnknownTask, "there is no task 'ghost' in the plan"),
         (lambda plan: plan.connect("a", "ghost"), UnknownTask, "there is no task 'ghost' in the plan"),
         (lambda plan: plan.connect("c", "a"), CycleFound, "this dependency would close a cycle: c -> a -> b -> c"),

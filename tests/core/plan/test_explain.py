@@ -231,7 +231,7 @@ def test_a_task_that_ended_provisionally_is_not_said_to_be_running(error: Except
     assert "it runs" not in str(why)
     assert "and waits to be confirmed" in str(why)
     assert "the end of 'a'" in str(why)
-    assert f"which is {ended} provisionally" in str(scene.why("c"))
+    assert f"but 'b' {ended} provisionally" in str(scene.why("c"))
 
 
 @pytest.mark.parametrize(("placement", "kinds"), [(None, ["retry"]), (BUSY, ["retry", "device"])])
