@@ -54,7 +54,9 @@ def test_a_batch_that_names_what_was_changed_since_is_stale(first: Any, second: 
     apply(plan, first, base=0)
     [violation] = [found for found in violations(plan, second, base_version=0) if found.rule == "stale"]
     assert violation.edit == 0
-    assert "changed in version 1, after the version 0 this edit is based on; look again" in violation.message
+    assert (
+        "changed in version 1, after version 0, on which this edit is based; read the plan again" in violation.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.core.plan.tiny_plans import begin, chain, start
 
 
 def test_a_base_version_ahead_of_the_plan_is_rejected() -> None:
-    with pytest.raises(EditRejected, match="base_version 5 lies ahead of the plan, which is at version 0"):
+    with pytest.raises(EditRejected, match="base_version 5 is ahead of the plan, which is at version 0"):
         chain("a").apply(EditBatch((AddTask(Task("b")),), base_version=5), 0.0)
 
 
