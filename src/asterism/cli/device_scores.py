@@ -48,7 +48,7 @@ class DeviceScore:
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
     """For a run, or for one that might be created now: candidates first, the best at the top."""
     meant = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
-    outlook = await fleet.outlook(fresh=True)
+    outlook = await fleet.placer(fresh=True)
     choice = outlook.choose(meant, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []

@@ -330,7 +330,7 @@ class Exchange:
         if there or await self.fleet.coordinator() is not None:
             return False
         try:
-            await self._monitor.hand_out(await self.fleet.outlook(fresh=True))
+            await self._monitor.assign_waiting(await self.fleet.placer(fresh=True))
         except AsterismError as error:  # what waits can wait, and what is to be told cannot
             log.warning("what waits could not be given away: %s", error)
         return True
