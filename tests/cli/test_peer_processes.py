@@ -204,10 +204,10 @@ def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: Hou
     with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     with laptop.process("device", "join", "writer", "--peer", url) as writer:
-        heard(writer, "cannot meet peer kitchen: ")
+        heard(writer, "cannot sync with peer kitchen: ")
         run_id = laptop.json("runs", "create", "cook")["id"]
         with serving(kitchen, url.removeprefix("https://")):
-            heard(writer, "meeting peer kitchen again, after ")
+            heard(writer, "syncing with peer kitchen again, after ")
             assert kitchen.json("runs", "show", run_id)["workflow"] == "cook"
 
 
@@ -312,7 +312,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
         refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
     with serving(laptop) as url:
         line = invitation(laptop, "copy", url)
-        refused(copy.run("peer", "accept", line, "--name", "laptop"), "a copy of the same store")
+        refused(copy.run("peer", "accept", line, "--name", "laptop"), "is a copy of this store")
 
 
 def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:

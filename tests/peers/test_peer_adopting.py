@@ -44,7 +44,7 @@ async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     assert found.id == run.id
     assert found.waiting_since == found.not_before == kitchen.store.clock()
     assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
-    assert found.story[-1].why == "peer laptop was not heard of for 3610 s"
+    assert found.story[-1].why == "peer laptop has been silent for 3610 s"
     await laptop.meet(kitchen)
     assert await laptop.left_to(run.id) == await kitchen.id()
 
@@ -56,7 +56,7 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
-    assert found.previous[-1].detail == "peer laptop was not heard of for 3610 s"
+    assert found.previous[-1].detail == "peer laptop has been silent for 3610 s"
     await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
     await kitchen.take(run.id)
     met = await laptop.meet(kitchen)

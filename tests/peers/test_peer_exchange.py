@@ -282,7 +282,7 @@ async def test_two_copies_of_one_store_do_not_talk() -> None:
     copy = Side("copy", laptop.store)
     await laptop.knows(copy)
     await copy.exchange.peers.add("laptop")
-    with pytest.raises(PeerRefused, match="has a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await laptop.meet(copy)
 
 

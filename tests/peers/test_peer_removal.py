@@ -63,7 +63,7 @@ async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> No
         removed = await remove_peer(kitchen.fleet, "laptop", adopt=True)
         assert ([one.id for one in removed.adopted], removed.held) == ([run.id], [])
         assert await offered(kitchen) == [run.id]
-        assert (await kitchen.run(run.id)).story[-1].why == "peer laptop was removed, and what it left is adopted"
+        assert (await kitchen.run(run.id)).story[-1].why == "peer laptop was removed, and its runs are adopted"
         assert await held_runs(kitchen.store, [run.id]) == {}
 
 

@@ -198,7 +198,7 @@ async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day()
     laptop.clock.now += 20.0
     await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is None
-    assert (await laptop.run(run.id)).story[-1].why == "peer kitchen was not heard of for 3610 s"
+    assert (await laptop.run(run.id)).story[-1].why == "peer kitchen has been silent for 3610 s"
 
 
 async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets_no_work() -> None:

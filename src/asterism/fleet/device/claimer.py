@@ -192,8 +192,8 @@ class Claimer:
         found = await self.fleet.store.find(Query(session=self.worker.owner.session))
         for run in found:
             held = self.worker.get(run.id)
-            if held is not None and held.grant.epoch == run.epoch and run.wish is not None:
-                self.worker.stop(held, run.wish)
+            if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
+                self.worker.stop(held, run.stop_request)
         assigned = [run for run in found if run.status is ASSIGNED]
         assigned.sort(key=lambda run: (-run.priority, run.created_at, run.id))
         remembered = self.fleet.workflows.remembered

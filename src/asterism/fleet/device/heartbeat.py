@@ -150,8 +150,8 @@ class Heartbeat:
         for held in self.worker:
             grant = granted.get(held.run.id)
             if grant is not None and grant.epoch == held.grant.epoch:
-                if grant.wish is not None:
-                    self.worker.stop(held, grant.wish)
+                if grant.stop_request is not None:
+                    self.worker.stop(held, grant.stop_request)
             elif held.since < sent and not held.ending:
                 # a run that came after the question cannot be in the answer; one that ends may be written already
                 log.warning("the store has taken the run away", extra={"run": held.run.id})

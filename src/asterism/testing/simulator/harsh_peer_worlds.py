@@ -19,7 +19,7 @@ from asterism.store.protocol import Query, feed_of
 from asterism.testing.simulator.peer_stores import copy_of, put_back
 from asterism.testing.simulator.peer_world import FLOWS, NAMES, PeerWorld
 
-ASK_EVERY = 5.0
+CHECK_INTERVAL = 5.0
 KEEP = 6.0
 """How long ended runs are kept, in seconds."""
 
@@ -28,7 +28,7 @@ MARGIN = 1.0
 
 
 def _asks_often(fleet: Fleet) -> Exchange:
-    return Exchange(fleet, ask_every=ASK_EVERY)
+    return Exchange(fleet, check_interval=CHECK_INTERVAL)
 
 
 class ForgetfulWorld(PeerWorld):

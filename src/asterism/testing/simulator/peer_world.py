@@ -160,7 +160,7 @@ class PeerWorld:
         def connect(peer: Peer) -> Link:
             return Link(self, name, peer.name)
 
-        meetings = SyncLoop(exchange, connect, interval=2.0, longest=3.0)
+        meetings = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
         tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(meetings.run()))]
         self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
         self.witness.note(f"{name} boots")
