@@ -92,7 +92,7 @@ def measure(sizes: Sequence[int] = SIZES, repeats: int = 3, rounds: int = 2) -> 
 async def at_size(url: str, devices: int, repeats: int) -> Cost:
     async with Fleet(await PostgresStore.open(url)) as fleet:
         monitor = Monitor(fleet, "monitor", every=SELDOM)
-        await monitor.watch()  # there is nobody who could have been silent
+        await monitor.run_pass()  # there is nobody who could have been silent
         scene = Scene(url, fleet, devices)
         await scene.fill()
         beats = await best(scene.beat, repeats)

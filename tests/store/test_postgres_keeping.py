@@ -12,7 +12,7 @@ import pytest
 
 from asterism.core.run.session import ENDED
 from asterism.fleet import retention
-from asterism.fleet.workflows import AGE, OF_PEERS, VERSIONS
+from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.postgres.connection_pool import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
@@ -202,7 +202,7 @@ async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgo
 ) -> None:
     async with opened(postgres_url) as store:
         needed = a_run(1)
-        old = {"at": store.clock() - 2 * AGE}
+        old = {"at": store.clock() - 2 * UNUSED_AGE}
         await store.commit(
             [
                 PutRun(needed, None),
