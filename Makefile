@@ -92,7 +92,7 @@ modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
-	.venv/bin/python tests/series/github/github_description.py
+	.venv/bin/python tests/series/github/github_openapi.py
 
 PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \

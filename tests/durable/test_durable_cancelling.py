@@ -45,7 +45,7 @@ async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_can
     (run,) = await find(Query(workflow="plan:nightly"))
     await asyncio.sleep(60.0)
     (run,) = await find(Query(workflow="plan:nightly"))
-    assert run.wish == "cancel" or run.ended, (run.status, run.wish)
+    assert run.stop_request == "cancel" or run.ended, (run.status, run.stop_request)
 
 
 async def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_told_that_it_ended(stage: Stage) -> None:

@@ -121,7 +121,7 @@ async def test_nothing_is_called_off_before_the_edit_that_says_so_is_written(
     amending = stage.spawn(orchestrator.edit("nightly", EditBatch((CancelTask("a", "enough"),))))
     await asyncio.sleep(3.0)
     [run] = await stage.store.find(Query(key="plan:nightly/a/1"))
-    assert (amending.done(), run.wish, run.status) == (False, None, "processing")
+    assert (amending.done(), run.stop_request, run.status) == (False, None, "processing")
     await amending
     await asyncio.sleep(10.0)
     [run] = await stage.store.find(Query(key="plan:nightly/a/1"))

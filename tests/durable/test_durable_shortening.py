@@ -85,7 +85,7 @@ async def named(stage: Stage) -> list[str]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every piece of work, in order."""
     done: list[str] = []
-    take, pieces, removed = Snapshot.take, Snapshot.pieces, MemoryStore.commit
+    take, pieces, removed = Snapshot.copy_nodes, Snapshot.chunks, MemoryStore.commit
 
     def taken(self: Snapshot, most: int | None = None) -> None:
         done.append("taken")
@@ -100,8 +100,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("committed")
         await removed(self, writes)
 
-    monkeypatch.setattr(Snapshot, "take", taken)
-    monkeypatch.setattr(Snapshot, "pieces", written)
+    monkeypatch.setattr(Snapshot, "copy_nodes", taken)
+    monkeypatch.setattr(Snapshot, "chunks", written)
     monkeypatch.setattr(MemoryStore, "commit", commit)
     return done
 
@@ -253,7 +253,7 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
-        monkeypatch.setattr(Snapshot, "before", lambda self, *nodes: None)
+        monkeypatch.setattr(Snapshot, "preserve", lambda self, *nodes: None)
     else:  # of the plan as it is when the record has been written
         written: Callable[..., None] = Compaction.written
 
@@ -394,7 +394,7 @@ async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
         raise RuntimeError("a mistake")
         yield ""
 
-    monkeypatch.setattr(Snapshot, "pieces", broken)
+    monkeypatch.setattr(Snapshot, "chunks", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
     found = await stage.load()

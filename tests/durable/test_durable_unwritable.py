@@ -123,7 +123,7 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
     await store.close()
     assert no_errors(caplog)
     assert "waits for the store" in caplog.text
-    assert "can be read and not written; give yourself the right" in caplog.text
+    assert "change the permissions of the file and its directory" in caplog.text
 
 
 async def test_a_constellation_goes_on_when_the_store_can_be_written_again(
@@ -157,6 +157,6 @@ async def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_p
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asterism.store.sqlite.schema.bring_up_to_date", refuse)
-        with pytest.raises(StoreReadOnly, match="can be read and not written"):
+        patch.setattr("asterism.store.sqlite.schema.migrate", refuse)
+        with pytest.raises(StoreReadOnly, match="no permission to write"):
             await scene()

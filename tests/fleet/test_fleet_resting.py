@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.run import placement
+from asterism.core.run import placement, transitions
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
@@ -149,7 +149,8 @@ async def test_without_the_objection_a_run_fails_on_a_low_battery(
     """As it did: the device is chosen, declines, and is asked again until the rounds are over."""
     laptop = await stage.device("laptop", **Battery().terms)
     monkeypatch.setattr(Session, "resting", property(lambda _: None))
-    monkeypatch.setattr(laptop.agent.acceptance, "rest_reason", lambda: None)  # a decline that counts
+    decline = transitions.decline
+    monkeypatch.setattr(transitions, "decline", lambda *args, for_now: decline(*args))  # a decline that counts
     assert await frail_run_after(stage, laptop, FRAIL) == "failed"
 
 

@@ -59,7 +59,9 @@ async def our_device_has_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed")
+    await unmoved(
+        laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
+    )
 
 
 @scene
@@ -95,7 +97,7 @@ async def what_our_device_does_is_told_otherwise() -> None:
         {"progress": Progress(999, 1000)},
         {"failures": 99, "avoid": ("zzz",)},
         {"started_at": 9e9},
-        {"wish": "cancel", "wished_by": "zoe"},
+        {"stop_request": "cancel", "stop_requested_by": "zoe"},
         {"due_at": 9e9},
     ):
         await liar.says(run.changed(**change))
@@ -206,7 +208,7 @@ async def its_records_contradict_themselves() -> None:
         {"error": "x"},
         {"device": "a|b"},
         {"device": "x" * 1000},
-        {"wish": "burn"},
+        {"stop_request": "burn"},
         {"keep": "mine"},
         {"progress": Progress(2**70)},
         {"output": {"early": True}},

@@ -136,7 +136,9 @@ async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_o
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
     [told] = await laptop.notices("refused")
-    assert told.startswith(f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message")
+    assert told.startswith(
+        f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
+    )
     await laptop.take(large.id)
     assert (await laptop.meet(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1

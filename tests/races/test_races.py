@@ -14,8 +14,7 @@ from asterism.core.plan import provisional
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock
-from asterism.orchestrator.edit_cycles import Cycles
-from asterism.orchestrator.editor_calls import batch_of
+from asterism.orchestrator.edit_cycles import EditCycles, batch_of
 from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold
 from tests.races.scenario import race
@@ -67,15 +66,15 @@ def test_the_hunt_notices_a_start_in_an_open_cycle(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_hunt_notices_a_start_with_a_time_that_is_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Execution._start
-    monkeypatch.setattr(Execution, "_start", lambda self, node, place, now: start(self, node, place, now - 1.0))
+    start = Execution.start_one
+    monkeypatch.setattr(Execution, "start_one", lambda self, now: start(self, now - 1.0))
     assert any("the record says" in problem for seed in range(50) for problem in hold(seed))
 
 
 def _settle_up_late(self: Execution) -> None:
     """The cycle is opened one tick after the step that would open it."""
     if not self.done.done() and not self.cancelling:
-        self.loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
+        self._loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
 
 
 def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:
@@ -119,8 +118,8 @@ def skip_the_base_version_check(monkeypatch: pytest.MonkeyPatch) -> None:
 def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close the cycle as soon as the answer is there, and check and apply it one tick later."""
 
-    def judge(self: Cycles, cycle: Any, answer: Any, author: str) -> Applied:
-        batch, _ = batch_of(answer, self.plan, cycle, author)
+    def judge(self: EditCycles, cycle: Any, answer: Any, author: str) -> Applied:
+        batch, _ = batch_of(answer, self._plan, cycle, author)
         self._close(cycle, "accepted")
 
         def later() -> None:
@@ -129,10 +128,10 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
             except EditRejected as rejected:
                 self._publish("edit_rejected", cycle, violations=rejected.violations)
 
-        self.execution.loop.call_soon(later)
-        return Applied(self.plan.version, batch, None)
+        self._loop.call_soon(later)
+        return Applied(self._plan.version, batch, None)
 
-    monkeypatch.setattr(Cycles, "judge", judge)
+    monkeypatch.setattr(EditCycles, "_judge", judge)
 
 
 def let_edits_reach_running_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,11 @@ class _Owned:
         reasons = [await self._holding()]
         if run.status is CLAIMED:
             reasons += await self._behind()
-        if run.wish is not None:
-            text = f"{run.device} was asked to {run.wish} it by {run.wished_by}, and has not stopped yet"
-            reasons.append(Reason("wish", run.wish, text))
+        if run.stop_request is not None:
+            text = (
+                f"{run.device} was asked to {run.stop_request} it by {run.stop_requested_by}, and has not stopped yet"
+            )
+            reasons.append(Reason("wish", run.stop_request, text))
         left = await _decided_elsewhere(self.fleet, run)
         if left is not None:
             return [*reasons, left]

@@ -34,8 +34,8 @@ def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
     entry = next((one for one in reversed(own_story(run)) if one.what in _REQUEST_ENTRIES), None)
     if run.cancelled:
         return "cancel", (run.error or "").removeprefix("cancelled by "), entry
-    if run.wish is not None:
-        return run.wish, run.wished_by or "somebody", entry
+    if run.stop_request is not None:
+        return run.stop_request, run.stop_requested_by or "somebody", entry
     if run.paused is not None:
         return "pause", run.paused.removeprefix("by "), entry
     return None, "", None

@@ -133,7 +133,7 @@ def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
     for name in ("not_before", "waiting_since"):
         if (getattr(run, name) or 0.0) >= MAX_NUMBER:
             yield name, float(MAX_NUMBER - 1)
-    for name in ("paused", "wished_by", "error"):
+    for name in ("paused", "stop_requested_by", "error"):
         text = getattr(run, name)
         if text is not None and len(text) > LONGEST_TEXT:
             yield name, text[:LONGEST_TEXT]

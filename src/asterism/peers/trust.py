@@ -31,7 +31,7 @@ _OWNER_ENTRIES = frozenset({"claimed", "processing", "completed", KEPT})
 _REQUEST_ENTRIES = frozenset({"asked to pause", "asked to cancel", "resumed"})
 """The story entries of a person about a run that a device owns."""
 
-_REQUEST_FIELDS = frozenset({"wish", "wished_by", "progress"})
+_REQUEST_FIELDS = frozenset({"stop_request", "stop_requested_by", "progress"})
 """The fields that such a request changes; and the progress, which a store adds to what it sends."""
 
 

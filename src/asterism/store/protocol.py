@@ -189,12 +189,12 @@ class Register(NamedTuple):
 
 
 class OwnedRun(NamedTuple):
-    """A run that the store records as owned by a session. ``wish`` is what a person asks of it: pause or cancel."""
+    """A run that the store records as owned by a session. ``stop_request`` is what a person asks of it: pause or cancel."""
 
     run: str
     epoch: int
     status: RunStatus
-    wish: str | None
+    stop_request: str | None
 
 
 class HeartbeatReply(NamedTuple):

@@ -23,7 +23,7 @@ def topic_of(run: Run) -> str | None:
     """Whom a run concerns that was just written."""
     if run.session is None:
         return OFFERED if run.offered else ENDED if run.ended else None
-    return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.wish is not None else None
+    return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.stop_request is not None else None
 
 
 def topics_of(writes: Iterable[Write]) -> set[str]:

@@ -18,7 +18,7 @@ from tests.core.run.run_machine import RunMachine
 Patch = pytest.MonkeyPatch
 
 HUNT = settings(
-    max_examples=1000,
+    max_examples=4000,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
@@ -183,7 +183,7 @@ def forget_the_wish_to_pause(patch: Patch) -> None:
 
 
 def forget_the_wish_to_cancel(patch: Patch) -> None:
-    then(patch, "start", lambda before, after: {"wish": None, "wished_by": None})
+    then(patch, "start", lambda before, after: {"stop_request": None, "stop_requested_by": None})
 
 
 def forget_the_lease(patch: Patch) -> None:

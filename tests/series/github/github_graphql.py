@@ -44,9 +44,9 @@ class Reader:
         return token
 
     def document(self) -> tuple[str, list[Any], set[str]]:
-        kind = self.take() if self.peek() in ("query", "mutation") else "query"
+        kind = self.acquire() if self.peek() in ("query", "mutation") else "query"
         if re.match(r"[A-Za-z_]", self.peek()):
-            self.take()
+            self.acquire()
         declared = self._declared() if self.peek() == "(" else set()
         chosen = self.selection()
         if self.peek():
@@ -55,55 +55,55 @@ class Reader:
 
     def _declared(self) -> set[str]:
         found = set()
-        self.take("(")
+        self.acquire("(")
         while self.peek() != ")":
-            token = self.take()
+            token = self.acquire()
             if token.startswith("$"):
                 found.add(token[1:])
-        self.take(")")
+        self.acquire(")")
         return found
 
     def selection(self) -> list[Any]:
         """(response key, field, arguments, selection), or (None, type, {}, selection) for an inline fragment."""
         chosen: list[Any] = []
-        self.take("{")
+        self.acquire("{")
         while self.peek() != "}":
             if self.peek() == "...":
-                self.take()
-                self.take("on")
-                chosen.append((None, self.take(), {}, self.selection()))
+                self.acquire()
+                self.acquire("on")
+                chosen.append((None, self.acquire(), {}, self.selection()))
                 continue
-            key = field = self.take()
+            key = field = self.acquire()
             if self.peek() == ":":
-                self.take()
-                field = self.take()
+                self.acquire()
+                field = self.acquire()
             arguments = self._arguments() if self.peek() == "(" else {}
             chosen.append((key, field, arguments, self.selection() if self.peek() == "{" else None))
-        self.take("}")
+        self.acquire("}")
         return chosen
 
     def _arguments(self, end: str = ")") -> dict[str, Any]:
-        self.take()
+        self.acquire()
         found = {}
         while self.peek() != end:
-            name = self.take()
-            self.take(":")
+            name = self.acquire()
+            self.acquire(":")
             found[name] = self._value()
-        self.take(end)
+        self.acquire(end)
         return found
 
     def _value(self) -> Any:
         token = self.peek()
         if token == "[":
-            self.take()
+            self.acquire()
             values = []
             while self.peek() != "]":
                 values.append(self._value())
-            self.take("]")
+            self.acquire("]")
             return values
         if token == "{":
             return self._arguments("}")
-        self.take()
+        self.acquire()
         if token.startswith('"'):
             return token[1:-1].encode().decode("unicode_escape")
         if token.startswith("$"):

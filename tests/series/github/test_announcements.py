@@ -9,10 +9,10 @@ import time
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series.compare_and_swap import change
+from asterism.series.compare_and_swap import update
 from asterism.series.github.assignment_lock import HeldLock
 from asterism.series.github.tracking_issue import TrackingIssues
-from asterism.series.register import STATE_FILE, Snapshot, OutcomeUnknown
+from asterism.series.register import STATE_FILE, OutcomeUnknown, Snapshot
 from tests.series.github.github_fixtures import (
     QUICK,
     SERIES,
@@ -64,7 +64,7 @@ def test_a_promotion_that_a_command_made_is_announced_too(server):
 
     async def release() -> None:
         register = opened(server)
-        await change(register, SERIES, lambda series, now: series.leave(1, now), "release", patience=QUICK)
+        await update(register, SERIES, lambda series, now: series.leave(1, now), "release", retry=QUICK)
         await register.close()
 
     asyncio.run(release())
@@ -98,7 +98,7 @@ def test_a_state_that_is_old_by_now_is_not_announced(server):
     async def scene() -> None:
         register = opened(server)
         before = Series.from_text((await register.read(SERIES)).text, SERIES)
-        await change(register, SERIES, lambda series, now: series.leave(1, now), "release", patience=QUICK)
+        await update(register, SERIES, lambda series, now: series.leave(1, now), "release", retry=QUICK)
         after = Series.from_text((await register.read(SERIES)).text, SERIES)
         for series in (after, before):
             text = f"#{series.active} is the active issue of RFC-093 now"
@@ -145,7 +145,7 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
     """The active issue is closed after the state was held against reality, and before it is assigned."""
     register = opened(server)
     service = service_of(register)
-    take, closed = service.turns.take, []
+    take, closed = service.context.lock.take, []
 
     async def late(name: str) -> HeldLock:
         if not closed:
@@ -153,7 +153,7 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
             await asyncio.to_thread(merged, server, 1)
         return await take(name)
 
-    service.turns.take = late  # type: ignore[method-assign]
+    service.context.lock.take = late  # type: ignore[method-assign]
     await service.sync()
     await register.close()
     counts = service.metrics.counts
@@ -253,7 +253,9 @@ def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_be
             return Snapshot(old.text, old.token)
 
         register.read = behind  # type: ignore[method-assign]
-        await TrackingIssues(register).announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+        await TrackingIssues(register).announce(
+            series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None)
+        )
         await register.close()
 
     asyncio.run(scene())

@@ -152,7 +152,7 @@ async def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing
         take_back(server)
         server.faults.only = lambda method, path: path == ASKED_FOR_ONE
         server.faults.broken = 1.0
-        made = await service.register.client.send("POST", "issues", {"title": "one"}, again=False)
+        made = await service.register.client.send("POST", "issues", {"title": "one"}, repeatable=False)
         assert made["title"] == "one"
     assert [one.title for one in server.world.listed()].count("one") == 1
 

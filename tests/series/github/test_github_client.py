@@ -17,12 +17,11 @@ from asterism.series.github.auth import (
     Credentials,
     NoCredentials,
     credentials_from,
-    repository_of,
+    parse_repository,
 )
-from asterism.series.github.github_register import open_github
 from asterism.series.github.github_client import GitHubClient, RequestRejected
-from asterism.series.github.github_register import GitHubRegister
-from asterism.series.register import RateLimited, RegisterUnavailable, OutcomeUnknown
+from asterism.series.github.github_register import GitHubRegister, open_github
+from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable
 from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit
 
@@ -70,7 +69,7 @@ async def test_a_limit_that_takes_longer_than_the_patience_is_told(server):
 async def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(server):
     async with with_client(server) as (client, slept):
         for _ in range(2):
-            client.begin()
+            client.begin_operation()
             server.secondary_next = 60
             await client.get("issues/1")
         server.secondary_next = 60
@@ -99,7 +98,7 @@ async def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once
     server.secondary_next = 10
     with pytest.raises(RateLimited):
         await register.client.get("issues/1")
-    register.client.begin()
+    register.client.begin_operation()
     server.secondary_next = 10
     await register.client.get("issues/1")
     assert slept == [10.0, 14.0, 10.0]
@@ -141,7 +140,7 @@ async def test_a_primary_limit_of_graphql_which_answers_200_is_waited_for_too(se
             server.limit = Limit()
 
         client._sleep = reset
-        data, errors = await client.ask('query { repository(owner: "acme", name: "rocket") { id } }', {})
+        data, errors = await client.graphql('query { repository(owner: "acme", name: "rocket") { id } }', {})
         assert (data["repository"]["id"], errors) == ("R_4242", [])
         assert 20 < slept[0] < 83
 
@@ -158,14 +157,14 @@ async def test_nothing_more_is_sent_once_the_limit_is_known_to_be_used_up(server
 
 async def test_what_has_not_changed_does_not_count_against_the_limit(server):
     async with with_client(server) as (client, _):
-        await client.pages("issues", {"state": "open"})
+        await client.get_all("issues", {"state": "open"})
         left = server.limit.remaining
         for _ in range(10):
-            await client.pages("issues", {"state": "open"})
+            await client.get_all("issues", {"state": "open"})
         assert server.limit.remaining == left
         assert client.calls["not_modified"] == 10
         server.call(lambda world: world.add_issue("RFC-093-04: new"))
-        assert len(await client.pages("issues", {"state": "open"})) == 4
+        assert len(await client.get_all("issues", {"state": "open"})) == 4
 
 
 # -- lost replies ------------------------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ async def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_uns
             await client.send("PATCH", "issues/1", {"title": "x"})
         server.forget()
         with pytest.raises(OutcomeUnknown):
-            await client.send("POST", "issues", {"title": "x"}, again=False)
+            await client.send("POST", "issues", {"title": "x"}, repeatable=False)
         assert server.counted["dropped"] == 1
 
 
@@ -204,7 +203,7 @@ async def test_a_server_that_is_not_there_is_told_and_nothing_was_sent():
 
     register.client._sleep = sleep
     with pytest.raises(RegisterUnavailable, match="out of reach"):
-        await register.client.send("POST", "issues", {"title": "x"}, again=False)
+        await register.client.send("POST", "issues", {"title": "x"}, repeatable=False)
     await register.close()
 
 
@@ -217,7 +216,7 @@ async def test_a_next_page_that_leads_elsewhere_is_not_followed_with_our_credent
 
     server._answered = elsewhere  # type: ignore[method-assign]
     async with with_client(server) as (client, _):
-        assert len(await client.pages("issues", {"state": "open"})) == 3
+        assert len(await client.get_all("issues", {"state": "open"})) == 3
 
 
 async def test_the_clock_is_that_of_github(server):
@@ -299,7 +298,7 @@ def test_credentials_are_never_shown():
 @pytest.mark.parametrize("text", ["", "rocket", "acme/", "/rocket", "acme/rocket/x", "acme/..", "a b/c", "acme/ro?ket"])
 def test_what_names_no_repository_is_refused(text):
     with pytest.raises(BadRepository):
-        repository_of(text)
+        parse_repository(text)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "api.github.com", "https://", "file:///x"])

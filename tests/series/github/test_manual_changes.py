@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from asterism.core.series.machine import UnreadableSeries
-from asterism.series.compare_and_swap import change
+from asterism.series.compare_and_swap import update
 from asterism.series.register import STATE_FILE, RegisterUnavailable, SeriesError
 from tests.series.github.github_fixtures import QUICK, SERIES, opened, service_of, state, synced, view, world_of
 from tests.series.github.github_server import Faults, GitHubServer
@@ -66,7 +66,7 @@ async def command(server: GitHubServer, chance: random.Random) -> None:
         lambda series, now: series.resume(now),
     ]
     try:
-        await change(register, SERIES, chance.choice(steps), "by hand", patience=QUICK)
+        await update(register, SERIES, chance.choice(steps), "by hand", retry=QUICK)
     except (UnreadableSeries, SeriesError):
         pass
     finally:

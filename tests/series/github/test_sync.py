@@ -260,10 +260,10 @@ def test_a_paused_series_promotes_nobody_and_leaves_alone_what_people_assign(ser
     sync(server)
 
     async def pause() -> None:
-        from asterism.series.compare_and_swap import change
+        from asterism.series.compare_and_swap import update
 
         register = opened(server)
-        await change(register, SERIES, lambda series, now: series.pause(now, "ada", "a release"), "pause")
+        await update(register, SERIES, lambda series, now: series.pause(now, "ada", "a release"), "pause")
         await register.close()
 
     asyncio.run(pause())

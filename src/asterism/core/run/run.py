@@ -138,7 +138,7 @@ class Run:
     an assignment or a claim runs out; work under way lasts as long as its device is heard of. ``waiting_since`` is
     when it began to wait for a device, or when it may begin to, if it is still backing off until ``not_before``.
 
-    ``wish`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``wished_by`` says who, and why
+    ``stop_request`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``stop_requested_by`` says who, and why
     ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
     assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
     the run ended in it.
@@ -176,8 +176,8 @@ class Run:
     not_before: float = 0.0
     held: bool = False
     paused: str | None = None
-    wish: str | None = None
-    wished_by: str | None = None
+    stop_request: str | None = None
+    stop_requested_by: str | None = None
 
     failures: int = 0
     losses: int = 0
@@ -208,8 +208,8 @@ class Run:
         than the state it is in."""
         if self.cancelled:
             return "cancelled"
-        if self.wish is not None:
-            return "cancelling" if self.wish == "cancel" else "pausing"
+        if self.stop_request is not None:
+            return "cancelling" if self.stop_request == "cancel" else "pausing"
         return "paused" if self.paused is not None else str(self.status)
 
     @property

@@ -146,8 +146,8 @@ def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
     """Its device was not heard of, or did not answer in time. That is no failure of the work and has its own cap."""
     if run.status not in OWNED:
         raise refused(run, "be taken away")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "timeout", detail)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "timeout", detail)
     losses = run.losses + 1
     if losses > workflow.losses:
         error = f"lost {losses} times, the last time because {detail}"
@@ -169,8 +169,8 @@ def withdraw(run: Run, now: float, by: str) -> Run:
     comes later is fenced."""
     if run.status not in (ASSIGNED, CLAIMED):
         raise refused(run, "be withdrawn")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "released", "")
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "released", "")
     words = f"by {by}"
     return reassign(run, now, "released", f"paused {words}", paused=words)
 
@@ -267,14 +267,16 @@ def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
     """The work is done, and that stands whatever was wished of its owner meanwhile."""
     _fence(run, grant, "complete")
     why, at = f"on {run.device}", run.recorded_time(now)
-    return change_status(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
+    return change_status(
+        run, "complete", at, why, output=output, ended_at=at, session=None, stop_request=None, stop_requested_by=None
+    )
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
     """The work failed: again, elsewhere if possible, as long as ``retries`` are left and it is not ``final``."""
     _fence(run, grant, "fail")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "failed", error)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "failed", error)
     failures = run.failures + 1
     if final or failures > workflow.retries:
         return mark_failed(run, now, error, failures=failures)
@@ -287,8 +289,8 @@ def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = 
     ``for_now``, since it is full or resting: then it is a candidate as before. It may find out only when it has claimed
     the run and seen its input."""
     _fence(run, grant, "decline")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "declined", reason)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "declined", reason)
     if for_now:
         return reassign(run, now, "declined", reason)
     declined = {**run.declined, f"{run.device}": truncate(reason)}
@@ -317,8 +319,8 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
         raise ValueError(f"a run is given back for one of {', '.join(RELEASE_REASONS)}, not {reason!r}")
     if progress is not None:
         run = run.changed(progress=progress)
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, reason, detail)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, reason, detail)
     return reassign(run, now, reason, detail)
 
 
@@ -343,7 +345,7 @@ def cancel(run: Run, now: float, by: str) -> Run:
     if run.ended:
         raise refused(run, "be cancelled")
     if run.status in (CLAIMED, PROCESSING):
-        return run if run.wish == "cancel" else request_stop(run, "cancel", now, by)
+        return run if run.stop_request == "cancel" else request_stop(run, "cancel", now, by)
     return mark_cancelled(run, now, by, "released", "")
 
 
@@ -351,9 +353,9 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     """Nobody may have it until it is resumed. An owner is asked to stop, and what it did so far is kept."""
     if run.ended:
         raise refused(run, "be paused")
-    if run.wish == "cancel":
-        raise refused(run, f"be paused: it is being cancelled by {run.wished_by}")
-    if run.wish == "pause" or run.paused is not None:
+    if run.stop_request == "cancel":
+        raise refused(run, f"be paused: it is being cancelled by {run.stop_requested_by}")
+    if run.stop_request == "pause" or run.paused is not None:
         return run
     who = truncate(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
@@ -366,13 +368,13 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
 
 def resume(run: Run, now: float, by: str) -> Run:
     """Devices may have it again; an owner that has not stopped yet need not."""
-    if run.paused is None and run.wish != "pause":
+    if run.paused is None and run.stop_request != "pause":
         raise refused(run, "be resumed: it is not paused")
     return run.changed(
         revision=run.revision + 1,
         paused=None,
-        wish=None,
-        wished_by=None,
+        stop_request=None,
+        stop_requested_by=None,
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
         story=run.story_with(now, "resumed", f"by {by}"),
     )

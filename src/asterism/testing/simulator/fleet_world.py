@@ -190,14 +190,14 @@ class FleetWorld:
                 self.witness.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
             return
         self.witness.acknowledged.append(run)
-        if run.wish != "cancel" and not run.ended:
+        if run.stop_request != "cancel" and not run.ended:
             self.witness.broken(f"run {run_id} is {run.status} and was said to be cancelled")
 
     async def _pause(self, fleet: Fleet, run_id: str) -> None:
         with contextlib.suppress(RunRefused):
             run = await fleet.pause(run_id, "let me see")
             self.witness.acknowledged.append(run)
-            if run.wish != "pause" and run.paused is None and not run.ended:
+            if run.stop_request != "pause" and run.paused is None and not run.ended:
                 self.witness.broken(f"run {run_id} is {run.status} and was said to be paused")
             await asyncio.sleep(self.chance.uniform(0.0, 10.0))
             self.witness.acknowledged.append(await fleet.resume(run_id))
