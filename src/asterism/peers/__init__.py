@@ -42,8 +42,9 @@ A program uses these names::
     from asterism.peers import Exchange, accept_invitation, client_for, find_peer, invite, parse_invitation
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from asterism.peers.exchange import Exchange, PeerUnreachable, Transport
@@ -91,28 +92,20 @@ __all__ = [
     "serve_peers",
 ]
 
-_MODULES = {
-    "exchange": ("Exchange", "PeerUnreachable", "Transport"),
-    "invitations": ("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
-    "peer_client": ("PeerClient", "accept_invitation", "client_for", "find_peer"),
-    "peer_server": ("CannotListen",),
-    "private_files": ("UnusableSecret",),
-    "registry": ("Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"),
-    "removal": ("RemovalResult", "remove_peer"),
-    "service": ("peer_connections", "serve_peers"),
-    "sync_loop": ("SyncLoop",),
-    "sync_progress": ("SyncResult",),
-}
-"""The modules of the public names, which are imported when a name is first used."""
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.peers.exchange": ["Exchange", "PeerUnreachable", "Transport"],
+        "asterism.peers.invitations": [
+            *("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
+        ],
+        "asterism.peers.peer_client": ["PeerClient", "accept_invitation", "client_for", "find_peer"],
+        "asterism.peers.peer_server": ["CannotListen"],
+        "asterism.peers.private_files": ["UnusableSecret"],
+        "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
+        "asterism.peers.removal": ["RemovalResult", "remove_peer"],
+        "asterism.peers.service": ["peer_connections", "serve_peers"],
+        "asterism.peers.sync_loop": ["SyncLoop"],
+        "asterism.peers.sync_progress": ["SyncResult"],
+    },
+)
