@@ -49,7 +49,7 @@ async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> 
     assert await held_runs(kitchen.store, [run.id, "another"]) == {run.id: "laptop"}
     [reason] = (await explain_run(kitchen.fleet, run.id)).reasons
     assert (reason.kind, reason.name) == ("removed", "laptop")
-    assert reason.text == "it is held: it was left to peer laptop, which was removed"
+    assert reason.text == "it is held: peer laptop managed it and was removed"
 
 
 async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> None:
