@@ -1,4 +1,4 @@
-"""Reads of the PostgreSQL engine: by id on the quick connections, by other conditions on the broad ones."""
+"""Reads of the PostgreSQL engine: by id on quick connections, by other conditions on broad ones."""
 
 from __future__ import annotations
 
