@@ -68,7 +68,7 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 ) -> None:
     faulty.swaps += moved(100)
     counts = UpdateCounts()
-    with pytest.raises(Contended, match="others were first at each of 5 tries") as caught:
+    with pytest.raises(Contended, match="other writers won all 5 tries") as caught:
         await claim(faulty, NAME, Claim(1), retry=patience(), counts=counts)
     assert (DEFAULT_TRIES, RETRY_PAUSE) == (5, (0.2, 0.8))
     assert caught.value.tries == 5
@@ -117,7 +117,7 @@ async def test_who_was_never_forestalled_is_not_told_that_others_were_first(
     assert caught.value is error
     faulty.reads += [error] * 4
     faulty.swaps += moved(1)
-    with pytest.raises(Contended, match="others were first at 1 of 5 tries"):
+    with pytest.raises(Contended, match="other writers won 1 of 5 tries"):
         await claim(faulty, NAME, Claim(1), retry=patience())
 
 
@@ -133,7 +133,7 @@ async def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_th
         raise RegisterBusy("locked")
 
     register.swap = forestalled  # type: ignore[method-assign]
-    with pytest.raises(Contended, match="others were first at 4 of 5 tries"):
+    with pytest.raises(Contended, match="other writers won 4 of 5 tries"):
         await claim(register, NAME, Claim(1), retry=patience())
 
 
@@ -192,7 +192,7 @@ async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: Faulty
 
     faulty.reads += [slowly] * 9
     faulty.swaps += moved(9)
-    with pytest.raises(Contended, match="at each of 2 tries"):
+    with pytest.raises(Contended, match="won all 2 tries"):
         await claim(faulty, NAME, Claim(1), retry=patience(tries=0, deadline=20.0))
 
 

@@ -172,7 +172,7 @@ def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
     def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
-        self.forestalled(RevisionConflict(NAME))
+        self.lost_race(RevisionConflict(NAME))
 
-    monkeypatch.setattr(compare_and_swap._Attempts, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Attempts, "lost_reply", forgets)
     noticed()

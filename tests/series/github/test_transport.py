@@ -9,7 +9,8 @@ import os
 import pytest
 from githubkit import TokenAuthStrategy
 
-from asterism.series.github.auth import BadRepository, Credentials, parse_repository
+from asterism.series.github.auth import Credentials
+from asterism.series.github.github_register import BadRepository, parse_repository
 from asterism.series.github.response_cache import CachedResponse, ResponseCache
 from asterism.series.github.transport import Connection
 from asterism.series.register import RegisterUnavailable
