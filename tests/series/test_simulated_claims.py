@@ -96,9 +96,9 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
 
     async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
         loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
-        patience = RetryOptions(tries=tries, chance=chance, clock=loop.time)
+        retry = RetryOptions(tries=tries, chance=chance, clock=loop.time)
         claims = [
-            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=patience, counts=counts))
+            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)
         ]
         for one in claims:

@@ -52,7 +52,7 @@ def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
                 return None
 
             register.client._sleep = sleep
-            with pytest.raises(RegisterUnavailable, match="out of reach"):
+            with pytest.raises(RegisterUnavailable, match="not reachable"):
                 await register.read(SERIES)
             await register.close()
 
