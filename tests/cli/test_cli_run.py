@@ -160,7 +160,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     assert result.exit_code == 64
     assert result.stderr.splitlines()[-1] == (
         f"Error: Invalid value for '--report': {page!r} cannot be written: there is no directory "
-        f"{str(tmp_path / 'none')!r}; make it first."
+        f"{str(tmp_path / 'none')!r}; create it first."
     )
 
 

@@ -78,7 +78,9 @@ def test_a_run_for_one_device_says_when_that_is_not_there(scene: Scene) -> None:
     assert kinds(scene, run) == [("no_device", "desktop")], "of the others there is nothing to say"
     assert reasons(scene, run) == ["it is for the device desktop alone, which is not there"]
     result = scene.run("runs", "why", run.id)
-    assert "Start one that can, on any machine that reaches the store: asterism device join desktop" in result.stdout
+    assert (
+        "On any machine that reaches the store, start a capable device: asterism device join desktop" in result.stdout
+    )
 
 
 def test_a_run_for_one_device_says_why_that_one_cannot_take_it(scene: Scene) -> None:
@@ -117,7 +119,7 @@ def test_a_pause_is_named_with_who_and_why(scene: Scene) -> None:
     assert kinds(scene, run) == [("pause", "by ann: the disk is full")]
     told = scene.ok("runs", "why", run.id)
     assert "it is paused by ann: the disk is full, until somebody resumes it" in told
-    assert f"Let it go on with: asterism runs resume {run.id[-8:]}" in told
+    assert f"Resume it with: asterism runs resume {run.id[-8:]}" in told
 
 
 def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) -> None:
@@ -217,7 +219,7 @@ def test_a_silent_owner_without_anybody_to_watch_is_named(scene: Scene) -> None:
     run = silent(scene, "a")
     assert kinds(scene, run) == [("running", "a"), ("silent", "a"), ("unwatched", "")]
     assert reasons(scene, run, "silent")[0].endswith("; it may be taken away now")
-    assert "Let somebody watch: asterism monitor" in scene.ok("runs", "why", run.id)
+    assert "Start a coordinator: asterism monitor" in scene.ok("runs", "why", run.id)
 
 
 def elect(scene: Scene, name: str) -> None:

@@ -157,7 +157,7 @@ def test_whoever_waits_for_a_device_is_told_that_a_peer_may_have_one(house: Hous
     house.laptop.workflow("cook")
     assert "peer sync" not in house.laptop.run("runs", "create", "cook").stderr
     house.laptop.run("peer", "accept", invitation(house.kitchen, "laptop", "https://127.0.0.1:1"), "--name", "kitchen")
-    told = "Or let a device of a peer have it, if one there can: asterism peer sync kitchen\n"
+    told = "Or offer it to the devices of a peer: asterism peer sync kitchen\n"
     assert told in house.laptop.run("runs", "create", "cook").stderr
 
 

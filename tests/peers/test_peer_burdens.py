@@ -93,7 +93,7 @@ async def test_a_record_that_refers_to_a_great_many_large_things_is_refused() ->
     transport = Offering(fat)
     met = await laptop.exchange.sync("kitchen", transport)
     assert (met.refused, transport.fetched) == (1, [])
-    assert "more than 100 large things" in (await laptop.notices("refused"))[0]
+    assert "more than 100 blobs" in (await laptop.notices("refused"))[0]
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
     flow = await laptop.fleet.workflows.add(junk(1))
     del laptop.store._registers["workflow-version/junk-1@1"]
     answer = await liar.says(transitions.create("x", flow, {}, by="liar", now=5.0), workflows=[])
-    assert answer["reasons"] == ["run x: its workflow junk-1@1 did not come with it"]
+    assert answer["reasons"] == ["run x: its workflow junk-1@1 is missing"]
 
 
 async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_once() -> None:

@@ -36,8 +36,8 @@ _ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
 ) -> dict[str, Any]:
-    """``sessions`` are the sessions of the store by id, ``reports`` the progress reports by run, and ``mask`` the mask of
-    the run from ``masks_of``."""
+    """``sessions`` are the sessions of the store by id, ``reports`` the progress reports by run, and ``mask`` the
+    mask of the run from ``masks_of``."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
         **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
