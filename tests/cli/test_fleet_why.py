@@ -159,7 +159,9 @@ def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) 
     scene.workflow("again", argv=("true",), retries=3, backoff=300)
     run = scene.step(scene.create("again"), taken_by("a"), started, failed("no luck"))
     assert kinds(scene, run) == [("backoff", "")]
-    assert reasons(scene, run)[0].startswith("the next attempt begins in 5 min, after the last one on a (failed: no luck)")
+    assert reasons(scene, run)[0].startswith(
+        "the next attempt begins in 5 min, after the last one on a (failed: no luck)"
+    )
     assert scene.json("runs", "why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
 
 

@@ -47,7 +47,11 @@ LATER = "written by a later version of Asterism"
         ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, LATER),
         ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a plan"),
         ("plan/nightly", lambda value: "gone", "is not the head of a plan"),
-        ("plan/nightly", lambda value: {**value, "first": 7}, "record 7, the first of the journal of plan 'nightly', is missing"),
+        (
+            "plan/nightly",
+            lambda value: {**value, "first": 7},
+            "record 7, the first of the journal of plan 'nightly', is missing",
+        ),
         (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, LATER),
         (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of plan 'nightly' cannot be read"),
         (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),

@@ -439,3 +439,32 @@ def test_a_task_cancelled_in_the_turn_it_was_assigned_frees_its_slot_at_once() -
         return asyncio.get_running_loop().time()
 
     assert [run(main(turns)) for turns in range(5)] == [0, 0, 0, 0, 0]
+
+
+def test_another_attempt_waits_until_the_one_that_timed_out_has_stopped() -> None:
+    at_once, most = 0, 0
+
+    async def stubborn() -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await asyncio.sleep(100)
+        finally:
+            try:
+                await asyncio.sleep(3)
+            finally:
+                at_once -= 1
+
+    plan = independent(Task("a", call=stubborn, timeout=1, retries=3, backoff=0.1), id="p")
+    result = run(Orchestrator([LocalDevice("d")]).run(plan))
+    assert (result["a"].status, result["a"].attempts, most) == ("failed", 4, 1)
+
+
+def test_a_generator_function_fails_in_words_instead_of_completing_unrun() -> None:
+    def generate() -> Any:
+        yield 1
+
+    result = run(Orchestrator([LocalDevice("d")]).run(independent(Task("a", call=generate), id="p")))
+    assert result["a"].status == "failed"
+    assert "is a generator function" in result["a"].reason

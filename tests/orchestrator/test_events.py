@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import Any
 
@@ -381,3 +382,15 @@ def test_a_run_without_listeners_and_editors_records_the_story_all_the_same() ->
     assert [entry.what for entry in result.story()] == [
         "began", "started", "completed", "started", "completed", "completed",
     ]  # fmt: skip
+
+
+def test_a_slow_observer_does_not_keep_the_program_from_ending() -> None:
+    async def slow(event: Any) -> None:
+        await asyncio.sleep(3600)
+
+    orchestrator = Orchestrator([LocalDevice("d")])
+    orchestrator.events.subscribe(slow)
+    began = time.monotonic()
+    result = orchestrator.run_sync(independent(*(Task(str(n), call=after(0)) for n in range(20)), id="p"))
+    assert result.state == "completed"
+    assert time.monotonic() - began < 1800  # one event alone would take twice that

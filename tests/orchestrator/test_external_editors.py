@@ -243,3 +243,15 @@ async def test_an_editor_inside_cannot_be_robbed_of_its_cycle() -> None:
     with pytest.raises(CycleClaimed):
         orchestrator.claim(1, "Ada")
     await running
+
+
+async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+    async def editor(view: Any, events: Any) -> None:
+        await asyncio.sleep(5)
+
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(independent(Task("a", call=after(1)), id="p")))
+    await asyncio.sleep(2)
+    with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
+        orchestrator.claim(1, "somebody")
+    await running

@@ -592,3 +592,36 @@ async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind(
     check_invariants(plan)
     assert "c" not in plan
     assert "c" not in (await running).plan
+
+
+async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
+    plan = independent(Task("a", call=after(1)), id="p")
+    running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
+    await asyncio.sleep(0.5)
+    with pytest.raises(PlanError, match="copy of a plan with running tasks"):
+        await Orchestrator([LocalDevice("d")]).run(plan.copy())
+    await running
+
+
+async def test_what_waits_for_a_task_that_could_not_be_removed_goes_on_waiting() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        if events[0].task_id != "a":
+            return None
+        copy = view.frozen()
+        copy.edit([edits.RemoveTask("b", "bridge"), edits.AddTask(Task("b2", call=after(1)))])
+        copy.edit([edits.AddDependency("b2", "c")])
+        await asyncio.sleep(5)
+        return copy
+
+    plan = Constellation("p")
+    plan.add(Task("a", call=after(1)))
+    plan.add(Task("b", call=lambda: None, device="late"))
+    plan.add(Task("c", call=after(1)), after="b")
+
+    plan.nodes["b"].task = Task("b", call=after(10), device="late")
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(2)
+    orchestrator.join(LocalDevice("late", run=None))
+    result = await running
+    assert result["c"].started_at >= result["b"].ended_at

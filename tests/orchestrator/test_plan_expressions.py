@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from asterism import Constellation, EditBatch, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.base import expressions
 from asterism.core.errors import EditRejected
+from asterism.testing.virtual_time import run
 from tests.base.cel.cel_bombs import CONSTANT, over
+from tests.orchestrator.orchestrator_scenes import after, chain
 
 BOMBS = over("result")
 
@@ -71,3 +75,14 @@ def test_a_selection_that_costs_too_much_fails_its_task_alone(bomb: str) -> None
     result = orchestrator().run_sync(plan)
     assert {task.id: str(task.status) for task in result} == {**dict.fromkeys("abc", "completed"), "d": "failed"}
     assert "steps" in str(result["d"].error)
+
+
+def test_a_condition_that_makes_the_parser_panic_is_a_violation_like_any_other() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        return [edits.AddTask(Task("n")), edits.AddDependency("a", "n", when="a" * 70_000 + "+")]
+
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p")
+    result = run(Orchestrator([LocalDevice("d")], editor=editor).run(plan))
+    assert result.state == "completed"
+    assert result.summary.makespan < 10
+    assert {cycle.outcome for cycle in result.cycles} == {"abandoned"}

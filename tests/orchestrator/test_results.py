@@ -459,3 +459,19 @@ def test_the_story_of_a_task_is_told_in_order_with_reasons() -> None:
     assert "RuntimeError: it broke; attempt 2 in" in steps[1][1]
     assert steps[2] == ("started", "device")
     assert steps[3] == ("failed", "RuntimeError: it broke")
+
+
+@pytest.mark.virtual_time
+async def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devices_that_leave() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("no")
+
+    orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
+    plan = independent(Task("x", call=fail, retries=3, backoff=10), Task("y", call=after(10)), id="p")
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(5)
+    orchestrator.leave("b")
+    summary = (await running).summary
+    assert summary.lower_bound <= summary.makespan
+    assert summary.parallelism.work == 14
