@@ -123,12 +123,12 @@ async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[flo
     await store.close()
 
 
-def test_memory_knows_no_heartbeat_from_the_future() -> None:
+def test_memory_corrects_a_heartbeat_from_the_future() -> None:
     clock = [100.0]
     asyncio.run(has_an_heir_after_the_clock_was_set_back(MemoryStore(lambda: clock[0]), clock))
 
 
-async def test_sqlite_knows_no_heartbeat_from_the_future(tmp_path: Path) -> None:
+async def test_sqlite_corrects_a_heartbeat_from_the_future(tmp_path: Path) -> None:
     clock = [100.0]
     store = await SqliteStore.open(tmp_path / "fleet.db", clock=lambda: clock[0])
     await has_an_heir_after_the_clock_was_set_back(store, clock)
@@ -137,7 +137,7 @@ async def test_sqlite_knows_no_heartbeat_from_the_future(tmp_path: Path) -> None
 # -- the reference, which is stricter than an engine can be ------------------------------------------------------------
 
 
-async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
+async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None:
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
     await store.commit([PutRun(run, None)])
@@ -150,7 +150,7 @@ async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
     assert found.input == {"x": 1}
 
 
-async def test_memory_does_not_pile_up_what_was_offered_once() -> None:
+async def test_the_queue_in_memory_does_not_grow_without_bound() -> None:
     store = MemoryStore()
     flow = Workflow("transcode", argv=("true",))
     for number in range(5000):
@@ -161,7 +161,7 @@ async def test_memory_does_not_pile_up_what_was_offered_once() -> None:
     assert await store.check() == []
 
 
-async def test_memory_notices_what_contradicts_itself() -> None:
+async def test_the_check_of_memory_finds_contradictions() -> None:
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
     await store.commit([PutRun(run.changed(session="nobody-1"), None)])
@@ -182,7 +182,7 @@ def conformance_of(engine: type[MemoryStore]) -> StoreConformance:
 
 
 @pytest.mark.parametrize(("engine", "test"), store_engines.BROKEN)
-def test_an_engine_that_breaks_a_promise_is_found_out(
+def test_an_engine_that_breaks_a_promise_fails_the_suite(
     engine: type[MemoryStore], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # that it is found is enough
@@ -191,18 +191,18 @@ def test_an_engine_that_breaks_a_promise_is_found_out(
         getattr(conformance_of(engine), test)()
 
 
-def test_an_engine_that_wakes_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_wakes_no_watch_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_tests, "PATIENCE", 0.05)
     with pytest.raises(AssertionError):
         conformance_of(store_engines.Sleepy).test_a_watch_is_woken_by_a_commit()
 
 
-def test_an_engine_that_does_not_say_how_it_is_opened_is_told_so() -> None:
+def test_a_suite_without_open_store_names_what_to_override() -> None:
     with pytest.raises(NotImplementedError, match="override open_store"):
-        StoreConformance().test_a_batch_of_nothing_changes_nothing()
+        StoreConformance().test_an_empty_batch_changes_nothing()
 
 
-def test_every_test_of_the_suite_is_one_that_pytest_can_call() -> None:
+def test_pytest_can_call_every_test_of_the_suite() -> None:
     tests = [name for name in dir(SharedStoreConformance) if name.startswith("test")]
     assert len(tests) > 100
     for name in tests:
@@ -217,7 +217,7 @@ def test_without_hypothesis_the_suite_says_what_to_install() -> None:
     assert "ImportError: asterism.testing.store_conformance needs hypothesis and pytest" in ended.stderr
 
 
-def test_without_pytest_the_suite_can_be_used_all_the_same() -> None:
+def test_the_suite_can_be_used_without_pytest() -> None:
     program = """if True:
         import sys
         sys.modules["pytest"] = None

@@ -12,7 +12,7 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreReadOnly, StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, added
-from tests.store.postgres_scenes import opened
+from tests.store.postgres_fixtures import opened
 from tests.store.postgres_server import Server
 
 

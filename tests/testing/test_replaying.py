@@ -24,7 +24,7 @@ for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld,
 
 
 @pytest.mark.parametrize("few", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_a_seed_is_the_same_world_whatever_the_order_of_sets_is_in_a_process(few: int) -> None:
+def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PLAYED.replace("{few}", str(few))],

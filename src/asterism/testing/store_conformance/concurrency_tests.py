@@ -63,7 +63,7 @@ class RaceTests(StoreTests):
         await asyncio.gather(*(several(one) for one in (store, other) for _ in range(4)))
         assert [register.value for register in await store.registers("")] == [24, 24, 24, 24]
 
-    async def test_a_conflict_of_one_is_no_conflict_of_those_beside_it(self, store: Store) -> None:
+    async def test_a_conflict_fails_only_its_own_commit(self, store: Store) -> None:
         """Engines that write for several callers at once have to keep them apart."""
         await store.commit([PutRegister("there", 1, None)])
         tasks = []
@@ -89,7 +89,7 @@ class RaceTests(StoreTests):
         assert sum(created) == 1
         assert len(await store.find(Query())) == 1
 
-    async def test_of_many_who_replace_a_session_one_wins(self, store: Store, other: Store) -> None:
+    async def test_one_of_many_replacements_of_a_session_wins(self, store: Store, other: Store) -> None:
         await joined(store, a_session())
         known = (await store.sessions())[0]
 
@@ -106,7 +106,7 @@ class RaceTests(StoreTests):
         assert sum(won) == 1
         assert len(await store.sessions()) == 2
 
-    async def test_a_commit_that_is_cancelled_happens_whole_or_not_at_all(self, store: Store) -> None:
+    async def test_a_cancelled_commit_happens_completely_or_not_at_all(self, store: Store) -> None:
         await joined(store, a_session())
         await added(store, *(a_run(number) for number in range(100, 110)))
 
@@ -144,7 +144,7 @@ class RaceTests(StoreTests):
         assert {key[1:] for key in keys if key[0] == "x"} == {str(int(one[1:])) for one in runs if one < "r0100"}
         assert len([key for key in keys if key[0] == "z"]) == 20
 
-    async def test_who_reads_notices_on_from_the_last_one_misses_none(self, store: Store, other: Store) -> None:
+    async def test_reading_notices_from_the_last_one_on_misses_none(self, store: Store, other: Store) -> None:
         """A number that is seen means that no lower one is still to come, or readers would pass over it."""
         read: list[str] = []
         last = 0
@@ -247,7 +247,7 @@ class ProcessTests(StoreTests):
         assert {run.epoch for run in runs} == {1}
         assert await store.register("completed") == ("completed", 40, 40)
 
-    async def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_there(self, store: Store) -> None:
+    async def test_acknowledged_commits_survive_kill_9_and_none_is_half_done(self, store: Store) -> None:
         for life, enough in enumerate((5, 60)):
             name = "abc"[life]
             async with _process(self, store, "write", name) as process:

@@ -117,7 +117,7 @@ class DumpTests(StoreTests):
         assert await store.load(lines_of(lines)) == 0
         assert await contents(store) == ({}, {}, [], [])
 
-    async def test_a_backup_says_the_same_whichever_engine_wrote_it(self, store: Store) -> None:
+    async def test_a_backup_is_the_same_for_every_engine(self, store: Store) -> None:
         reference = MemoryStore()
         for one in (store, reference):
             await _furnished(one)
@@ -129,7 +129,7 @@ class DumpTests(StoreTests):
         assert len(mine) == len(theirs)
         assert [line["notice"]["message"] for line in mine if "notice" in line] == ["the 0th", "the 1th", "the 2th"]
 
-    async def test_what_is_restored_is_true_again_and_nobody_owns_anything(self, store: Store) -> None:
+    async def test_a_restored_store_holds_the_same_records_and_no_run_has_an_owner(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
         lines = await _dumped(store)
@@ -163,7 +163,7 @@ class DumpTests(StoreTests):
         assert await again.load(lines_of(await _dumped(store))) == 9
         assert (await contents(again)).comparable() == (await contents(store)).comparable()
 
-    async def test_what_people_had_been_told_of_counts_as_told_after_a_restore(self, store: Store) -> None:
+    async def test_seen_notices_count_as_seen_after_a_restore(self, store: Store) -> None:
         for number in range(7):
             await store.commit([Notice(float(number), "failed", f"the {number}th")])
         numbers = [number for number, _ in await store.notices()]
@@ -182,7 +182,7 @@ class DumpTests(StoreTests):
         finally:
             await fresh.close()
 
-    async def test_what_nobody_had_been_told_of_is_told_after_a_restore(self, store: Store) -> None:
+    async def test_unseen_notices_are_delivered_after_a_restore(self, store: Store) -> None:
         reference = MemoryStore()
         await reference.commit([Notice(0.0, "failed", "the first")])
         header, numbered = await _dumped(reference)
@@ -197,13 +197,13 @@ class DumpTests(StoreTests):
             finally:
                 await fresh.close()
 
-    async def test_a_large_backup_is_restored_whole(self, store: Store) -> None:
+    async def test_a_large_backup_is_restored_completely(self, store: Store) -> None:
         reference = MemoryStore()
         await added(reference, *(a_run(number, given={"number": number}) for number in range(1203)))
         assert await store.load(lines_of(await _dumped(reference))) == 1203
         assert (await contents(store)).runs == (await contents(reference)).runs
 
-    async def test_a_store_with_something_in_it_is_not_filled(self, store: Store) -> None:
+    async def test_a_backup_is_not_restored_into_a_store_that_is_not_empty(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
         lines = await _dumped(reference)
@@ -213,7 +213,7 @@ class DumpTests(StoreTests):
         assert await store.find(Query()) == [a_run("mine")]
         assert await store.sessions(ended=True) == []
 
-    async def test_what_is_no_backup_is_refused(self, store: Store) -> None:
+    async def test_input_that_is_not_a_backup_is_refused(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
         header, *lines = await _dumped(reference)
@@ -277,7 +277,7 @@ class DumpTests(StoreTests):
             await _write_pairs(other, begin + 3)
         assert (await store.registers("z"))[0].value == 12
 
-    async def test_a_backup_that_is_given_up_halfway_holds_nothing_up(self, store: Store) -> None:
+    async def test_an_abandoned_backup_blocks_nothing(self, store: Store) -> None:
         await _furnished(store)
         for _ in range(3):
             dump = store.dump()

@@ -348,7 +348,7 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
 class ModelTests(StoreTests):
     """Of everything in any order."""
 
-    def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:
+    def test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference(self) -> None:
         steps = st.lists(
             st.tuples(st.sampled_from(LIKELY), st.binary(min_size=12, max_size=12)), min_size=STEPS, max_size=STEPS
         )

@@ -34,7 +34,7 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 class TakeTests(StoreTests):
     """Of ``take``."""
 
-    async def test_what_is_taken_is_stored_and_returned(self, store: Store) -> None:
+    async def test_taken_runs_are_stored_and_returned(self, store: Store) -> None:
         session = a_session()
         run = a_run(1, given={"file": "a.mp4"})
         await joined(store, session)
@@ -59,7 +59,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(limit=0), taking(session))) == []
         assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
 
-    async def test_what_came_back_stands_where_it_stood(self, store: Store) -> None:
+    async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         await added(store, *(a_run(number) for number in range(4)))
@@ -105,7 +105,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
         assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
 
-    async def test_only_what_is_more_urgent_if_that_is_asked(self, store: Store) -> None:
+    async def test_a_request_above_a_priority_takes_only_more_urgent_runs(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         await added(store, *(a_run(number, priority=number - 2) for number in range(5)))
@@ -113,7 +113,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(above=0), taking(session))) == []
         assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
 
-    async def test_what_is_paused_or_held_or_owned_or_over_is_never_offered(self, store: Store) -> None:
+    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs = [a_run(number) for number in range(5)]
@@ -249,7 +249,7 @@ class TakeTests(StoreTests):
             assert run is not None
             assert run.status is CLAIMED
 
-    async def test_what_is_being_reassigned_is_offered_with_its_history(self, store: Store) -> None:
+    async def test_a_lost_run_is_offered_with_its_history(self, store: Store) -> None:
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         run = a_run(1)

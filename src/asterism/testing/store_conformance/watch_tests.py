@@ -72,7 +72,7 @@ class WatchTests(StoreTests):
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    async def test_a_watch_that_nothing_concerns_is_not_woken(self, store: Store) -> None:
+    async def test_a_watch_is_not_woken_without_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         assert await _comes_to_rest(watch)
         await added(store, a_run(1))
@@ -89,7 +89,7 @@ class WatchTests(StoreTests):
             assert await waiting
             watch.close()
 
-    async def test_every_topic_is_woken_by_what_concerns_it(self, store: Store, other: Store) -> None:
+    async def test_every_topic_is_woken_by_its_commits(self, store: Store, other: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs = [a_run(number) for number in range(6)]
@@ -114,7 +114,7 @@ class WatchTests(StoreTests):
                 assert await watch.wait(PATIENCE), (topic, number)
                 watch.close()
 
-    async def test_a_watch_is_left_alone_by_what_does_not_concern_it(self, store: Store, other: Store) -> None:
+    async def test_a_watch_is_not_woken_by_commits_of_other_topics(self, store: Store, other: Store) -> None:
         if not self.tells_topics_apart:
             raise SkipTest("this engine does not tell topics apart")
         session = a_session()
@@ -165,7 +165,7 @@ class WatchTests(StoreTests):
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    async def test_who_waits_and_looks_misses_nothing(self, store: Store, other: Store) -> None:
+    async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store) -> None:
         """The way in which devices work: look, wait, look again. Twenty runs come while they do."""
         session = a_session()
         await joined(store, session)

@@ -20,7 +20,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from tests.store.postgres_scenes import looking, opened
+from tests.store.postgres_fixtures import looking, opened
 
 KITCHEN = a_session()
 LARGE = ("runs", "sessions", "registers", "reports", "blobs", "blob_uses", "notices")
@@ -34,7 +34,7 @@ async def _settle(store: PostgresStore) -> None:
         await asyncio.gather(*(pool.fetchrow(flush) for _ in list(pool._idle)))
 
 
-async def test_statements_of_every_day_never_read_a_whole_table(postgres_url: str) -> None:
+async def test_frequent_statements_never_read_a_whole_table(postgres_url: str) -> None:
     """From the first day on, too: the plans were made when the tables were empty."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         scans = "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relid = ANY ($1::regclass[]) AND seq_scan > 0"
@@ -68,7 +68,7 @@ async def test_statements_of_every_day_never_read_a_whole_table(postgres_url: st
         assert {tuple(row) for row in await other.fetch(scans, LARGE)} == before
 
 
-async def test_what_has_ended_costs_nothing(postgres_url: str) -> None:
+async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
     """What a monitor and a live table ask for reads what is open, however much there is that is not."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
@@ -104,7 +104,7 @@ SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_
 """
 
 
-async def test_starting_a_run_and_beating_touch_no_index(postgres_url: str) -> None:
+async def test_starting_a_run_and_a_heartbeat_touch_no_index(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         runs = [held_by(a_run(number), KITCHEN) for number in range(3)]  # there is room for them on their page

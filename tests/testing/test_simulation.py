@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asterism.durable.fleet_device import FleetDevice
-from asterism.durable.journal_writer import Journal
+from asterism.durable.journal_writer import JournalWriter
 from asterism.peers import ingest
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
@@ -57,27 +57,27 @@ def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits are not recorded."""
-    record: Callable[..., Any] = Journal.record
+    record: Callable[..., Any] = JournalWriter.record
 
-    def all_but_edits(self: Journal, step: Sequence[Any]) -> None:
+    def all_but_edits(self: JournalWriter, step: Sequence[Any]) -> None:
         if step[0] != "edit":
             record(self, step)
 
-    monkeypatch.setattr(Journal, "record", all_but_edits)
+    monkeypatch.setattr(JournalWriter, "record", all_but_edits)
 
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
-def test_the_line_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     replays(broken_in(lambda seed: simulate(seed, **terms, world=PlanWorld)), capsys)
 
 
-def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
+def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, journal: Journal) -> Any:
+    async def anew(self: FleetDevice, work: Any, journal: JournalWriter) -> Any:
         work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
         return await run_of(self, work, journal)
 
@@ -87,7 +87,7 @@ def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     replays(said, capsys)
 
 
-def test_the_line_of_a_peer_world_replays_it(
+def test_the_command_of_a_peer_world_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def nothing(*_: Any) -> list[Write]:
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_line_of_a_world_of_ones_own_replays_it_in_a_shell(tmp_path: Path) -> None:
+def test_the_command_of_a_custom_world_replays_it_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     around = {**os.environ, "PYTHONPATH": str(Path(sys.modules["asterism"].__file__ or "").parents[1])}
     first = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, env=around, capture_output=True, text=True)
@@ -135,7 +135,7 @@ def test_the_line_of_a_world_of_ones_own_replays_it_in_a_shell(tmp_path: Path) -
     assert again.stdout.splitlines()[-2:] == [f"seed 7: {what}", f"replay with: {line}"]
 
 
-def test_a_world_that_ends_otherwise_says_how_to_replay_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_exception_of_a_world_has_the_replay_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Deadlock) as found:
         simulate(3, world=Stuck)
     assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
@@ -150,7 +150,7 @@ class Stuck(FleetWorld):
         raise Deadlock("nothing can happen any more")
 
 
-def test_every_world_has_the_name_by_which_it_is_found() -> None:
+def test_every_world_is_found_by_its_name() -> None:
     worlds = [
         FleetWorld,
         BatteryWorld,
@@ -168,7 +168,7 @@ def test_every_world_has_the_name_by_which_it_is_found() -> None:
     )
 
 
-def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
+def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> None:
     line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
     assert line.endswith("  # without make_exchange, which only a program can pass")
     assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
@@ -184,9 +184,7 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
         (["--terms", "{"], "Expecting property name"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
     assert said in capsys.readouterr().err

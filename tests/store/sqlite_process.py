@@ -1,4 +1,4 @@
-"""Another process with a store open: ``python sqlite_child.py JOB FILE [NAME]``. It says ``ready``, waits for a line,
+"""Another process with a store open: ``python sqlite_process.py JOB FILE [NAME]``. It says ``ready``, waits for a line,
 and says what it did."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from asterism.core.run import transitions
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import Conflict
-from tests.store.sqlite_scenes import FLOW, ME, opened, run
+from tests.store.sqlite_fixtures import FLOW, ME, opened, run
 
 RIVALS = 60
 """How many runs two processes want to have at once."""

@@ -28,7 +28,7 @@ ABLATED = 60
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows(depth: int) -> None:
+def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int) -> None:
     """``depth`` is how many splits follow each other in the schedules that are enumerated."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
     assert len(peer_world.schedules(depth)) == 8**depth
@@ -40,19 +40,17 @@ def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_know
 
 
 @pytest.mark.hunt(few=8, many=100)
-def test_after_random_faults_there_is_one_record_and_every_loser_knows(seeds: range) -> None:
+def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
 
 
-def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
+def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
     simulate(67, world=PutBackWorld)
 
 
 @pytest.mark.hunt(few=6, many=30)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
-def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(
-    world: type[peer_world.PeerWorld], seeds: range
-) -> None:
+def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:
         simulate(seed, seen, world)
@@ -94,7 +92,7 @@ def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **ter
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
 
-def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 
     async def as_ones_own(self: MemoryStore, writes: list[Write]) -> None:
@@ -110,7 +108,7 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
 
 
-def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believed(
         self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
     ) -> rollback_detection.FeedPosition:
@@ -124,7 +122,7 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
 @pytest.mark.parametrize(
     ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
 )
-def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_found_out(
+def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: Any) -> None:
@@ -134,7 +132,7 @@ def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_fo
     is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
 
 
-def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: Any) -> list[Write]:
         return []
 
@@ -142,7 +140,7 @@ def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) 
     is_found_out(monkeypatch, "nobody was told")
 
 
-def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 

@@ -13,7 +13,7 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
-from tests.store.postgres_scenes import Wire, looking, opened
+from tests.store.postgres_fixtures import Wire, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -65,7 +65,7 @@ async def test_a_commit_that_never_arrived_may_be_repeated(postgres_server: Serv
         await store.close()
 
 
-async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_server: Server) -> None:
+async def test_every_caller_of_a_group_learns_that_the_answer_was_lost(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "group_lost")
         wire.lose_answer = b"marked"
@@ -76,7 +76,7 @@ async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_ser
         await store.close()
 
 
-async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Server) -> None:
+async def test_a_take_that_broke_before_its_commit_took_nothing(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_broken")
         wire.lose_answer = b"kitchen-1"  # the change is made, and the end of the transaction never gets there
@@ -87,7 +87,7 @@ async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Se
         await store.close()
 
 
-async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(postgres_server: Server) -> None:
+async def test_runs_taken_while_the_answer_was_lost_are_in_the_next_heartbeat(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_lost")
         wire.lose_answer = b"COMMIT"
@@ -117,7 +117,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
         await store.close()
 
 
-async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_server: Server) -> None:
+async def test_a_cancelled_caller_harms_no_other_call(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "cancelled")
         wire.lose_answer, wire.hold = b"no-such-run", True
@@ -130,7 +130,7 @@ async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_se
         await store.close()
 
 
-async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(postgres_url: str) -> None:
+async def test_idle_connections_that_the_server_ended_are_replaced(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await added(store, a_run(1))
         await store.find(Query())
@@ -147,7 +147,7 @@ async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(p
 # -- the server goes away ----------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_not_there_is_unavailable(fragile: Server) -> None:
+async def test_a_missing_server_is_unavailable(fragile: Server) -> None:
     url = fragile.url(schema="not_there")
     fragile.stop()
     with pytest.raises(StoreUnavailable, match="cannot reach the server"):

@@ -217,7 +217,7 @@ def problems_of(kind: Callable[..., Plain]) -> list[str]:
     return found
 
 
-def test_one_that_keeps_all_promises_has_no_problem() -> None:
+def test_a_register_that_keeps_all_promises_passes_the_suite() -> None:
     assert problems_of(Plain) == []
 
 
@@ -228,5 +228,5 @@ def test_one_that_keeps_all_promises_has_no_problem() -> None:
         *(OldestFirst, Tidies),
     ],
 )
-def test_one_that_breaks_a_promise_is_found_out(kind: type[Plain]) -> None:
+def test_a_register_that_breaks_a_promise_fails_the_suite(kind: type[Plain]) -> None:
     assert problems_of(kind)

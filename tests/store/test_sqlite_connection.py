@@ -14,7 +14,7 @@ import pytest
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreMissing, StoreUnavailable
-from tests.store.sqlite_scenes import completed, filled, ids, in_the_writer, opened, run
+from tests.store.sqlite_fixtures import completed, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-async def test_a_file_that_was_moved_away_is_missed_until_it_is_back(file: Path) -> None:
+async def test_a_moved_file_is_unavailable_until_it_is_back(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
         os.rename(file, file.with_name("elsewhere.db"))
@@ -71,7 +71,7 @@ async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Pat
         assert {"run-00000", "run-00002"} <= set(await ids(store))
 
 
-async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_are_whole(file: Path) -> None:
+async def test_after_a_replacement_all_calls_use_the_new_file_and_both_files_are_intact(file: Path) -> None:
     backup, old = file.with_name("backup.db"), file.with_name("old.db")
     await filled(backup, 40)
     async with opened(file) as store:
@@ -90,7 +90,7 @@ async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_
             assert await store.check() == []
 
 
-async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
+async def test_a_reader_finds_the_new_file_too(file: Path) -> None:
     backup = file.with_name("backup.db")
     await filled(backup, 3)
     async with opened(file) as store:

@@ -116,11 +116,11 @@ def hunt_with_wall_clocks(seeds: range) -> None:
 
 
 @pytest.mark.hunt(few=40, many=ABLATED)
-def test_no_jump_of_a_wall_clock_shows_in_what_is_written(seeds: range) -> None:
+def test_no_jump_of_a_wall_clock_shows_in_the_records(seeds: range) -> None:
     hunt_with_wall_clocks(seeds)
 
 
-def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_relies_on_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
     with pytest.raises(Violation, match="--world wall-clocks"):
         hunt_with_wall_clocks(range(ABLATED))
@@ -178,18 +178,18 @@ async def staged() -> list[str]:
     return witness.violations
 
 
-def test_what_comes_after_a_wait_is_judged_anew() -> None:
+def test_the_lease_is_checked_again_after_a_wait() -> None:
     for seed in SCHEDULES:
         assert in_virtual_time(staged(), seed=seed) == []
 
 
-def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_second_check_two_devices_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
 
 
-def test_a_mistake_that_a_device_survives_is_no_line_in_a_log_but_the_end_of_the_world(
+def test_a_bug_that_a_device_survives_fails_the_simulation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def mistaken(watching: monitor.Monitor) -> None:
